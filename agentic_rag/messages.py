@@ -1,0 +1,129 @@
+"""Values of the Messages API as the product stores and sends them, and pure functions over them.
+
+Owns the shapes of content blocks and the rules that keep a transcript sendable. Knows no model client,
+no store and no event.
+
+Blocks are plain JSON objects, exactly as the API takes them, with one addition: a key that starts with
+``_`` is the product's own (for example ``_passage`` on a ``search_result``: where each sentence comes
+from). `without_private` removes those before a request leaves.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NotRequired, TypedDict
+
+Role = Literal["user", "assistant"]
+
+Block = dict[str, Any]
+"""One content block: ``{"type": "text" | "thinking" | "redacted_thinking" | "tool_use" | "tool_result" | …}``."""
+
+
+class Message(TypedDict):
+    """One message of a transcript; ``content`` is never a bare string."""
+
+    role: Role
+    content: list[Block]
+
+
+class ToolSpec(TypedDict):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    cache_control: NotRequired[dict[str, str]]
+
+
+class Passage(TypedDict):
+    """``_passage`` of a stored ``search_result`` block: what a citation of it is tied to.
+
+    ``chunk_ids[i]`` is the chunk that holds the sentence of the block's ``content[i]``.
+    """
+
+    document_id: str
+    document_name: str
+    chunk_ids: list[str]
+    page: int | None
+    cells: str | None
+    score: float
+
+
+def text_block(text: str) -> Block:
+    """Return a text block; blank text is the caller's mistake (the API refuses it)."""
+    return {"type": "text", "text": text}
+
+
+def user_message(text: str) -> Message:
+    """Return a user message of one text block."""
+    return {"role": "user", "content": [text_block(text)]}
+
+
+def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool = False) -> Block:
+    """Return a ``tool_result``; an empty result says so in words, since a blank one is refused."""
+    block: Block = {
+        "type": "tool_result",
+        "tool_use_id": tool_use_id,
+        "content": content or [text_block("(no output)")],
+    }
+    if is_error:
+        block["is_error"] = True
+    return block
+
+
+def plain_text(content: Iterable[Block]) -> str:
+    """Return the text of all text blocks, joined without separator (a block is a span, not a paragraph)."""
+    return "".join(block["text"] for block in content if block.get("type") == "text")
+
+
+def tool_uses(content: Iterable[Block]) -> list[Block]:
+    """Return the ``tool_use`` blocks in order."""
+    return [block for block in content if block.get("type") == "tool_use"]
+
+
+def without_private(value: Any) -> Any:
+    """Return a deep copy of a JSON value without keys that start with ``_``."""
+    if isinstance(value, dict):
+        return {key: without_private(item) for key, item in value.items() if not key.startswith("_")}
+    if isinstance(value, list):
+        return [without_private(item) for item in value]
+    return value
+
+
+def joined(messages: Sequence[Message]) -> list[Message]:
+    """Join neighbouring messages of one role; in user messages tool results come first.
+
+    The API joins neighbours itself, but wants the results of a ``tool_use`` at the head of the next user
+    message; after an interrupt the next user text lands beside them.
+    """
+    result: list[Message] = []
+    for message in messages:
+        if result and result[-1]["role"] == message["role"]:
+            result[-1] = {"role": message["role"], "content": result[-1]["content"] + message["content"]}
+        else:
+            result.append({"role": message["role"], "content": list(message["content"])})
+    for message in result:
+        if message["role"] == "user":
+            message["content"].sort(key=lambda block: block.get("type") != "tool_result")
+    return result
+
+
+def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
+    """Return what may stay of an assistant message that was cut off, possibly nothing.
+
+    Non-blank text stays, the open block's included, and so does signed thinking that text follows.
+    Unsigned thinking goes, and so does every ``tool_use``: none of them ran. A message must not end with
+    thinking, so trailing thinking goes too.
+    """
+    kept: list[Block] = []
+    for block in blocks:
+        kind = block.get("type")
+        signed = (kind == "thinking" and bool(block.get("signature"))) or kind == "redacted_thinking"
+        if signed or (kind == "text" and block.get("text", "").strip()):
+            kept.append(block)
+    while kept and kept[-1]["type"] != "text":
+        kept.pop()
+    return kept
+
+
+def clean_text(text: str) -> str:
+    """Return text without lone surrogates and NUL, which neither the API nor the stores take."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")

@@ -1,0 +1,1 @@
+"""The LLM boundary: one protocol, one module per provider."""

@@ -1,0 +1,130 @@
+"""The LLM boundary: what a model is asked, what it answers, and the protocol every model speaks.
+
+Owns the request value, the model events and their meaning. Knows no provider and no turn. A model sees
+prompt, messages and tool schemas only; it never sees a domain, a user or an event of ours.
+
+Events of one call come in this order, as the Messages API streams them: `MessageStarted`, then per content
+block `BlockStarted`, its deltas, `BlockStopped`, and at the end `MessageCompleted`. A stream that ends
+without `MessageCompleted` raises `ModelError(started=True)`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block, Message, ToolSpec
+
+ThinkingMode = Literal["off", "adaptive"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call. ``messages`` still hold private ``_`` keys: the adapter drops or uses them.
+
+    ``tool_choice`` is None (the model decides) or an API value such as ``{"type": "none"}``.
+    ``temperature`` None leaves the endpoint's default.
+    """
+
+    model: str
+    max_tokens: int
+    system: tuple[Block, ...]
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: dict[str, Any] | None = None
+    temperature: float | None = None
+    thinking: ThinkingMode = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A claim's source: blocks ``start`` to ``end`` (exclusive) of a ``search_result`` of the request.
+
+    ``search_result_index`` counts every ``search_result`` block in the request, older turns included, in the
+    order they appear. ``raw`` is the API's object, kept in the stored text block.
+    """
+
+    search_result_index: int
+    start: int
+    end: int
+    cited_text: str
+    raw: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStarted:
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStarted:
+    """A block opens. ``block`` is its first state; for ``tool_use`` it has ``id`` and ``name``."""
+
+    index: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CitationDelta:
+    """A citation of the open text block."""
+
+    index: int
+    citation: Citation
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStopped:
+    """A block closes. ``block`` is whole: text with citations, thinking with signature, parsed tool input.
+
+    A ``tool_use`` whose input is not a JSON object carries ``_broken_input``: the raw text; ``input`` is ``{}``.
+    """
+
+    index: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCompleted:
+    """The call's end. ``stop_reason``: end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal,
+    model_context_window_exceeded."""
+
+    stop_reason: str
+    usage: Usage
+
+
+ModelEvent = MessageStarted | BlockStarted | TextDelta | ThinkingDelta | CitationDelta | BlockStopped | MessageCompleted
+
+
+class Model(Protocol):
+    """A language model, or something that plays by its rules.
+
+    ``name`` is what health shows (``anthropic``, ``extractive``). Retries are the agent's, never the model's.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """Open one call. Leaving the context closes the connection at once, finished or not.
+
+        Raises:
+            ModelError: the service refused, failed, or broke off (``started`` tells after the first event).
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections. Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""The agent loop: definition, image, session, turn, agent."""

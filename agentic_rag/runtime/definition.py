@@ -1,0 +1,94 @@
+"""What an agent is made of: a value, built from a domain's settings by the business layer.
+
+Owns the shape and its JSON form (which `image` freezes). Knows no database, no HTTP and no MCP client.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentic_rag.tools.base import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """One MCP server of the merged set, as stored: no secret values, placeholders unresolved.
+
+    ``kind`` ``memory``: one of the project's own servers, run in this process under ``name``.
+    ``kind`` ``stdio``, ``http``, ``sse``: ``config`` holds the normalised entry (command, args, env, url, …).
+    """
+
+    name: str
+    origin: Origin
+    kind: Literal["memory", "stdio", "http", "sse"]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[str, ...] | None = None
+    """Names (as the server calls them) that are offered; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one turn; times in seconds."""
+
+    max_steps: int = 12
+    turn_timeout: float = 600
+    tool_timeout: float = 60
+    context_tokens: int = 100_000
+    context_messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """What the bootstrap prompt is written from."""
+
+    name: str
+    """The domain's name."""
+    role: str
+    """Id of the role to activate."""
+    language: str = "auto"
+    """BCP 47 tag, or ``auto``: the user's language."""
+    style: Literal["detailed", "concise"] = "detailed"
+    tone: Literal["formal", "friendly"] = "friendly"
+    expertise: str = ""
+    components: tuple[str, ...] = ()
+    """Texts of the workspace's prompt components, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Everything a turn runs on.
+
+    ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
+    prefix: workspace, collection, documents, top_k, threshold, user, scope, admin).
+    ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; later entries win.
+    """
+
+    domain_id: str
+    persona: Persona
+    model: str
+    max_tokens: int
+    servers: tuple[ServerEntry, ...]
+    temperature: float | None = None
+    thinking: Literal["off", "adaptive"] = "off"
+    limits: Limits = field(default_factory=Limits)
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
+    collection_note: str = ""
+    """What `search_documents` says of the collection: count class, languages, expertise."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form (`from_json` reverses it)."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Definition":
+        """Rebuild a definition from its JSON form."""
+        data = dict(value)
+        data["persona"] = Persona(**{**data["persona"], "components": tuple(data["persona"]["components"])})
+        data["limits"] = Limits(**data["limits"])
+        data["servers"] = tuple(
+            ServerEntry(**{**entry, "tools": None if entry["tools"] is None else tuple(entry["tools"])})
+            for entry in data["servers"]
+        )
+        return cls(**data)

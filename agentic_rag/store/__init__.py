@@ -1,0 +1,1 @@
+"""Persistence, one module per noun."""

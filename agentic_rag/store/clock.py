@@ -1,0 +1,25 @@
+"""Ids and times of records."""
+
+import secrets
+import time
+from datetime import UTC, datetime
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
+
+
+def _base32(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def new_id(prefix: str) -> str:
+    """Return a new id such as ``turn_01j…``: sorts by creation time (ms), then 80 random bits (as ULID)."""
+    return f"{prefix}_{_base32(time.time_ns() // 1_000_000, 10)}{_base32(secrets.randbits(80), 16)}"
+
+
+def now() -> str:
+    """Return the present UTC time as ISO-8601 text with milliseconds and ``Z``."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,0 +1,225 @@
+"""The tables: one class per record, for SQLite and PostgreSQL alike.
+
+Owns columns, keys and defaults. Knows no query. Times are UTC text, ISO-8601 with milliseconds and ``Z``
+(`now` in ``clock``), so that both databases sort and print them alike. JSON columns hold exactly what the
+named module defines; PostgreSQL keeps them as ``json``, not ``jsonb``: key order is part of a request's prefix.
+Every column is named as its attribute, so that a record and its row convert by name alone.
+"""
+
+from typing import Any
+
+from sqlalchemy import JSON, Column, Index, LargeBinary, Table, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+
+def _json(*, nullable: bool = False) -> Any:
+    return Column(JSON(none_as_null=True), nullable=nullable)
+
+
+def table(row: type[SQLModel]) -> Table:
+    """Return the table of a row class, for Core statements."""
+    return SQLModel.metadata.tables[str(row.__tablename__)]
+
+
+class Domain(SQLModel, table=True):
+    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.domains.DomainSettings`)."""
+
+    __tablename__ = "domains"
+
+    id: str = Field(primary_key=True)
+    name: str
+    description: str = ""
+    settings: dict[str, Any] = Field(sa_column=_json())
+    workspace: str
+    """Absolute folder; made by the server."""
+    version: int = 1
+    created_at: str
+    updated_at: str
+
+
+class Conversation(SQLModel, table=True):
+    """A business record; holds no messages."""
+
+    __tablename__ = "conversations"
+
+    id: str = Field(primary_key=True)
+    domain_id: str = Field(index=True)
+    owner_id: str = Field(index=True)
+    session_id: str = Field(unique=True)
+    title: str = ""
+    title_source: str = "auto"
+    """``auto`` | ``user``."""
+    status: str = "active"
+    """``active`` | ``archived``."""
+    message_count: int = 0
+    """As clients count: two a finished turn; archived ones not counted."""
+    context_document_ids: list[str] = Field(sa_column=_json())
+    meta: dict[str, Any] = Field(sa_column=_json())
+    started_at: str
+    updated_at: str
+    last_message_at: str | None = None
+
+
+class Document(SQLModel, table=True):
+    """A file of a domain and where its ingestion stands."""
+
+    __tablename__ = "documents"
+
+    id: str = Field(primary_key=True)
+    domain_id: str
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    path: str
+    """Relative to the workspace's ``documents`` folder."""
+    status: str = "queued"
+    """``queued`` | ``parsing`` | ``chunking`` | ``indexing`` | ``indexed`` | ``failed``."""
+    dense_state: str = "none"
+    """``none`` | ``pending`` | ``ready``."""
+    progress: dict[str, Any] = Field(sa_column=_json())
+    page_count: int | None = None
+    chunk_count: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    created_at: str
+    updated_at: str
+
+    # unique: the same bytes twice are one document, also when two uploads race
+    __table_args__ = (Index("ix_documents_domain_sha", "domain_id", "sha256", unique=True),)
+
+
+class Image(SQLModel, table=True):
+    """A definition frozen under the hash of its content."""
+
+    __tablename__ = "images"
+
+    id: str = Field(primary_key=True)
+    domain_id: str = Field(index=True)
+    definition: dict[str, Any] = Field(sa_column=_json())
+    created_at: str
+
+
+class SessionRow(SQLModel, table=True):
+    """An append-only transcript. ``labels``: conversation_id, domain_id, user_id, opaque to the runtime."""
+
+    __tablename__ = "sessions"
+
+    id: str = Field(primary_key=True)
+    labels: dict[str, Any] = Field(sa_column=_json())
+    parent_turn_id: str | None = None
+    tool_call_id: str | None = None
+    """For a delegate's session: the parent's call that runs on it."""
+    last_seq: int = 0
+    window_start: int = 0
+    """Messages with a smaller seq are not sent to the model."""
+    created_at: str
+
+    __table_args__ = (Index("ix_sessions_parent", "parent_turn_id", "tool_call_id"),)
+
+
+class MessageRow(SQLModel, table=True):
+    """One Messages-API message of a transcript. ``content`` is the list of blocks."""
+
+    __tablename__ = "messages"
+
+    session_id: str = Field(primary_key=True)
+    seq: int = Field(primary_key=True)
+    turn_id: str
+    step: int
+    role: str
+    content: list[dict[str, Any]] = Field(sa_column=_json())
+    message_id: str
+    """The id clients know: the user's message, or the answer that all steps of a turn share."""
+    parent_message_id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
+    partial: bool = False
+    """An assistant message that was cut off."""
+    archived_in: str | None = None
+    created_at: str
+
+    __table_args__ = (Index("ix_messages_message", "session_id", "message_id"),)
+
+
+class Turn(SQLModel, table=True):
+    """One user message to its end."""
+
+    __tablename__ = "turns"
+
+    id: str = Field(primary_key=True)
+    session_id: str
+    conversation_id: str = Field(index=True)
+    client_message_id: str | None = None
+    content: str
+    """The user's text."""
+    user_message_id: str
+    message_id: str
+    status: str = "running"
+    """``queued`` | ``running`` | ``done`` | ``interrupted`` | ``failed``."""
+    end_reason: str | None = None
+    error: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
+    image_id: str
+    role_hashes: dict[str, Any] = Field(sa_column=_json())
+    owner: str = ""
+    """The process that runs it; ``fence`` grows with each owner."""
+    fence: int = 0
+    lease_until: str | None = None
+    resumes: int = 0
+    steps: int = 0
+    usage: dict[str, Any] = Field(sa_column=_json())
+    references: list[dict[str, Any]] = Field(sa_column=_json())
+    timings: dict[str, Any] = Field(sa_column=_json())
+    started_at: str
+    ended_at: str | None = None
+
+    __table_args__ = (
+        UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
+        Index("ix_turns_status", "status"),
+    )
+
+
+class RunEvent(SQLModel, table=True):
+    """One event of a turn's run log; ``payload`` is `agentic_rag.events.AgentEvent.data`."""
+
+    __tablename__ = "run_events"
+
+    turn_id: str = Field(primary_key=True)
+    seq: int = Field(primary_key=True)
+    payload: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+    # the hottest table: with its rows in the key's own tree an event costs one insertion, not two
+    __table_args__ = {"sqlite_with_rowid": False}
+
+
+class ToolCallRow(SQLModel, table=True):
+    """One tool call. ``result`` is the Messages-API ``tool_result`` block once it is known."""
+
+    __tablename__ = "tool_calls"
+
+    turn_id: str = Field(primary_key=True)
+    tool_call_id: str = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    server: str
+    tool_name: str
+    arguments: dict[str, Any] = Field(sa_column=_json())
+    status: str = "running"
+    """``running`` | ``ok`` | ``error`` | ``denied`` | ``interrupted``."""
+    result: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
+    started_at: str
+    duration_ms: int | None = None
+    size: int | None = None
+    ref: str | None = None
+
+
+class RetrievalRow(SQLModel, table=True):
+    """Why these passages: a stored search with the candidates of each leg."""
+
+    __tablename__ = "retrievals"
+
+    id: str = Field(primary_key=True)
+    domain_id: str = Field(index=True)
+    query: str
+    mode: str
+    trace: dict[str, Any] = Field(sa_column=_json())
+    created_at: str

@@ -1,0 +1,85 @@
+"""What a tool is to the runtime: its description, a call, and the outcome of a call.
+
+Owns values only. Knows neither MCP nor the model.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from agentic_rag.events import ToolStatus
+from agentic_rag.messages import Block
+
+Origin = Literal["system", "builtin", "user"]
+
+ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Takes progress, total (None: unknown) and a message of a running call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    """A tool as one agent has it.
+
+    ``name`` is what the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` what its server calls it.
+    ``read_only`` and ``idempotent`` are set only where that is trusted (our own servers, or the catalogue's
+    word); a call in flight is run again after a crash only if one of them holds.
+    """
+
+    name: str
+    remote_name: str
+    server: str
+    origin: Origin
+    description: str
+    input_schema: Mapping[str, Any]
+    read_only: bool = False
+    idempotent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """One call the model asked for, already checked against the tool's schema and the policy.
+
+    ``bound`` are values the model never sees (``agentic_rag/workspace``, …); they travel in the call's
+    ``meta`` and are sent to in-process servers only.
+    """
+
+    id: str
+    tool: ToolInfo
+    arguments: Mapping[str, Any]
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What came of a call.
+
+    ``content``: text and image blocks as the Messages API takes them in a ``tool_result``, never empty.
+    ``structured``: the server's structured content, or None.
+    """
+
+    status: ToolStatus
+    content: tuple[Block, ...]
+    structured: Any = None
+    duration_ms: int = 0
+
+
+class Toolset(Protocol):
+    """What one agent sees: a fixed list of tools for a turn, and a way to call them."""
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        """All tools in stable order; a server that is down keeps its place in the list."""
+        ...
+
+    @property
+    def notices(self) -> tuple[tuple[str, str], ...]:
+        """``(server, reason)`` of servers that are not available at the start of this turn."""
+        ...
+
+    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+        """Run one call. ``timeout``: seconds without progress before it is given up.
+
+        Never raises for what a server did: failures are outcomes with status ``error``. Cancelling the caller
+        cancels the call (the server is told) and raises the cancellation.
+        """
+        ...

@@ -1,0 +1,226 @@
+"""Turns from message to terminal event, with a real store and a scripted model."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, TurnInProgress
+from agentic_rag.events import Title
+from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, bench, definition, hits, kinds, ok, text_of, toolset
+
+
+async def search(request: CallRequest) -> CallOutcome:
+    return ok("found", hits("The pump holds 3 litres.", "It weighs 2 kg."))
+
+
+async def test_a_plain_answer_streams_and_is_stored(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello there, friend.")) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert kinds(events)[:2] == ["turn_started", "iteration_start"]
+        assert kinds(events)[-1] == "done"
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert text_of(events) == "Hello there, friend."
+        transcript = await b.transcript()
+        assert [message["role"] for message in transcript] == ["user", "assistant"]
+        row = await b.turn(events[0].turn_id)
+        assert (row.status, row.end_reason, row.steps) == ("done", "end_turn", 1)
+        assert [final.type for _, final in b.ended] == ["done"]
+
+
+async def test_tools_run_in_parallel_and_citations_are_tied_to_passages(tmp_path: Path) -> None:
+    both = anyio.Event()
+    arrived: list[str] = []
+
+    async def meet(request: CallRequest) -> CallOutcome:
+        arrived.append(request.id)
+        if len(arrived) == 2:
+            both.set()
+        await both.wait()
+        return ok("met")
+
+    tools = toolset(search_documents=search, meet=meet)
+    steps = (
+        Step((Think("hm"), Use("meet", {"query": "a"}), Use("meet", {"query": "b"}))),
+        use("search_documents", query="pump"),
+        Step((Say("It holds 3 litres.", (Cite(0),)), Say(" Really."))),
+    )
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:
+        events = await b.say("How much?")
+        assert kinds(events)[-1] == "done"
+        assert kinds(events).count("tool_result") == 3
+        done = events[-1].fields()
+        assert [(ref["number"], ref["citedText"], ref["page"]) for ref in done["references"]] == [
+            (1, "The pump holds 3 litres.", 2)
+        ]
+        source = next(event.fields() for event in events if event.type == "source_reference")
+        assert (source["textFrom"], source["textTo"], source["iteration"]) == (0, 18, 3)
+        hit = next(event.fields() for event in events if event.type == "retrieval")["hits"][0]
+        assert hit["documentId"] == "doc_1"
+        row = await b.turn(events[0].turn_id)
+        assert row.references[0]["chunk_id"] == "doc_1-c0"
+
+
+async def test_only_real_passages_are_cited(tmp_path: Path) -> None:
+    cites = (Cite(0, 1, 2), Cite(0, cited_text="The pump holds 9 litres."), Cite(7, cited_text="Invented."))
+    steps = (use("search_documents", query="pump"), Step((Say("Claims.", cites),)))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(search_documents=search)) as b:
+        events = await b.say("How much?")
+        cited = [event.fields()["citedText"] for event in events if event.type == "source_reference"]
+        assert cited == ["It weighs 2 kg."]
+
+
+async def test_a_call_that_does_not_fit_is_answered_and_not_run(tmp_path: Path) -> None:
+    tools = toolset(search_documents=search)
+    steps = (
+        Step((Use("search_documents", {}), Use("nothing", {"query": "x"}), Use("search_documents", {"query": "x"}))),
+        say("Sorry."),
+    )
+    settings = definition(tool_policy={"search_*": "deny"})
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:
+        events = await b.say("Go", definition=settings)
+        statuses = [event.fields()["status"] for event in events if event.type == "tool_result"]
+        assert sorted(statuses) == ["denied", "denied", "error"]
+        assert tools.requests == []
+
+
+async def test_the_last_step_is_the_limit(tmp_path: Path) -> None:
+    tools = toolset(search_documents=search)
+    async with ScriptedModel(then=use("search_documents", query="x")) as model, bench(tmp_path, model, tools) as b:
+        events = await b.say("Loop")
+        assert events[-1].fields()["stopReason"] == "max_steps"
+        assert len(model.requests) == 6
+
+
+async def test_the_same_client_message_is_one_turn(tmp_path: Path) -> None:
+    async with ScriptedModel(say("One.")) as model, bench(tmp_path, model) as b:
+        first = await b.runtime.send(SESSION, "Hi", definition(), client_message_id="m1")
+        again = await b.runtime.send(SESSION, "Hi", definition(), client_message_id="m1")
+        assert again.duplicate
+        assert again.turn_id == first.turn_id
+        with pytest.raises(IdempotencyMismatch):
+            await b.runtime.send(SESSION, "Other", definition(), client_message_id="m1")
+        assert [event async for event in b.runtime.follow(first.turn_id)][-1].type == "done"
+
+
+async def test_a_second_message_waits_or_is_refused(tmp_path: Path) -> None:
+    slow = Stalled(say("First."), 1)
+    async with ScriptedModel(slow, say("Second.")) as model, bench(tmp_path, model) as b:
+        first = await b.runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+        with pytest.raises(TurnInProgress):
+            await b.runtime.send(SESSION, "B", definition())
+        second = await b.runtime.send(SESSION, "C", definition(), on_busy="queue")
+        assert second.queued
+        slow.until.set()
+        with anyio.fail_after(20):
+            assert await b.runtime.next_turn(SESSION, first.turn_id) == second.turn_id
+            events = [event async for event in b.runtime.follow(second.turn_id)]
+        assert text_of(events) == "Second."
+        roles = [message["role"] for message in await b.transcript()]
+        assert roles == ["user", "assistant", "user", "assistant"]
+
+
+async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three four."), 3)
+    async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+        assert await b.runtime.interrupt(SESSION)
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "interrupted"
+        assert await b.runtime.interrupt(SESSION, turn_id=accepted.turn_id) is False
+        transcript = await b.transcript()
+        assert transcript[-1]["role"] == "assistant"
+        assert transcript[-1]["content"][0]["text"] == text_of(events)
+        again = await b.say("B")
+        assert text_of(again) == "Next."
+
+
+async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
+    running = anyio.Event()
+    cancelled: list[str] = []
+
+    async def hang(request: CallRequest) -> CallOutcome:
+        running.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append(request.id)
+        raise AssertionError("slept for ever")
+
+    tools = toolset(search_documents=search, hang=hang)
+    step = Step((Use("search_documents", {"query": "x"}), Use("hang", {"query": "y"})))
+    async with ScriptedModel(step, say("Next.")) as model, bench(tmp_path, model, tools) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        seen: list[str] = []
+        with anyio.fail_after(20):
+            await running.wait()
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_result":
+                    seen.append(event.fields()["status"])
+                    await b.runtime.interrupt(SESSION)
+        assert seen == ["ok", "interrupted"]
+        assert len(cancelled) == 1
+        assert text_of(await b.say("B")) == "Next."
+
+
+async def test_a_model_that_fails_is_tried_again_and_a_reset_step_says_so(tmp_path: Path) -> None:
+    overloaded = ModelError("overloaded", http_status=529, retryable=True, retry_after=0.0)
+    broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
+    async with ScriptedModel(overloaded, broken, say("Whole.")) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert kinds(events).count("retrying") == 2
+        assert kinds(events).count("step_reset") == 1
+        reset = kinds(events).index("step_reset")
+        assert text_of(events[reset:]) == "Whole."
+        transcript = await b.transcript()
+        assert [block["text"] for block in transcript[-1]["content"]] == ["Whole."]
+
+
+async def test_a_model_that_refuses_ends_the_turn_in_plain_words(tmp_path: Path) -> None:
+    refused = ModelError("The API key is not valid. Check ANTHROPIC_API_KEY.", http_status=401)
+    async with ScriptedModel(refused, say("Works now.")) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert events[-1].fields()["code"] == "LLM_SERVICE_ERROR"
+        row = await b.turn(events[0].turn_id)
+        assert row.status == "failed"
+        assert row.error is not None
+        assert row.error["message"].startswith("The API key")
+        assert text_of(await b.say("Again")) == "Works now."
+
+
+async def test_a_silent_model_is_given_up(tmp_path: Path) -> None:
+    silent = Stalled(say("One two three."), 2)
+    async with ScriptedModel(silent) as model, bench(tmp_path, model, model_idle=0.05) as b:
+        events = await b.say("Hi")
+        assert events[-1].fields()["code"] == "GENERATION_TIMEOUT"
+
+
+async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello.")) as model, bench(tmp_path, model) as b:
+        with pytest.raises(NotFound):
+            await b.runtime.send("sess_other", "Hi", definition())
+
+        def refuse(conn: object, turn: object) -> list[Title]:
+            raise NotFound("conversation", "conv_x")
+
+        with pytest.raises(NotFound):
+            await b.runtime.send(SESSION, "Hi", definition(), on_accept=refuse)
+        assert await b.transcript() == []
+        events = await b.say("Hi", on_accept=lambda conn, turn: [Title("Greeting")])
+        assert kinds(events)[:3] == ["turn_started", "title", "iteration_start"]
+
+
+async def test_a_reader_from_any_number_gets_what_follows(tmp_path: Path) -> None:
+    tools = toolset(search_documents=search)
+    steps = (use("search_documents", query="pump"), Step((Say("It holds 3 litres.", (Cite(0),)),)))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:
+        events = await b.say("How much?")
+        for after in range(len(events)):
+            rest = [event async for event in b.runtime.follow(events[0].turn_id, after)]
+            assert [event.data for event in rest] == [event.data for event in events[after:]]
