@@ -47,10 +47,13 @@ class AgenticRagError(Exception):
     status: ClassVar[int] = 500
     retryable: bool = False
 
+    facts: ClassVar[tuple[str, ...]] = ()
+    """Attributes that `details` shows."""
+
     @property
     def details(self) -> dict[str, object]:
-        """Facts for a program, without secrets."""
-        return {}
+        """Facts for a program, by camelCase name, without secrets."""
+        return {_camel(name): getattr(self, name) for name in self.facts}
 
 
 class NotFound(AgenticRagError):
@@ -67,16 +70,13 @@ class NotFound(AgenticRagError):
     def __str__(self) -> str:
         return f"There is no {self.noun} {self.ident!r}."
 
-    @property
-    def details(self) -> dict[str, object]:
-        return {self.noun: self.ident}
-
 
 class InvalidInput(AgenticRagError):
     """A value does not fit. ``path`` names the field, ``problem`` says what would be right."""
 
     code = "VALIDATION_ERROR"
     status = 422
+    facts = ("path", "problem")
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(path, problem)
@@ -85,10 +85,6 @@ class InvalidInput(AgenticRagError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}"
-
-    @property
-    def details(self) -> dict[str, object]:
-        return {"path": self.path, "problem": self.problem}
 
 
 class MessageContentRequired(AgenticRagError):
@@ -106,6 +102,7 @@ class MessageTooLong(AgenticRagError):
 
     code = "MESSAGE_TOO_LONG"
     status = 400
+    facts = ("length", "limit")
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(length, limit)
@@ -114,10 +111,6 @@ class MessageTooLong(AgenticRagError):
 
     def __str__(self) -> str:
         return f"content: {self.length} characters; a message may have at most {self.limit}."
-
-    @property
-    def details(self) -> dict[str, object]:
-        return {"length": self.length, "limit": self.limit}
 
 
 class Conflict(AgenticRagError):
@@ -153,6 +146,7 @@ class TurnInProgress(Conflict):
 
     code = "TURN_IN_PROGRESS"
     retryable = True
+    facts = ("turn_id",)
 
     def __init__(self, turn_id: str, problem: str = "") -> None:
         super().__init__(turn_id, problem)
@@ -162,15 +156,12 @@ class TurnInProgress(Conflict):
     def __str__(self) -> str:
         return self.problem or 'A turn is running. Interrupt it, wait for its end, or send with onBusy "queue".'
 
-    @property
-    def details(self) -> dict[str, object]:
-        return {"turnId": self.turn_id}
-
 
 class VersionConflict(Conflict):
     """Somebody else saved a newer version."""
 
     code = "VERSION_CONFLICT"
+    facts = ("given", "current")
 
     def __init__(self, given: int, current: int) -> None:
         super().__init__(given, current)
@@ -179,10 +170,6 @@ class VersionConflict(Conflict):
 
     def __str__(self) -> str:
         return f"version: {self.given} was given, {self.current} is current. Read it again and repeat the change."
-
-    @property
-    def details(self) -> dict[str, object]:
-        return {"given": self.given, "current": self.current}
 
 
 class IdempotencyMismatch(Conflict):
@@ -463,3 +450,8 @@ class BadConfiguration(StartupError):
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.problem}"
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)

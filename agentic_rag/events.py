@@ -49,6 +49,12 @@ class Usage:
             "cacheWriteTokens": self.cache_write,
         }
 
+    @classmethod
+    def from_wire(cls, value: Mapping[str, int]) -> "Usage":
+        """Reverse `wire`."""
+        read, write = value["cacheReadTokens"], value["cacheWriteTokens"]
+        return cls(value["inputTokens"] - read - write, read, write, value["outputTokens"])
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:

@@ -106,22 +106,28 @@ def joined(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
+def whole_content(blocks: Iterable[Block]) -> list[Block]:
+    """Return what is stored of a whole assistant message: no blank text, no thinking at its end.
+
+    The API refuses both when they come back.
+    """
+    kept = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    while kept and kept[-1]["type"] in ("thinking", "redacted_thinking"):
+        kept.pop()
+    return kept
+
+
 def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
     """Return what may stay of an assistant message that was cut off, possibly nothing.
 
     Non-blank text stays, the open block's included, and so does signed thinking that text follows.
-    Unsigned thinking goes, and so does every ``tool_use``: none of them ran. A message must not end with
-    thinking, so trailing thinking goes too.
+    Unsigned thinking goes, and so does every ``tool_use``: none of them ran.
     """
-    kept: list[Block] = []
-    for block in blocks:
-        kind = block.get("type")
-        signed = (kind == "thinking" and bool(block.get("signature"))) or kind == "redacted_thinking"
-        if signed or (kind == "text" and block.get("text", "").strip()):
-            kept.append(block)
-    while kept and kept[-1]["type"] != "text":
-        kept.pop()
-    return kept
+    return whole_content(
+        block
+        for block in blocks
+        if block["type"] in ("text", "redacted_thinking") or (block["type"] == "thinking" and block.get("signature"))
+    )
 
 
 def clean_text(text: str) -> str:

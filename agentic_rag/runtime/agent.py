@@ -18,12 +18,13 @@ from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError
 from agentic_rag.events import Done, Error, Interrupted, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
+from agentic_rag.runtime.calls import PlannedCall
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
 from agentic_rag.runtime.retry import Attempts, after, retry_delay
 from agentic_rag.runtime.runlog import RunLog
 from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.runtime.turn import CallModel, CallTools, Commit, PlannedCall, Turn
+from agentic_rag.runtime.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.store import sessions, tool_calls, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database

@@ -98,15 +98,13 @@ def answered(transcript: Sequence[Message]) -> list[Message]:
             open_ids = []
             if not message["content"]:
                 continue
-        elif open_ids:  # joined() alternates roles, so this cannot follow an assistant message
-            result.append({"role": "user", "content": [_unknown(ident) for ident in open_ids]})
+        elif not result:  # a request begins with a user: an answer whose question is gone goes too
+            continue
         if message["role"] == "assistant":
             open_ids = [block["id"] for block in tool_uses(message["content"])]
         result.append(message)
     if open_ids:
         result.append({"role": "user", "content": [_unknown(ident) for ident in open_ids]})
-    while result and result[0]["role"] == "assistant":
-        result.pop(0)
     return result
 
 

@@ -6,7 +6,7 @@ their own pace by number: a slow one costs the turn nothing. Knows no turn and n
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import anyio
 from sqlalchemy import Connection
@@ -259,7 +259,7 @@ class Journal:
 
 async def follow(
     database: Database, find: Callable[[str], RunLog | None], turn_id: str, after: int = 0
-) -> AsyncIterator[AgentEvent]:
+) -> AsyncGenerator[AgentEvent, None]:
     """Yield a turn's events strictly after a number: replay, then live, until the terminal one.
 
     Raises:

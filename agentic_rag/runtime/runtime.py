@@ -5,8 +5,7 @@ belongs to the server, never to a socket. Knows conversations, domains and users
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -14,89 +13,35 @@ import anyio
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.errors import IdempotencyMismatch, NotFound, ResumeLimit, TurnInProgress
-from agentic_rag.events import AgentEvent, Error, EventBody, Interrupted, Resumed, Terminal, TurnStarted
-from agentic_rag.messages import Message, clean_text, user_message
+from agentic_rag.errors import NotFound, ResumeLimit
+from agentic_rag.events import AgentEvent, Error, EventBody, Interrupted, Resumed, Terminal, Usage
+from agentic_rag.messages import Block, clean_text, user_message
+from agentic_rag.runtime.accepting import (
+    Accepted,
+    Duplicate,
+    accepted_as,
+    load_session,
+    refuse_busy,
+    spent_so_far,
+    store_start,
+)
 from agentic_rag.runtime.agent import Agent, World
+from agentic_rag.runtime.calls import PlannedCall
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.image import Image
+from agentic_rag.runtime.live import Live
 from agentic_rag.runtime.runlog import MAX_UNJOURNALLED, Journal, RunLog, follow
-from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.runtime.turn import PlannedCall, Turn
-from agentic_rag.store import images, run_events, sessions, tool_calls, turns
+from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.turn import Turn
+from agentic_rag.store import images, run_events, tool_calls, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.turns import StoredTurn
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED = 5
-"""Messages that may wait behind a running turn."""
 MAX_RESUMES = 3
 MAX_TRANSCRIPTS = 256
 """Idle sessions whose transcripts stay in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A message that will not be lost. ``duplicate``: the same client message id came before."""
-
-    turn_id: str
-    user_message_id: str
-    message_id: str
-    client_message_id: str | None
-    duplicate: bool
-    queued: bool
-
-
-class _Duplicate(Exception):
-    """Carries the turn an already accepted message made out of the accepting transaction."""
-
-    def __init__(self, turn: StoredTurn) -> None:
-        super().__init__(turn.id)
-        self.turn = turn
-
-
-@dataclass(slots=True)
-class _Live:
-    """What is known of a session while something runs, waits or was recent."""
-
-    id: str
-    session: Session | None = None
-    agent: Agent | None = None
-    turn_id: str | None = None
-    order: list[str] = field(default_factory=list)
-    changed: anyio.Event = field(default_factory=anyio.Event)
-    accepting: anyio.Lock = field(default_factory=anyio.Lock)
-    dropped: bool = False
-
-    def begin(self, turn_id: str, agent: Agent) -> None:
-        """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
-        self.turn_id = turn_id
-        self.agent = agent
-        self.order = [*self.order[-15:], turn_id]
-        self._changed()
-
-    def end(self) -> None:
-        """Note that the running turn ended."""
-        self.turn_id = None
-        self.agent = None
-        self._changed()
-
-    def _changed(self) -> None:
-        self.changed.set()
-        self.changed = anyio.Event()
-
-    @property
-    def ending(self) -> bool:
-        """Whether the running turn has come to its terminal event, so that the next may be sent."""
-        return self.agent is not None and self.agent.over
-
-    def following(self, after: str | None) -> str | None:
-        """Return the turn that started after another one, or the running one; None: not yet."""
-        if after in self.order:
-            rest = self.order[self.order.index(after) + 1 :]
-            return rest[0] if rest else None
-        return self.turn_id if self.turn_id != after else None
 
 
 class Runtime:
@@ -108,7 +53,7 @@ class Runtime:
         self._owner = owner or new_id("run")
         self._journal = Journal(world.database)
         self._logs: dict[str, RunLog] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
         self._task_group: TaskGroup
 
     async def __aenter__(self) -> Self:
@@ -164,7 +109,7 @@ class Runtime:
 
     async def _accept(
         self,
-        live: _Live,
+        live: Live,
         content: str,
         definition: Definition,
         client_message_id: str | None,
@@ -181,25 +126,25 @@ class Runtime:
         entries = session.planned(row.id, 0, row.user_message_id, [user_message(content)])
 
         def store(conn: Connection) -> list[AgentEvent]:
-            self._refuse(conn, row, busy, on_busy)
+            refuse_busy(conn, row, busy, on_busy)
             extra = on_accept(conn, row) if on_accept is not None else ()
             images.put(conn, image.id, definition.domain_id, definition.to_json())
             turns.accept(conn, row)
             if busy is not None:
                 return []
-            return self._store_start(conn, row, entries, log, extra, definition.model)
+            return store_start(conn, row, entries, log, extra, definition.model)
 
         try:
             first = await self._database.write(store, durable=True)
-        except _Duplicate as known:
-            return _accepted(known.turn, duplicate=True)
+        except Duplicate as known:
+            return accepted_as(known.turn, duplicate=True)
         self._logs[row.id] = log
         if busy is None:
             session.extend(entries)
             log.adopt(first)
             live.begin(row.id, Agent(self._world, session, row, definition, log))
             self._task_group.start_soon(self._run_session, live)
-        return _accepted(row, duplicate=False)
+        return accepted_as(row, duplicate=False)
 
     def _new_row(
         self, session: Session, content: str, image: Image, client_message_id: str | None, *, queued: bool
@@ -219,59 +164,9 @@ class Runtime:
             started_at=now(),
         )
 
-    @staticmethod
-    def _refuse(conn: Connection, row: StoredTurn, busy: str | None, on_busy: str) -> None:
-        if row.client_message_id is not None:
-            known = turns.by_client_message(conn, row.session_id, row.client_message_id)
-            if known is not None and known.content != row.content:
-                raise IdempotencyMismatch(row.client_message_id)
-            if known is not None:
-                raise _Duplicate(known)
-        if busy is None:
-            return
-        if on_busy != "queue":
-            raise TurnInProgress(busy)
-        if len(turns.queued(conn, row.session_id)) >= MAX_QUEUED:
-            raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
-
-    @staticmethod
-    def _store_start(
-        conn: Connection,
-        row: StoredTurn,
-        entries: Sequence[Entry],
-        log: RunLog,
-        extra: Sequence[EventBody],
-        model: str,
-    ) -> list[AgentEvent]:
-        for entry in entries:
-            sessions.append_message(
-                conn,
-                row.session_id,
-                sessions.StoredMessage(
-                    seq=entry.seq,
-                    turn_id=row.id,
-                    step=0,
-                    role="user",
-                    content=entry.message["content"],
-                    message_id=row.user_message_id,
-                    created_at=row.started_at,
-                ),
-            )
-        started = TurnStarted(
-            user_message_id=row.user_message_id,
-            message_id=row.message_id,
-            content=row.content,
-            model=model,
-            image_id=row.image_id,
-            client_message_id=row.client_message_id,
-        )
-        first = [log.number(body) for body in (started, *extra)]
-        run_events.append(conn, [(event.turn_id, event.seq, event.data) for event in first])
-        return first
-
     # Running
 
-    async def _run_session(self, live: _Live, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
+    async def _run_session(self, live: Live, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
         """Run the turn that has begun and then whatever is queued behind it."""
         while live.agent is not None and live.turn_id is not None:
             await live.agent.run(resume)
@@ -282,7 +177,7 @@ class Runtime:
                     live.end()
         self._trim()
 
-    async def _begin_queued(self, live: _Live) -> bool:
+    async def _begin_queued(self, live: Live) -> bool:
         """Begin the oldest queued turn; False when none waits."""
         session = live.session
         assert session is not None
@@ -290,7 +185,7 @@ class Runtime:
         if not waiting:
             return False
         row = waiting[0]
-        log = self._logs.get(row.id) or RunLog(self._journal, row.conversation_id, row.id)
+        log = self._logs[row.id]
         entries = session.planned(row.id, 0, row.user_message_id, [user_message(row.content)])
 
         def store(conn: Connection) -> tuple[Definition, list[AgentEvent]]:
@@ -300,12 +195,11 @@ class Runtime:
             turns.start(
                 conn, row.id, image_id=row.image_id, role_hashes={}, owner=self._owner, started_at=row.started_at
             )
-            return definition, self._store_start(conn, row, entries, log, (), definition.model)
+            return definition, store_start(conn, row, entries, log, (), definition.model)
 
         with anyio.CancelScope(shield=True):
             definition, first = await self._database.write(store, durable=True)
             session.extend(entries)
-            self._logs[row.id] = log
             log.adopt(first)
             live.begin(row.id, Agent(self._world, session, row, definition, log))
         return True
@@ -326,7 +220,7 @@ class Runtime:
             done = True
         return done
 
-    async def _unqueue(self, live: _Live, turn_id: str | None) -> bool:
+    async def _unqueue(self, live: Live, turn_id: str | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with live.accepting:
             waiting = await self._database.read(lambda conn: turns.queued(conn, live.id))
@@ -376,7 +270,7 @@ class Runtime:
         live = self._live.get(session_id)
         return live.turn_id if live is not None else None
 
-    def follow(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]:
+    def follow(self, turn_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """Yield a turn's events strictly after a number: replay, then live, until its terminal event.
 
         Raises:
@@ -388,7 +282,7 @@ class Runtime:
     async def next_turn(self, session_id: str, after: str | None = None) -> str:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
         while True:
-            live = self._live.setdefault(session_id, _Live(session_id))
+            live = self._live.setdefault(session_id, Live(session_id))
             following = live.following(after)
             if following is not None:
                 return following
@@ -396,8 +290,8 @@ class Runtime:
 
     # Sessions in memory
 
-    async def _loaded(self, session_id: str) -> _Live:
-        live = self._live.setdefault(session_id, _Live(session_id))
+    async def _loaded(self, session_id: str) -> Live:
+        live = self._live.setdefault(session_id, Live(session_id))
         if live.session is None:
             async with live.accepting:
                 if live.session is None:
@@ -405,18 +299,8 @@ class Runtime:
         return live
 
     async def _load(self, session_id: str) -> Session:
-        def read(conn: Connection) -> Session:
-            stored = sessions.get(conn, session_id)
-            if stored is None:
-                raise NotFound("session", session_id)
-            entries = [
-                Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row))
-                for row in sessions.transcript(conn, session_id)
-            ]
-            return Session(session_id, stored.labels, stored.window_start, entries)
-
         try:
-            return await self._database.read(read)
+            return await self._database.read(lambda conn: load_session(conn, session_id))
         except NotFound:
             self._live.pop(session_id, None)
             raise
@@ -437,8 +321,10 @@ class Runtime:
         left = await self._database.read(turns.running)
         for row in left:
             await self._resume(row)
-        waiting = {row.session_id for row in await self._database.read(turns.queued)}
-        for session_id in waiting:
+        waiting = await self._database.read(turns.queued)
+        for row in waiting:  # readers of a waiting turn wait for its log
+            self._logs[row.id] = RunLog(self._journal, row.conversation_id, row.id)
+        for session_id in dict.fromkeys(row.session_id for row in waiting):
             await self._start_queue(await self._loaded(session_id))
         return len(left)
 
@@ -447,10 +333,13 @@ class Runtime:
         session = live.session
         assert session is not None
 
-        def read(conn: Connection) -> tuple[int, Mapping[str, Any] | None, list[tool_calls.StoredToolCall]]:
-            return run_events.last_seq(conn, row.id), images.get(conn, row.image_id), tool_calls.of_turn(conn, row.id)
+        def read(conn: Connection) -> tuple[int, Mapping[str, Any] | None, dict[str, Block], Usage]:
+            calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
+            finished = {ident: result for ident, result in calls.items() if result is not None}
+            spent = spent_so_far(conn, row.session_id, row.id)
+            return run_events.last_seq(conn, row.id), images.get(conn, row.image_id), finished, spent
 
-        last, image, calls = await self._database.read(read)
+        last, image, finished, spent = await self._database.read(read)
         start = last + MAX_UNJOURNALLED
         if row.resumes >= MAX_RESUMES or image is None:
             limit = ResumeLimit(MAX_RESUMES)
@@ -458,32 +347,16 @@ class Runtime:
             return
         await self._database.write(lambda conn: turns.resumed(conn, row.id))
         own = session.of_turn(row.id)[1:]
-        finished = {call.tool_call_id: call.result for call in calls if call.result is not None}
         log = RunLog(self._journal, row.conversation_id, row.id, start=start)
         log.append(Resumed((last + 1, start)))
         self._logs[row.id] = log
         live.begin(row.id, Agent(self._world, session, row, Definition.from_json(image), log))
-        self._task_group.start_soon(self._run_session, live, lambda turn: turn.restore(own, finished))
+        self._task_group.start_soon(self._run_session, live, lambda turn: turn.restore(own, finished, spent))
 
-    async def _start_queue(self, live: _Live) -> None:
+    async def _start_queue(self, live: Live) -> None:
         if live.turn_id is not None:
             return
         async with live.accepting:
             begun = await self._begin_queued(live)
         if begun:
             self._task_group.start_soon(self._run_session, live)
-
-
-def _message(row: sessions.StoredMessage) -> Message:
-    return {"role": "assistant" if row.role == "assistant" else "user", "content": row.content}
-
-
-def _accepted(row: StoredTurn, *, duplicate: bool) -> Accepted:
-    return Accepted(
-        turn_id=row.id,
-        user_message_id=row.user_message_id,
-        message_id=row.message_id,
-        client_message_id=row.client_message_id,
-        duplicate=duplicate,
-        queued=row.status == "queued",
-    )

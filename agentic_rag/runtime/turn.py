@@ -18,11 +18,7 @@ instructions, also while a model or tools run; the next instruction is then such
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Any, Literal
-
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import Draft202012Validator
+from typing import Literal
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import (
@@ -40,7 +36,7 @@ from agentic_rag.events import (
     ToolCall,
     Usage,
 )
-from agentic_rag.messages import Block, Message, kept_of_partial, text_block, tool_uses, user_message
+from agentic_rag.messages import Block, Message, kept_of_partial, tool_uses, user_message, whole_content
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -52,32 +48,14 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.runtime.request import REMOVED, CitablePassage
+from agentic_rag.runtime.calls import PlannedCall, Policy, failed, plan_call, stopped
+from agentic_rag.runtime.citations import reference_json, references_of, verified
+from agentic_rag.runtime.request import CitablePassage
 from agentic_rag.runtime.results import SEARCH_TOOL, FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
 CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call of the model. ``refusal`` is set when it must not run: it is its outcome."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any]
-    tool: ToolInfo | None
-    refusal: CallOutcome | None = None
-
-    @property
-    def server(self) -> str:
-        return self.tool.server if self.tool else ""
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a crash in the middle allows to run it again."""
-        return self.tool is not None and (self.tool.read_only or self.tool.idempotent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +125,7 @@ class Turn:
         *,
         message_id: str,
         model: str,
-        policy: Mapping[str, Literal["allow", "deny"]],
+        policy: Policy,
         max_steps: int,
     ) -> None:
         self.message_id = message_id
@@ -230,7 +208,7 @@ class Turn:
         if type(event) is CitationDelta:
             step.citations.setdefault(event.index, []).append(event.citation)
         elif type(event) is BlockStopped:
-            return self._block_stopped(event)
+            return self._blockstopped(event)
         elif type(event) is MessageCompleted:
             step.completed = event
             self.usage += event.usage
@@ -258,22 +236,26 @@ class Turn:
             self._state = "results"
         return finished
 
-    def restore(self, messages: Sequence[Message], finished: Mapping[str, Block]) -> tuple[PlannedCall, ...]:
+    def restore(
+        self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
+    ) -> tuple[PlannedCall, ...]:
         """Go on with a turn whose server stopped.
 
         Args:
             messages: the turn's committed messages after the user's own, oldest first.
             finished: ``tool_result`` blocks by call id of calls that had ended.
+            spent: tokens of the committed steps.
 
         Returns:
             the calls of the last message that had not ended, in order.
         """
         self.iteration = sum(message["role"] == "assistant" for message in messages)
         self._answered = self.iteration > 0
+        self.usage = spent
         self.references = references_of(messages)
         if not messages or not tool_uses(messages[-1]["content"]):
             return ()
-        self._calls = tuple(self._planned(block) for block in tool_uses(messages[-1]["content"]))
+        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(messages[-1]["content"]))
         for call in self._calls:
             if call.id in finished:
                 self._finished[call.id] = FinishedCall(finished[call.id], ())
@@ -308,7 +290,7 @@ class Turn:
                 body
                 for call in self._calls
                 if call.id not in self._finished
-                for body in self.finish_call(call, _stopped(self._stop == "interrupt")).bodies
+                for body in self.finish_call(call, stopped(self._stop == "interrupt")).bodies
             )
             messages = (self._results(),)
         answered = self._answered or partial
@@ -336,17 +318,18 @@ class Turn:
         assert step.completed is not None
         reason = step.completed.stop_reason
         usage = step.completed.usage
-        content = [block for block in step.content() if block["type"] != "text" or block["text"].strip()]
+        content = whole_content(step.content())
         messages: tuple[Message, ...]
-        if reason == "pause_turn" and content and not tool_uses(content):
-            messages = ({"role": "assistant", "content": content}, user_message(CONTINUE))
-            return Commit(self.iteration, self._storable(messages), usage=usage)
+        if reason == "pause_turn" and not tool_uses(content):
+            kept = kept_of_partial(content)
+            messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
+            return Commit(self.iteration, messages, usage=usage)
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
-            self._calls = tuple(self._planned(block) for block in tool_uses(content))
+            self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(content))
             self._finished = {}
             bodies = tuple(ToolCall(call.id, call.name, call.server, call.arguments) for call in self._calls)
             messages = ({"role": "assistant", "content": content},)
-            return Commit(self.iteration, self._storable(messages), bodies, self._calls, usage=usage)
+            return Commit(self.iteration, messages, bodies, self._calls, usage=usage)
         return self._final_commit(content, reason, usage)
 
     def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
@@ -354,8 +337,8 @@ class Turn:
         bodies: tuple[EventBody, ...] = ()
         messages: tuple[Message, ...]
         if calls:  # cut off by max_tokens or refused: none of them runs, each is answered
-            self._calls = tuple(self._planned(block) for block in calls)
-            outcome = _error(f"not run: the message was cut off ({reason})")
+            self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
+            outcome = failed(f"not run: the message was cut off ({reason})")
             blocks = []
             for call in self._calls:
                 finished = self.finish_call(call, outcome)
@@ -365,59 +348,21 @@ class Turn:
         else:
             content = kept_of_partial(content)
             messages = ({"role": "assistant", "content": content},) if content else ()
-        return Commit(self.iteration, self._storable(messages), bodies, usage=usage, final=self._done(reason))
-
-    @staticmethod
-    def _storable(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Drop ``_broken_input``: the call's result tells what was wrong with it."""
-        for message in messages:
-            for block in message["content"]:
-                block.pop("_broken_input", None)
-        return messages
+        return Commit(self.iteration, messages, bodies, usage=usage, final=self._done(reason))
 
     def _results(self) -> Message:
         return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}
 
-    # Calls
-
-    def _planned(self, block: Block) -> PlannedCall:
-        tool = self._tools.get(block["name"])
-        call = PlannedCall(block["id"], block["name"], block["input"], tool)
-        refusal = self._refusal(call, block.get("_broken_input"))
-        return PlannedCall(call.id, call.name, call.arguments, tool, refusal)
-
-    def _refusal(self, call: PlannedCall, broken: str | None) -> CallOutcome | None:
-        if call.tool is None:
-            return _error(f"There is no tool {call.name!r}. The tools are: {', '.join(self._tools)}.")
-        if broken is not None:
-            return _error(f"The arguments are not a JSON object: {broken[:200]!r}")
-        if self._denied(call.name):
-            return CallOutcome(
-                "denied", (text_block(f"Denied by this domain's setting toolPolicy for {call.name!r}. Go on without."),)
-            )
-        problem = _schema_problem(call.tool.input_schema, call.arguments)
-        return _error(f"The arguments do not fit the tool: {problem}") if problem else None
-
-    def _denied(self, name: str) -> bool:
-        verdicts = [verdict for glob, verdict in self._policy.items() if fnmatchcase(name, glob)]
-        return bool(verdicts) and verdicts[-1] == "deny"
-
     # Blocks and citations
 
     def _block_started(self, event: BlockStarted) -> tuple[EventBody, ...]:
-        block = dict(event.block)
+        self._step.blocks[event.index] = dict(event.block)
         self._step.block_from = self._step.text_length
-        if block["type"] == "text":
-            first = block["text"] = block.get("text", "")
-            self._step.text_length += len(first)
-            self._step.blocks[event.index] = block
-            return (Text(first),) if first else ()
-        if block["type"] == "thinking":
-            block["thinking"] = block.get("thinking", "")
-        self._step.blocks[event.index] = block
-        return ()
+        first = event.block["text"] if event.block["type"] == "text" else ""
+        self._step.text_length += len(first)
+        return (Text(first),) if first else ()
 
-    def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
+    def _blockstopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)
         self._step.blocks[event.index] = block
         if block["type"] != "text":
@@ -425,10 +370,12 @@ class Turn:
         bodies = []
         references = []
         for citation in self._step.citations.get(event.index, ()):
-            reference = self._verified(citation)
+            reference = verified(citation, self._step.passages, self.references)
             if reference is None:
                 self.dropped_citations += 1
                 continue
+            if reference.number > len(self.references):
+                self.references.append(reference)
             references.append(reference)
             bodies.append(
                 SourceReference(
@@ -445,68 +392,5 @@ class Turn:
                 )
             )
         if references:
-            block["_references"] = [_reference_json(reference) for reference in references]
+            block["_references"] = [reference_json(reference) for reference in references]
         return tuple(bodies)
-
-    def _verified(self, citation: Citation) -> Reference | None:
-        """Return the numbered reference, or None if the cited text is not what the passage says."""
-        passages = self._step.passages
-        if not 0 <= citation.search_result_index < len(passages):
-            return None
-        passage = passages[citation.search_result_index]
-        if passage is None or not 0 <= citation.start < citation.end <= len(passage.texts):
-            return None
-        texts = passage.texts[citation.start : citation.end]
-        cited = " ".join(citation.cited_text.split())
-        stored = " ".join("".join(texts).split())
-        spaced = " ".join(" ".join(texts).split())
-        if not cited or REMOVED in texts or (cited not in stored and cited not in spaced):
-            return None
-        chunk = passage.chunk_ids[citation.start]
-        for known in self.references:
-            if known.chunk_id == chunk and known.cited_text == spaced:
-                return known
-        reference = Reference(
-            number=len(self.references) + 1,
-            document_id=passage.document_id,
-            document_name=passage.document_name,
-            chunk_id=chunk,
-            page=passage.page,
-            cited_text=spaced,
-            relevance_score=passage.score,
-        )
-        self.references.append(reference)
-        return reference
-
-
-def references_of(messages: Sequence[Message]) -> list[Reference]:
-    """Return the references of a turn from its committed messages, by number."""
-    found: dict[int, Reference] = {}
-    for message in messages:
-        for block in message["content"]:
-            for kept in block.get("_references", ()):
-                found.setdefault(kept["number"], Reference(**kept))
-    return [found[number] for number in sorted(found)]
-
-
-def _reference_json(reference: Reference) -> dict[str, Any]:
-    return {name: getattr(reference, name) for name in Reference.__slots__}
-
-
-def _error(text: str) -> CallOutcome:
-    return CallOutcome("error", (text_block(text),))
-
-
-def _stopped(by_user: bool) -> CallOutcome:
-    if by_user:
-        return CallOutcome("interrupted", (text_block("interrupted by the user; the outcome is unknown"),))
-    return _error("not finished: the turn ended while this ran; the outcome is unknown")
-
-
-def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the arguments, or None. A schema that is itself broken refuses nothing."""
-    try:
-        error = next(iter(Draft202012Validator(dict(schema)).iter_errors(dict(arguments))), None)
-    except SchemaError:
-        return None
-    return None if error is None else f"{error.json_path}: {error.message}"

@@ -1,0 +1,136 @@
+"""Accepting a message: what the accepting transaction refuses, and what it stores. Functions of a connection.
+
+Owns idempotency, the limit of the queue, and the first rows of a turn. Knows no agent and no task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from agentic_rag.errors import IdempotencyMismatch, NotFound, TurnInProgress
+from agentic_rag.events import AgentEvent, EventBody, TurnStarted, Usage
+from agentic_rag.messages import Message
+from agentic_rag.runtime.runlog import RunLog
+from agentic_rag.runtime.session import Entry, Session
+from agentic_rag.store import run_events, sessions, turns
+from agentic_rag.store.turns import StoredTurn
+
+MAX_QUEUED = 5
+"""Messages that may wait behind a running turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that will not be lost. ``duplicate``: the same client message id came before."""
+
+    turn_id: str
+    user_message_id: str
+    message_id: str
+    client_message_id: str | None
+    duplicate: bool
+    queued: bool
+
+
+class Duplicate(Exception):
+    """Carries the turn an already accepted message made out of the accepting transaction."""
+
+    def __init__(self, turn: StoredTurn) -> None:
+        super().__init__(turn.id)
+        self.turn = turn
+
+
+def refuse_busy(conn: Connection, row: StoredTurn, busy: str | None, on_busy: str) -> None:
+    """Refuse a message that was sent before, or that comes while turn ``busy`` runs.
+
+    Raises:
+        Duplicate: the same client message id and content made a turn already.
+        IdempotencyMismatch: the same id came with other content.
+        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
+    """
+    if row.client_message_id is not None:
+        known = turns.by_client_message(conn, row.session_id, row.client_message_id)
+        if known is not None and known.content != row.content:
+            raise IdempotencyMismatch(row.client_message_id)
+        if known is not None:
+            raise Duplicate(known)
+    if busy is None:
+        return
+    if on_busy != "queue":
+        raise TurnInProgress(busy)
+    if len(turns.queued(conn, row.session_id)) >= MAX_QUEUED:
+        raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
+
+
+def store_start(
+    conn: Connection,
+    row: StoredTurn,
+    entries: Sequence[Entry],
+    log: RunLog,
+    extra: Sequence[EventBody],
+    model: str,
+) -> list[AgentEvent]:
+    """Store the user message and the first events of a turn that starts; return those events."""
+    for entry in entries:
+        sessions.append_message(
+            conn,
+            row.session_id,
+            sessions.StoredMessage(
+                seq=entry.seq,
+                turn_id=row.id,
+                step=0,
+                role="user",
+                content=entry.message["content"],
+                message_id=row.user_message_id,
+                created_at=row.started_at,
+            ),
+        )
+    started = TurnStarted(
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        content=row.content,
+        model=model,
+        image_id=row.image_id,
+        client_message_id=row.client_message_id,
+    )
+    first = [log.number(body) for body in (started, *extra)]
+    run_events.append(conn, [(event.turn_id, event.seq, event.data) for event in first])
+    return first
+
+
+def accepted_as(row: StoredTurn, *, duplicate: bool) -> Accepted:
+    """Return what the sender of a message is told."""
+    return Accepted(
+        turn_id=row.id,
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        client_message_id=row.client_message_id,
+        duplicate=duplicate,
+        queued=row.status == "queued",
+    )
+
+
+def spent_so_far(conn: Connection, session_id: str, turn_id: str) -> Usage:
+    """Return the tokens of a turn's committed steps."""
+    rows = [row for row in sessions.transcript(conn, session_id) if row.turn_id == turn_id and row.usage]
+    return sum((Usage.from_wire(row.usage) for row in rows if row.usage is not None), Usage())
+
+
+def load_session(conn: Connection, session_id: str) -> Session:
+    """Return a session with the messages that are not archived.
+
+    Raises:
+        NotFound: there is no such session.
+    """
+    stored = sessions.get(conn, session_id)
+    if stored is None:
+        raise NotFound("session", session_id)
+    entries = [
+        Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row))
+        for row in sessions.transcript(conn, session_id)
+    ]
+    return Session(session_id, stored.labels, stored.window_start, entries)
+
+
+def _message(row: sessions.StoredMessage) -> Message:
+    return {"role": "assistant" if row.role == "assistant" else "user", "content": row.content}

@@ -1,0 +1,185 @@
+"""Sessions and their messages: the append-only transcript.
+
+Owns the places (``seq``) of messages in a session, the window's start, and the deletion of all that a
+session holds. Knows no Messages-API rule and no conversation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+
+from agentic_rag.errors import NotFound
+from agentic_rag.messages import Block
+from agentic_rag.store.rows import columns, names, values
+from agentic_rag.store.tables import MessageRow, RunEvent, SessionRow, ToolCallRow, Turn, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """One row of ``sessions``; fields as in `tables.SessionRow`."""
+
+    id: str
+    labels: dict[str, Any]
+    created_at: str
+    parent_turn_id: str | None = None
+    tool_call_id: str | None = None
+    last_seq: int = 0
+    window_start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """One row of ``messages`` without its session; fields as in `tables.MessageRow`."""
+
+    seq: int
+    turn_id: str
+    step: int
+    role: str
+    content: list[Block]
+    message_id: str
+    created_at: str
+    parent_message_id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] | None = None
+    partial: bool = False
+    archived_in: str | None = None
+
+
+_sessions = table(SessionRow)
+_messages = table(MessageRow)
+_turns = table(Turn)
+_SESSION_NAMES = names(StoredSession)
+_SESSION = select(*columns(_sessions, StoredSession))
+_MESSAGE_NAMES = names(StoredMessage)
+_MESSAGES = select(*columns(_messages, StoredMessage)).order_by(_messages.c.seq)
+_CREATE = insert(_sessions)
+_APPEND = insert(_messages)
+_MOVE = (
+    update(_sessions)
+    .where(_sessions.c.id == bindparam("session"), _sessions.c.last_seq < bindparam("place"))
+    .values(last_seq=bindparam("place"))
+)
+
+
+def create(
+    conn: Connection,
+    session_id: str,
+    labels: Mapping[str, Any],
+    *,
+    created_at: str,
+    parent_turn_id: str | None = None,
+    tool_call_id: str | None = None,
+) -> StoredSession:
+    """Make an empty session. A delegate's names the parent's turn and the call that runs on it.
+
+    Raises:
+        IntegrityError: the id is taken.
+    """
+    session = StoredSession(
+        id=session_id,
+        labels=dict(labels),
+        created_at=created_at,
+        parent_turn_id=parent_turn_id,
+        tool_call_id=tool_call_id,
+    )
+    conn.execute(_CREATE, values(session, _SESSION_NAMES))
+    return session
+
+
+def get(conn: Connection, session_id: str) -> StoredSession | None:
+    """Return the session, None when there is none."""
+    row = conn.execute(_SESSION.where(_sessions.c.id == session_id)).mappings().first()
+    return None if row is None else StoredSession(**row)
+
+
+def by_tool_call(conn: Connection, parent_turn_id: str, tool_call_id: str) -> StoredSession | None:
+    """Return the session a ``delegate`` call runs on, None when it made none."""
+    where = (_sessions.c.parent_turn_id == parent_turn_id, _sessions.c.tool_call_id == tool_call_id)
+    row = conn.execute(_SESSION.where(*where)).mappings().first()
+    return None if row is None else StoredSession(**row)
+
+
+def append_message(conn: Connection, session_id: str, message: StoredMessage) -> None:
+    """Append a message at ``message.seq`` and move the session's ``last_seq`` there.
+
+    Raises:
+        NotFound: the session was deleted, or the place is not past its last message.
+        IntegrityError: the place is taken.
+    """
+    row = values(message, _MESSAGE_NAMES)
+    row["session_id"] = session_id
+    conn.execute(_APPEND, row)
+    if conn.execute(_MOVE, {"session": session_id, "place": message.seq}).rowcount != 1:
+        raise NotFound("session", session_id)
+
+
+def transcript(
+    conn: Connection, session_id: str, from_seq: int | None = None, archived: bool = False
+) -> list[StoredMessage]:
+    """Return the messages in order, from ``from_seq`` on; ``archived``: those a compaction replaced too."""
+    query = _MESSAGES.where(_messages.c.session_id == session_id)
+    if from_seq is not None:
+        query = query.where(_messages.c.seq >= from_seq)
+    if not archived:
+        query = query.where(_messages.c.archived_in.is_(None))
+    return [StoredMessage(**row) for row in conn.execute(query).mappings()]
+
+
+def page(
+    conn: Connection, session_id: str, limit: int, before_message_id: str | None = None, archived: bool = False
+) -> list[StoredMessage]:
+    """Return all rows, in order, of the last ``limit`` messages as clients count them.
+
+    Clients see two a turn: rows that share a ``message_id`` are one. ``before_message_id``: only those before it.
+
+    Raises:
+        NotFound: the session holds no message ``before_message_id``.
+    """
+    first = func.min(_messages.c.seq)
+    here = _messages.c.session_id == session_id
+    groups = select(_messages.c.message_id).where(here).group_by(_messages.c.message_id)
+    if not archived:
+        groups = groups.where(_messages.c.archived_in.is_(None))
+    if before_message_id is not None:
+        end = conn.execute(select(first).where(here, _messages.c.message_id == before_message_id)).scalar()
+        if end is None:
+            raise NotFound("message", before_message_id)
+        groups = groups.having(first < end)
+    chosen = list(conn.execute(groups.order_by(first.desc()).limit(limit)).scalars())
+    query = _MESSAGES.where(here, _messages.c.message_id.in_(chosen))
+    return [StoredMessage(**row) for row in conn.execute(query).mappings()]
+
+
+def set_content(conn: Connection, session_id: str, seq: int, content: list[Block]) -> None:
+    """Replace the blocks of a message that no model has seen yet (the notes of a turn join its user message).
+
+    Raises:
+        NotFound: the session holds no message there.
+    """
+    place = (_messages.c.session_id == session_id, _messages.c.seq == seq)
+    if conn.execute(update(_messages).where(*place).values(content=content)).rowcount != 1:
+        raise NotFound("session", session_id)
+
+
+def set_window_start(conn: Connection, session_id: str, seq: int) -> None:
+    """Record that messages before ``seq`` are not sent to the model any more."""
+    conn.execute(update(_sessions).where(_sessions.c.id == session_id).values(window_start=seq))
+
+
+def delete(conn: Connection, session_id: str) -> bool:
+    """Delete a session with its messages, turns, run logs, tool calls and delegates' sessions.
+
+    Returns False when there was none. A turn of it that still runs must be ended before.
+    """
+    turn_ids = list(conn.execute(select(_turns.c.id).where(_turns.c.session_id == session_id)).scalars())
+    for turn_id in turn_ids:
+        children = select(_sessions.c.id).where(_sessions.c.parent_turn_id == turn_id)
+        for child in list(conn.execute(children).scalars()):
+            delete(conn, child)
+        conn.execute(sa.delete(table(RunEvent)).where(table(RunEvent).c.turn_id == turn_id))
+    for noun in (MessageRow, Turn, ToolCallRow):
+        conn.execute(sa.delete(table(noun)).where(table(noun).c.session_id == session_id))
+    return conn.execute(sa.delete(_sessions).where(_sessions.c.id == session_id)).rowcount == 1

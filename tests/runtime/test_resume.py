@@ -1,0 +1,115 @@
+"""A server that stops in the middle of a turn: what the next one does with it."""
+
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.runtime.runlog import MAX_UNJOURNALLED
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, Use, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, bench, definition, kinds, ok, text_of, toolset
+
+
+async def never(request: CallRequest) -> CallOutcome:
+    await anyio.sleep_forever()
+    raise AssertionError("slept for ever")
+
+
+async def quick(request: CallRequest) -> CallOutcome:
+    return ok("quick result")
+
+
+async def test_a_turn_cut_in_a_step_runs_that_step_again(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three four."), 3)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+    async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
+        assert await b.runtime.recover() == 1
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "done"
+        resumed = next(event for event in events if event.type == "resumed")
+        first, last = resumed.fields()["voids"]
+        assert last == resumed.seq - 1
+        assert last - first == MAX_UNJOURNALLED - 1
+        assert not [event for event in events if first <= event.seq <= last]
+        after = kinds(events).index("step_reset")
+        assert text_of(events[after:]) == "Whole."
+        transcript = await b.transcript()
+        assert transcript[-1]["content"] == [{"type": "text", "text": "Whole."}]
+
+
+async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twice(tmp_path: Path) -> None:
+    step = Step((Use("quick", {"query": "a"}), Use("never", {"query": "b"}), Use("search_documents", {"query": "c"})))
+    first = toolset(quick=quick, never=never, search_documents=never)
+    async with ScriptedModel(step) as model, bench(tmp_path, model, first) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        with anyio.fail_after(20):
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_result":
+                    break
+    second = toolset(quick=never, never=quick, search_documents=quick)
+    async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model, second) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [request.tool.name for request in second.requests] == ["search_documents"]
+        assert kinds(events).count("tool_result") == 3
+        assert kinds(events).count("step_reset") == 0
+        results = {block["tool_use_id"]: block["content"][0]["text"] for block in (await b.transcript())[2]["content"]}
+        assert list(results.values()) == [
+            "quick result",
+            "outcome unknown: the server stopped while this ran",
+            "quick result",
+        ]
+        assert kinds(events)[-1] == "done"
+
+
+async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        await b.runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+        queued = await b.runtime.send(SESSION, "B", definition(), on_busy="queue")
+    async with ScriptedModel(say("To A."), say("To B.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(queued.turn_id)]
+        assert text_of(events) == "To B."
+
+
+async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) -> None:
+    accepted = None
+    for _ in range(4):
+        slow = Stalled(say("One two three."), 1)
+        async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+            if accepted is None:
+                accepted = await b.runtime.send(SESSION, "A", definition())
+            else:
+                await b.runtime.recover()
+            await slow.reached.wait()
+    assert accepted is not None
+    async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert events[-1].fields()["code"] == "RESUME_LIMIT"
+        assert len({event.seq for event in events}) == len(events)
+        assert text_of(await b.say("Next")) == "Fine."
+
+
+async def test_references_and_usage_of_committed_steps_survive(tmp_path: Path) -> None:
+    tools = toolset(quick=quick)
+    slow = Stalled(Step((Say("End."),)), 1)
+    async with ScriptedModel(use("quick", query="x"), slow) as model, bench(tmp_path, model, tools) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+    async with ScriptedModel(say("End.")) as model, bench(tmp_path, model, tools) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        row = await b.turn(accepted.turn_id)
+        assert row.steps == 2
+        assert events[-1].fields()["usage"]["outputTokens"] == row.usage["outputTokens"] > 1

@@ -1,0 +1,148 @@
+"""The turn as a pure machine: whatever happens, its messages stay sendable."""
+
+import itertools
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import TERMINAL_TYPES, Usage
+from agentic_rag.messages import Message, text_block, user_message
+from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.models.base import MessageCompleted
+from agentic_rag.runtime.request import build_request
+from agentic_rag.runtime.turn import CallModel, CallTools, Commit, Turn
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, step_events
+from agentic_rag.tools.base import CallOutcome
+from tests.runtime.harness import definition, info
+
+TOOLS = (info("alpha"), info("beta", read_only=True))
+
+blocks = st.one_of(
+    st.builds(Say, st.sampled_from(["Hello there.", "x", "Ünïcode 文字。"])),
+    st.builds(Think, st.just("hm")),
+    st.builds(Redacted, st.just("cipher")),
+    st.builds(Use, st.sampled_from(["alpha", "beta", "gone"]), st.sampled_from([{"query": "q"}, {}, {"query": 1}])),
+)
+reasons = st.sampled_from([None, "max_tokens", "refusal", "pause_turn", "stop_sequence"])
+steps = st.builds(lambda body, reason: Step(tuple(body), stop_reason=reason), st.lists(blocks, max_size=4), reasons)
+ends = st.sampled_from(["interrupt", "fail"])
+
+
+def valid(transcript: list[Message]) -> None:
+    built = build_request(definition(), TOOLS, transcript)
+    if not built.request.messages or built.request.messages[-1]["role"] == "assistant":
+        built = build_request(definition(), TOOLS, [*transcript, user_message("next")])
+    assert problems(request_body(built.request)) == []
+
+
+def without_breakpoints(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_breakpoints(item) for key, item in value.items() if key != "cache_control"}
+    return [without_breakpoints(item) for item in value] if isinstance(value, list) else value
+
+
+class Run:
+    """Drives a turn like the agent does, to be cut at any moment."""
+
+    def __init__(self, scripted: list[Step], cut: int, end: str) -> None:
+        self.transcript: list[Message] = [user_message("question")]
+        self.turn = Turn(message_id="msg_1", model="m", policy={"beta*": "deny"}, max_steps=3)
+        self.turn.offer(TOOLS)
+        self.terminals: list[str] = []
+        self._scripted = scripted
+        self._cut = cut
+        self._end = end
+        self._moments = 0
+
+    def moment(self) -> bool:
+        """Count a moment; at the chosen one the turn is stopped."""
+        self._moments += 1
+        if self._moments != self._cut:
+            return False
+        if self._end == "interrupt":
+            self.turn.interrupt()
+        else:
+            self.turn.fail(ModelError("gone"))
+        return True
+
+    def run(self) -> None:
+        stopped = False
+        while (instruction := self.turn.next()) is not None:
+            valid(self.transcript)
+            if isinstance(instruction, Commit):
+                self.transcript.extend(instruction.messages)
+                if instruction.final is not None:
+                    self.terminals.append(instruction.final.type)
+                self.turn.committed(instruction)
+                valid(self.transcript)
+                stopped = stopped or self.moment()
+            elif isinstance(instruction, CallModel):
+                self.model()
+            elif isinstance(instruction, CallTools):
+                self.tools(instruction)
+
+    def model(self) -> None:
+        built = build_request(definition(), TOOLS, self.transcript)
+        self.turn.begin_step(built.passages)
+        step = self._scripted.pop(0) if self._scripted else Step((Say("The end."),))
+        for event in step_events(step, model="m"):
+            if self.moment():
+                return
+            self.turn.receive(event)
+        if not self.moment():
+            return
+
+    def tools(self, instruction: CallTools) -> None:
+        for call in instruction.calls:
+            if self.moment():
+                return
+            self.turn.finish_call(call, call.refusal or CallOutcome("ok", (text_block("fine"),)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=4), st.integers(0, 40), ends)
+def test_a_turn_cut_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
+    run = Run(scripted, cut, end)
+    run.run()
+    valid(run.transcript)
+    assert len(run.terminals) == 1
+    assert run.terminals[0] in TERMINAL_TYPES
+    assert run.turn.next() is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, min_size=1, max_size=4), st.data())
+def test_any_prefix_of_a_transcript_renders_to_a_valid_request(scripted: list[Step], data: st.DataObject) -> None:
+    run = Run(scripted, 0, "interrupt")
+    run.run()
+    transcript: list[Message] = [*run.transcript, user_message("second question")]
+    valid(transcript[: data.draw(st.integers(0, len(transcript)))])
+    start = data.draw(st.integers(0, len(transcript)))
+    valid(transcript[start:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, min_size=1, max_size=4))
+def test_requests_of_a_session_only_grow(scripted: list[Step]) -> None:
+    run = Run(scripted, 0, "interrupt")
+    run.run()
+    bodies: list[dict[str, Any]] = [
+        without_breakpoints(request_body(build_request(definition(), TOOLS, run.transcript[:end]).request))
+        for end in range(1, len(run.transcript) + 1)
+    ]
+    for earlier, later in itertools.pairwise(bodies):
+        assert earlier["system"] == later["system"]
+        assert later["messages"][: len(earlier["messages"]) - 1] == earlier["messages"][:-1]
+
+
+def test_usage_of_all_steps_adds_up() -> None:
+    turn = Turn(message_id="m", model="m", policy={}, max_steps=2)
+    turn.next()
+    turn.begin_step(())
+    turn.receive(MessageCompleted("end_turn", Usage(1, 2, 3, 4)))
+    commit = turn.next()
+    assert isinstance(commit, Commit)
+    assert turn.usage == Usage(1, 2, 3, 4)

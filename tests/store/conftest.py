@@ -1,0 +1,86 @@
+"""The databases that every test of the store runs on: a fresh SQLite file, and PostgreSQL when it is installed."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlmodel import SQLModel
+
+from agentic_rag.store.database import Database
+
+BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+START_SECONDS = 60
+
+needs_postgresql = pytest.mark.skipif(not BINARIES, reason="PostgreSQL: no server in /usr/lib/postgresql")
+
+
+def _run(*command: str | Path, user: str | None) -> None:
+    done = subprocess.run(
+        command, user=user, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=START_SECONDS
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """A PostgreSQL server on loopback, which refuses to run as root."""
+    user = "postgres" if os.geteuid() == 0 else None
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="agentic-rag-pg-"))
+    log = folder / "log"
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+    control = (BINARIES[-1] / "pg_ctl", "-D", folder / "data", "-w")
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        _run(BINARIES[-1] / "initdb", "-D", folder / "data", "-U", "rag", "-A", "trust", "-E", "UTF8", "-N", user=user)
+        _run(*control, "-l", log, "-o", options, "start", user=user)
+        try:
+            yield f"postgresql://rag@127.0.0.1:{port}/postgres"
+        finally:
+            _run(*control, "-m", "immediate", "stop", user=user)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs_postgresql)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where to open a database; PostgreSQL's may hold rows of earlier tests (see ``database``)."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("postgresql_url")
+    return found
+
+
+def _empty(conn: Connection) -> None:
+    for name in SQLModel.metadata.tables:
+        conn.execute(text(f"DELETE FROM {name}"))
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """An open, empty database of each kind."""
+    database = await Database.open(url)
+    try:
+        await database.write(_empty)
+        yield database
+    finally:
+        await database.aclose()
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
+    """An open, empty SQLite database, for what only that one does."""
+    database = await Database.open(tmp_path / "store.db")
+    try:
+        yield database
+    finally:
+        await database.aclose()

@@ -1,0 +1,35 @@
+"""Run as a program by `test_crash`: writes for ever and prints what was acknowledged."""
+
+import asyncio
+import sys
+
+from sqlalchemy import Connection
+
+from agentic_rag.store import run_events, sessions
+from agentic_rag.store.database import Database
+
+from .records import AT, message
+
+
+async def main(url: str, session_id: str) -> None:
+    database = await Database.open(url)
+
+    def begin(conn: Connection) -> int:
+        found = sessions.get(conn, session_id) or sessions.create(conn, session_id, {}, created_at=AT)
+        return found.last_seq
+
+    seq = await database.write(begin, durable=True)
+    while True:
+        seq += 1
+
+        def step(conn: Connection, seq: int = seq) -> None:
+            sessions.append_message(conn, session_id, message(seq, "x" * 2000))
+            run_events.append(conn, [(session_id, 2 * seq, b"y" * 500), (session_id, 2 * seq + 1, b"z" * 500)])
+
+        await database.write(step, durable=True)
+        sys.stdout.write(f"{seq}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Small records for tests, complete but for what the test is about."""
+
+from typing import Any
+
+from agentic_rag.store.sessions import StoredMessage
+from agentic_rag.store.tables import Conversation, Document, Domain
+from agentic_rag.store.tool_calls import StoredToolCall
+from agentic_rag.store.turns import StoredTurn
+
+AT = "2026-11-21T12:00:00.000Z"
+
+
+def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> StoredTurn:
+    given: dict[str, Any] = {
+        "id": turn_id,
+        "session_id": session_id,
+        "conversation_id": "conv_1",
+        "content": "How long is the notice period?",
+        "user_message_id": f"msg_u_{turn_id}",
+        "message_id": f"msg_a_{turn_id}",
+        "image_id": "img_1",
+        "started_at": AT,
+    }
+    return StoredTurn(**{**given, **fields})
+
+
+def message(seq: int, text: str = "hello", **fields: Any) -> StoredMessage:
+    given: dict[str, Any] = {
+        "seq": seq,
+        "turn_id": "turn_1",
+        "step": 0,
+        "role": "user",
+        "content": [{"type": "text", "text": text}],
+        "message_id": f"msg_{seq}",
+        "created_at": AT,
+    }
+    return StoredMessage(**{**given, **fields})
+
+
+def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: Any) -> StoredToolCall:
+    given: dict[str, Any] = {
+        "turn_id": turn_id,
+        "tool_call_id": tool_call_id,
+        "session_id": "sess_1",
+        "server": "retriever",
+        "tool_name": "search_documents",
+        "arguments": {"query": "notice period"},
+        "started_at": AT,
+    }
+    return StoredToolCall(**{**given, **fields})
+
+
+def domain(domain_id: str = "dom_1", **fields: Any) -> Domain:
+    given: dict[str, Any] = {
+        "id": domain_id,
+        "name": "Legal",
+        "settings": {"language": "auto"},
+        "workspace": "/data/workspaces/legal",
+        "created_at": AT,
+        "updated_at": AT,
+    }
+    return Domain(**{**given, **fields})
+
+
+def conversation(conversation_id: str = "conv_1", **fields: Any) -> Conversation:
+    given: dict[str, Any] = {
+        "id": conversation_id,
+        "domain_id": "dom_1",
+        "owner_id": "local",
+        "session_id": f"sess_{conversation_id}",
+        "context_document_ids": [],
+        "meta": {},
+        "started_at": AT,
+        "updated_at": AT,
+    }
+    return Conversation(**{**given, **fields})
+
+
+def document(document_id: str = "doc_1", **fields: Any) -> Document:
+    given: dict[str, Any] = {
+        "id": document_id,
+        "domain_id": "dom_1",
+        "name": "handbook.md",
+        "media_type": "text/markdown",
+        "size": 12,
+        "sha256": f"sha of {document_id}",
+        "path": "handbook.md",
+        "progress": {},
+        "created_at": AT,
+        "updated_at": AT,
+    }
+    return Document(**{**given, **fields})

@@ -1,0 +1,245 @@
+"""Domains, conversations, documents, images and retrievals on each database."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.store import conversations, documents, domains, images, retrievals
+from agentic_rag.store.conversations import SortBy
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import RetrievalRow
+
+from .records import AT, conversation, document, domain
+
+LATER = "2026-11-21T13:00:00.000Z"
+
+
+async def test_a_domain_comes_back_as_it_was(database: Database) -> None:
+    await database.write(lambda conn: domains.insert(conn, domain(settings={"language": "zh", "expertise": "劳动法"})))
+    found = await database.read(lambda conn: domains.get(conn, "dom_1"))
+    assert found is not None
+    assert found.model_dump() == domain(settings={"language": "zh", "expertise": "劳动法"}).model_dump()
+    assert await database.read(lambda conn: domains.get(conn, "dom_9")) is None
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: domains.insert(conn, domain()))
+
+
+async def test_domains_are_listed_oldest_first(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        domains.insert(conn, domain("dom_2", created_at=LATER))
+        domains.insert(conn, domain("dom_3"))
+
+    await database.write(fill)
+    assert [found.id for found in await database.read(domains.list_all)] == ["dom_3", "dom_2"]
+
+
+async def test_a_change_from_an_old_version_is_refused_and_changes_nothing(database: Database) -> None:
+    await database.write(lambda conn: domains.insert(conn, domain()))
+
+    async def update(version: int | None, name: str) -> int:
+        return await database.write(
+            lambda conn: domains.update(conn, "dom_1", version=version, updated_at=LATER, name=name)
+        )
+
+    assert await update(1, "first") == 2
+    with pytest.raises(VersionConflict) as caught:
+        await update(1, "second")
+    assert (caught.value.given, caught.value.current) == (1, 2)
+    assert await update(None, "third") == 3
+    found = await database.read(lambda conn: domains.get(conn, "dom_1"))
+    assert found is not None
+    assert (found.name, found.version, found.updated_at, found.settings) == ("third", 3, LATER, {"language": "auto"})
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: domains.update(conn, "dom_9", version=None, updated_at=LATER))
+
+
+async def test_deleting_a_domain_takes_its_documents_images_and_retrievals(database: Database) -> None:
+    retrieval = RetrievalRow(
+        id="ret_1", domain_id="dom_1", query="q", mode="lexical", trace={"bm25": []}, created_at=AT
+    )
+
+    def fill(conn: Connection) -> None:
+        domains.insert(conn, domain())
+        documents.insert(conn, document())
+        documents.insert(conn, document("doc_2", domain_id="dom_2"))
+        images.put(conn, "img_1", "dom_1", {})
+        retrievals.put(conn, retrieval)
+
+    await database.write(fill)
+    stored = await database.read(lambda conn: retrievals.get(conn, "ret_1"))
+    assert stored is not None
+    assert stored.trace == {"bm25": []}
+    assert await database.write(lambda conn: domains.delete(conn, "dom_1")) is True
+    assert await database.write(lambda conn: domains.delete(conn, "dom_1")) is False
+
+    def left(conn: Connection) -> list[object]:
+        return [
+            domains.get(conn, "dom_1"),
+            documents.get(conn, "doc_1"),
+            images.get(conn, "img_1"),
+            retrievals.get(conn, "ret_1"),
+        ]
+
+    assert await database.read(left) == [None] * 4
+    assert await database.read(lambda conn: documents.get(conn, "doc_2")) is not None
+
+
+async def test_an_image_stays_as_it_was_first_put(database: Database) -> None:
+    await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"b": 1, "a": [2]}))
+    await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"other": True}))
+    found = await database.read(lambda conn: images.get(conn, "img_1"))
+    assert found == {"b": 1, "a": [2]}
+    assert list(found) == ["b", "a"]
+
+
+async def test_a_conversation_is_its_owners_alone(database: Database) -> None:
+    await database.write(lambda conn: conversations.insert(conn, conversation(owner_id="ann", meta={"k": [1]})))
+
+    def lookups(conn: Connection) -> list[bool]:
+        found = (
+            conversations.get(conn, "conv_1"),
+            conversations.get(conn, "conv_1", "ann"),
+            conversations.get(conn, "conv_1", "bob"),
+            conversations.by_session(conn, "sess_conv_1"),
+            conversations.by_session(conn, "sess_9"),
+        )
+        return [one is not None and one.meta == {"k": [1]} for one in found]
+
+    assert await database.read(lookups) == [True, True, False, True, False]
+
+
+async def test_conversations_are_listed_in_pages_sorted_and_filtered(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        for one in (
+            conversation("conv_1", title="Notice period", message_count=4, last_message_at=LATER),
+            conversation("conv_2", title="50% OFF_season", domain_id="dom_2", last_message_at=AT),
+            conversation("conv_3", title="notice 通知期", status="archived"),
+            conversation("conv_4", title="Vacation", owner_id="ann", updated_at=LATER),
+        ):
+            conversations.insert(conn, one)
+
+    await database.write(fill)
+
+    async def ids(**options: Any) -> tuple[str, int]:
+        found, total = await database.read(lambda conn: conversations.list_page(conn, **options))
+        return "".join(one.id.removeprefix("conv_") for one in found), total
+
+    assert await ids() == ("4321", 4)
+    assert await ids(sort_order="asc") == ("1234", 4)
+    assert await ids(page_size=3) == ("432", 4)
+    assert await ids(page=2, page_size=3) == ("1", 4)
+    assert await ids(page=9) == ("", 4)
+    assert await ids(sort_by="last_message_at") == ("1243", 4)
+    assert await ids(sort_by="last_message_at", sort_order="asc") == ("2134", 4)
+    assert await ids(sort_by="message_count", sort_order="desc", page_size=1) == ("1", 4)
+    assert await ids(q="NOTICE", sort_order="asc") == ("13", 2)
+    assert await ids(q="通知") == ("3", 1)
+    assert await ids(q="50%") == ("2", 1)
+    assert await ids(q="f_s") == ("2", 1)
+    assert await ids(q="_") == ("2", 1)
+    assert await ids(domain_id="dom_1", status="active", owner_id="local") == ("1", 1)
+
+
+@pytest.mark.parametrize("sort_by", ["started_at", "updated_at", "last_message_at", "title", "message_count"])
+async def test_pages_have_no_gap_or_repeat_where_values_are_equal(database: Database, sort_by: SortBy) -> None:
+    def fill(conn: Connection) -> None:
+        for number in range(25):
+            conversations.insert(conn, conversation(f"conv_{number:02}"))
+
+    await database.write(fill)
+
+    def three_pages(conn: Connection) -> list[str]:
+        pages = [conversations.list_page(conn, page=number, page_size=10, sort_by=sort_by) for number in (1, 2, 3)]
+        return [one.id for found, _ in pages for one in found]
+
+    assert await database.read(three_pages) == [f"conv_{number:02}" for number in reversed(range(25))]
+
+
+async def test_a_conversation_changes_by_field_and_counts_its_messages(database: Database) -> None:
+    await database.write(lambda conn: conversations.insert(conn, conversation()))
+    change = await database.write(
+        lambda conn: conversations.update(conn, "conv_1", title="New", title_source="user", meta={"a": 1})
+    )
+    counted = await database.write(lambda conn: conversations.add_messages(conn, "conv_1", 2, LATER))
+    assert (change, counted) == (True, True)
+    found = await database.read(lambda conn: conversations.get(conn, "conv_1"))
+    assert found is not None
+    assert (found.title, found.title_source, found.meta, found.status) == ("New", "user", {"a": 1}, "active")
+    assert (found.message_count, found.last_message_at, found.updated_at) == (2, LATER, LATER)
+    assert await database.write(lambda conn: conversations.update(conn, "conv_9", title="x")) is False
+    assert await database.write(lambda conn: conversations.add_messages(conn, "conv_9", 2, LATER)) is False
+
+
+async def test_conversations_of_a_domain_are_named_with_their_sessions(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        conversations.insert(conn, conversation("conv_1"))
+        conversations.insert(conn, conversation("conv_2", domain_id="dom_2"))
+
+    await database.write(fill)
+    assert await database.read(lambda conn: conversations.ids_of_domain(conn, "dom_1")) == [("conv_1", "sess_conv_1")]
+    assert await database.write(lambda conn: conversations.delete(conn, "conv_1")) is True
+    assert await database.write(lambda conn: conversations.delete(conn, "conv_1")) is False
+    assert await database.read(lambda conn: conversations.ids_of_domain(conn, "dom_1")) == []
+
+
+async def test_the_same_bytes_are_one_document_of_a_domain(database: Database) -> None:
+    await database.write(lambda conn: documents.insert(conn, document(sha256="abc")))
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: documents.insert(conn, document("doc_2", sha256="abc")))
+    await database.write(lambda conn: documents.insert(conn, document("doc_3", sha256="abc", domain_id="dom_2")))
+    found = await database.read(lambda conn: documents.by_sha(conn, "dom_1", "abc"))
+    assert found is not None
+    assert found.id == "doc_1"
+    assert await database.read(lambda conn: documents.by_sha(conn, "dom_1", "def")) is None
+
+
+async def test_documents_are_listed_and_counted_by_state(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        for number, status in enumerate(("queued", "parsing", "indexed", "failed", "indexed")):
+            documents.insert(conn, document(f"doc_{number}", status=status))
+        documents.insert(conn, document("doc_9", domain_id="dom_2", status="chunking"))
+
+    await database.write(fill)
+
+    def ids(conn: Connection) -> list[str]:
+        lists = (
+            documents.list_of(conn, "dom_1"),
+            documents.list_of(conn, "dom_1", status="indexed"),
+            documents.unfinished(conn),
+        )
+        return ["".join(found.id.removeprefix("doc_") for found in one) for one in lists]
+
+    assert await database.read(ids) == ["01234", "24", "019"]
+    assert await database.read(lambda conn: documents.count_indexed(conn, "dom_1")) == 2
+    assert await database.read(lambda conn: documents.count_indexed(conn, "dom_2")) == 0
+
+
+async def test_a_document_changes_by_field_until_it_is_deleted(database: Database) -> None:
+    await database.write(lambda conn: documents.insert(conn, document()))
+
+    def fail(conn: Connection) -> bool:
+        return documents.update(
+            conn,
+            "doc_1",
+            status="failed",
+            progress={"pages": 12},
+            error_code="NO_TEXT",
+            error_message="no text layer on 12 of 12 pages",
+            updated_at=LATER,
+        )
+
+    assert await database.write(fail) is True
+    found = await database.read(lambda conn: documents.get(conn, "doc_1"))
+    assert found is not None
+    assert (found.status, found.progress, found.error_code, found.name) == (
+        "failed",
+        {"pages": 12},
+        "NO_TEXT",
+        "handbook.md",
+    )
+    assert await database.write(lambda conn: documents.delete(conn, "doc_1")) is True
+    assert await database.write(fail) is False
+    assert await database.write(lambda conn: documents.delete(conn, "doc_1")) is False

@@ -1,0 +1,48 @@
+"""A process killed in the middle of its writes loses nothing that it acknowledged, and halves nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.store import run_events, sessions
+from agentic_rag.store.database import Database
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _write_and_kill(url: str, session_id: str, lines: int) -> int:
+    """Let the writer acknowledge so many writes, kill it, and return the last one it acknowledged."""
+    program = [sys.executable, "-m", "tests.store.durable_writer", url, session_id]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as writer:
+        assert writer.stdout is not None
+        line = ""
+        for _ in range(lines):
+            line = writer.stdout.readline()
+            assert line, "the writer ended by itself"
+        writer.kill()
+        rest = [line, *writer.stdout.readlines()]
+    return max(int(text) for text in rest if text.endswith("\n"))
+
+
+async def _stored(url: str, session_id: str) -> tuple[int, int, int]:
+    def counts(conn: Connection) -> tuple[int, int, int]:
+        found = sessions.get(conn, session_id)
+        assert found is not None
+        return found.last_seq, len(sessions.transcript(conn, session_id)), run_events.last_seq(conn, session_id)
+
+    database = await Database.open(url)
+    try:
+        return await database.read(counts)
+    finally:
+        await database.aclose()
+
+
+def test_kill_9_loses_no_acknowledged_write_and_halves_none(url: str) -> None:
+    for lines in (1, 40, 7, 150):
+        acknowledged = _write_and_kill(url, "sess_killed", lines)
+        last_seq, messages, last_event = anyio.run(_stored, url, "sess_killed")
+        assert last_seq >= acknowledged
+        assert (messages, last_event) == (last_seq, 2 * last_seq + 1)

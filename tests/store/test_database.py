@@ -1,0 +1,219 @@
+"""Transactions: whole or not at all, seen by everybody once committed."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from agentic_rag.errors import StorageFull
+from agentic_rag.store import conversations, images, run_events
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import Image, RunEvent, table
+
+from .conftest import needs_postgresql
+from .records import AT, conversation
+
+BOUND = 30
+"""Seconds after which a test that waits has failed."""
+
+
+def _append(number: int) -> Callable[[Connection], None]:
+    return lambda conn: run_events.append(conn, [("turn_1", number, b"x")])
+
+
+def _count(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(table(RunEvent))).scalar_one()
+
+
+async def test_a_function_that_raises_leaves_nothing(database: Database) -> None:
+    def half(conn: Connection) -> None:
+        run_events.append(conn, [("turn_1", 1, b"x")])
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        await database.write(half)
+    assert await database.read(_count) == 0
+    await database.write(lambda conn: run_events.append(conn, [("turn_1", 1, b"x")]))
+    assert await database.read(_count) == 1
+
+
+async def test_an_integrity_error_passes_and_leaves_nothing(database: Database) -> None:
+    def twice(conn: Connection) -> None:
+        run_events.append(conn, [("turn_1", 1, b"x")])
+        run_events.append(conn, [("turn_1", 1, b"y")])
+
+    with pytest.raises(IntegrityError):
+        await database.write(twice)
+    assert await database.read(_count) == 0
+
+
+async def test_reads_see_every_committed_write(database: Database) -> None:
+    for number in range(1, 101):
+        await database.write(_append(number), durable=number % 2 == 0)
+        assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == number
+
+
+async def test_a_read_cannot_write(database: Database) -> None:
+    with pytest.raises(DBAPIError):
+        await database.read(lambda conn: run_events.append(conn, [("turn_1", 1, b"x")]))
+    assert await database.read(_count) == 0
+
+
+async def test_readers_beside_many_writers_see_whole_transactions(database: Database) -> None:
+    await database.write(lambda conn: conversations.insert(conn, conversation()))
+    done = anyio.Event()
+    seen: set[int] = set()
+
+    async def write(writer: int) -> None:
+        for number in range(1, 11):
+
+            def one(conn: Connection, number: int = number) -> None:
+                run_events.append(conn, [(f"turn_{writer}", number, b"x")])
+                conversations.add_messages(conn, "conv_1", 1, AT)
+
+            await database.write(one, durable=number == 10)
+
+    async def read() -> None:
+        def both(conn: Connection) -> tuple[int, int]:
+            found = conversations.get(conn, "conv_1")
+            assert found is not None
+            return found.message_count, _count(conn)
+
+        while not done.is_set():
+            counted, events = await database.read(both)
+            assert counted == events
+            seen.add(events)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as readers:
+            for _ in range(3):
+                readers.start_soon(read)
+            async with anyio.create_task_group() as writers:
+                for writer in range(8):
+                    writers.start_soon(write, writer)
+            done.set()
+    found = await database.read(lambda conn: conversations.get(conn, "conv_1"))
+    assert found is not None
+    assert found.message_count == 80
+    assert len(seen) > 1
+
+
+async def test_an_image_put_by_many_at_once_is_stored_once(database: Database) -> None:
+    async def put(number: int) -> None:
+        await database.write(lambda conn: images.put(conn, "img_1", "dom_1", {"from": number}))
+
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(put, number)
+    count = await database.read(lambda conn: conn.execute(select(func.count()).select_from(table(Image))).scalar_one())
+    assert count == 1
+
+
+async def test_a_cancelled_write_is_whole_or_nothing(database: Database) -> None:
+    def three(conn: Connection) -> None:
+        for number in (1, 2, 3):
+            run_events.append(conn, [("turn_1", number, b"x")])
+
+    for _ in range(20):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await database.write(three)
+        assert await database.write(_count) in (0, 3)
+        await database.write(lambda conn: conn.execute(text("DELETE FROM run_events")))
+
+
+async def test_a_write_that_runs_goes_on_when_its_caller_is_cancelled(sqlite: Database) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(conn: Connection) -> None:
+        running.set()
+        assert go_on.wait(BOUND)
+        run_events.append(conn, [("turn_1", 1, b"x")])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(sqlite.write, slow)
+        assert await anyio.to_thread.run_sync(running.wait, BOUND)
+        group.cancel_scope.cancel()
+    go_on.set()
+    assert await sqlite.write(_count) == 1
+
+
+async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(conn: Connection) -> None:
+        run_events.append(conn, [("turn_1", 1, b"x")])
+        running.set()
+        assert go_on.wait(BOUND)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as group:
+            group.start_soon(sqlite.write, slow)
+            assert await anyio.to_thread.run_sync(running.wait, BOUND)
+            assert await sqlite.read(_count) == 0
+            go_on.set()
+    assert await sqlite.read(_count) == 1
+
+
+async def test_closing_waits_for_the_writes_already_asked_for(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "store.db")
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(database.write, _append(number))
+        await anyio.lowlevel.checkpoint()
+        await database.aclose()
+    database = await Database.open(tmp_path / "store.db")
+    assert await database.read(_count) == 50
+    await database.aclose()
+
+
+async def test_a_full_disk_is_storage_full_and_keeps_nothing_of_the_write(sqlite: Database) -> None:
+    pages = await sqlite.read(lambda conn: conn.exec_driver_sql("PRAGMA page_count").scalar_one())
+    await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
+
+    def large(conn: Connection) -> None:
+        run_events.append(conn, [("turn_1", 1, b"small")])
+        run_events.append(conn, [("turn_1", 2, b"x" * 100_000)])
+
+    with pytest.raises(StorageFull) as caught:
+        await sqlite.write(large, durable=True)
+    assert "full" in str(caught.value)
+    assert await sqlite.read(_count) == 0
+    await sqlite.write(lambda conn: run_events.append(conn, [("turn_1", 1, b"small")]))
+    assert await sqlite.read(_count) == 1
+
+
+async def test_a_read_only_file_is_storage_full(sqlite: Database) -> None:
+    await sqlite.write(lambda conn: conn.exec_driver_sql("PRAGMA query_only=ON").close())
+    with pytest.raises(StorageFull):
+        await sqlite.write(lambda conn: run_events.append(conn, [("turn_1", 1, b"x")]))
+
+
+@needs_postgresql
+async def test_a_read_only_server_is_storage_full(postgresql_url: str) -> None:
+    def refused(conn: Connection) -> None:
+        conn.execute(text("SET TRANSACTION READ ONLY"))
+        run_events.append(conn, [("turn_1", 1, b"x")])
+
+    database = await Database.open(postgresql_url)
+    try:
+        with pytest.raises(StorageFull) as caught:
+            await database.write(refused)
+    finally:
+        await database.aclose()
+    assert caught.value.reason == "cannot execute INSERT in a read-only transaction"
+
+
+async def test_durable_commits_are_full_and_others_normal(sqlite: Database) -> None:
+    def synchronous(conn: Connection) -> int:
+        return int(conn.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+    full, normal = 2, 1  # sqlite.org/pragma.html#pragma_synchronous
+    assert await sqlite.write(synchronous) == normal
+    assert await sqlite.write(synchronous, durable=True) == full
+    assert await sqlite.write(synchronous, durable=True) == full
+    assert await sqlite.write(synchronous) == normal

@@ -1,0 +1,119 @@
+"""The migrations make exactly the tables of `agentic_rag.store.tables`."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlmodel import SQLModel
+
+from agentic_rag.errors import BadConfiguration, StorageFull
+from agentic_rag.store import migrations
+from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import StoredMessage, StoredSession
+from agentic_rag.store.tables import MessageRow, SessionRow, ToolCallRow, Turn, table
+from agentic_rag.store.tool_calls import StoredToolCall
+from agentic_rag.store.turns import StoredTurn
+
+from .conftest import needs_postgresql
+
+
+def _differences(conn: Connection) -> list[object]:
+    context = MigrationContext.configure(conn, opts={"compare_type": True})
+    return list(compare_metadata(context, SQLModel.metadata))
+
+
+async def test_migrations_make_exactly_the_tables(database: Database) -> None:
+    assert await database.write(_differences) == []
+
+
+def test_the_head_is_the_newest_revision() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrations.FOLDER))
+    assert ScriptDirectory.from_config(config).get_heads() == [migrations.HEAD]
+
+
+def test_a_second_start_does_not_load_alembic(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from agentic_rag.store.database import Database\n"
+        "async def main():\n"
+        "    await (await Database.open(sys.argv[1])).aclose()\n"
+        "asyncio.run(main())\n"
+        "print('alembic' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
+    starts = [subprocess.run(command, capture_output=True, check=True, timeout=60).stdout for _ in range(2)]
+    assert starts == [b"True\n", b"False\n"]
+
+
+async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) -> None:
+    database = await Database.open(url)
+    try:
+        await database.write(lambda conn: _set_version(conn, "9999"))
+        with pytest.raises(BadConfiguration, match="version '9999'"):
+            await Database.open(url)
+    finally:
+        await database.write(lambda conn: _set_version(conn, migrations.HEAD))
+        await database.aclose()
+
+
+def _set_version(conn: Connection, revision: str) -> None:
+    conn.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+
+
+async def test_a_folder_that_does_not_exist_is_reported_in_plain_words(tmp_path: Path) -> None:
+    with pytest.raises(StorageFull, match="unable to open database file"):
+        await Database.open(tmp_path / "missing" / "store.db")
+
+
+async def test_a_file_that_is_no_database_is_reported_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"not a database, but long enough to have a header " * 100)
+    with pytest.raises(BadConfiguration, match="file is not a database"):
+        await Database.open(path)
+
+
+async def test_another_kind_of_url_is_refused() -> None:
+    with pytest.raises(BadConfiguration, match="only postgresql://"):
+        await Database.open("mysql://rag:swordfish@127.0.0.1/rag")
+
+
+async def test_a_server_that_is_not_there_is_reported_without_the_password() -> None:
+    with pytest.raises(BadConfiguration) as caught:
+        await Database.open("postgresql://rag:swordfish@127.0.0.1:1/rag")
+    assert "AGENTIC_RAG_DATABASE_URL" in str(caught.value)
+    assert "swordfish" not in str(caught.value)
+
+
+@needs_postgresql
+async def test_a_database_that_is_not_there_is_reported_in_plain_words(postgresql_url: str) -> None:
+    with pytest.raises(BadConfiguration) as caught:
+        await Database.open(postgresql_url.removesuffix("postgres") + "missing")
+    assert str(caught.value).endswith('PostgreSQL cannot be used: database "missing" does not exist')
+
+
+@needs_postgresql
+async def test_libpqs_sslmode_in_the_url_is_understood(postgresql_url: str) -> None:
+    await (await Database.open(postgresql_url + "?sslmode=disable")).aclose()
+    with pytest.raises(BadConfiguration, match="SSL"):
+        await Database.open(postgresql_url + "?sslmode=require")
+
+
+@pytest.mark.parametrize(
+    ("record", "row", "besides"),
+    [
+        (StoredSession, SessionRow, set()),
+        (StoredMessage, MessageRow, {"session_id"}),
+        (StoredTurn, Turn, set()),
+        (StoredToolCall, ToolCallRow, set()),
+    ],
+)
+def test_records_have_the_fields_of_their_tables(record: type, row: type[SQLModel], besides: set[str]) -> None:
+    assert {field.name for field in fields(record)} | besides == set(table(row).c.keys())

@@ -1,0 +1,199 @@
+"""Sessions and transcripts on each database."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag.errors import NotFound
+from agentic_rag.store import json_text, run_events, sessions, tool_calls, turns
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import MessageRow, RunEvent, SessionRow, ToolCallRow, Turn, table
+
+from .records import AT, message, tool_call, turn
+
+
+def _new(conn: Connection, session_id: str = "sess_1", **fields: str) -> None:
+    sessions.create(conn, session_id, {"conversation_id": "conv_1"}, created_at=AT, **fields)
+
+
+async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
+    def make(conn: Connection) -> sessions.StoredSession:
+        return sessions.create(
+            conn, "sess_1", {"user_id": "local"}, created_at=AT, parent_turn_id="turn_0", tool_call_id="toolu_0"
+        )
+
+    made = await database.write(make)
+    assert await database.read(lambda conn: sessions.get(conn, "sess_1")) == made
+    assert await database.read(lambda conn: sessions.by_tool_call(conn, "turn_0", "toolu_0")) == made
+    assert await database.read(lambda conn: sessions.by_tool_call(conn, "turn_9", "toolu_0")) is None
+    assert await database.read(lambda conn: sessions.get(conn, "sess_9")) is None
+
+
+async def test_appended_messages_come_back_in_order_and_move_the_session(database: Database) -> None:
+    first = message(1, "你好", parent_message_id="msg_0")
+    second = message(
+        2,
+        role="assistant",
+        step=1,
+        content=[{"type": "tool_use", "id": "toolu_1", "name": "search_documents", "input": {"z": 1, "a": None}}],
+        model="claude-sonnet-5-5",
+        usage={"input": 3, "output": 4},
+        partial=True,
+    )
+
+    def append(conn: Connection) -> None:
+        _new(conn)
+        sessions.append_message(conn, "sess_1", first)
+        sessions.append_message(conn, "sess_1", second)
+
+    await database.write(append)
+    assert await database.read(lambda conn: sessions.transcript(conn, "sess_1")) == [first, second]
+    assert await database.read(lambda conn: sessions.transcript(conn, "sess_1", from_seq=2)) == [second]
+    found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
+    assert found is not None
+    assert found.last_seq == 2
+
+
+async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
+    block = {"type": "tool_use", "input": {"zebra": 1, "apple": 2, "mango": {"b": 1, "a": 2}}}
+
+    def append(conn: Connection) -> None:
+        _new(conn)
+        sessions.append_message(conn, "sess_1", message(1, content=[block]))
+
+    await database.write(append)
+    found = (await database.read(lambda conn: sessions.transcript(conn, "sess_1")))[0].content[0]
+    assert json_text.dumps(found) == json_text.dumps(block)
+
+
+@pytest.mark.parametrize("value", [2**70, 1e300, "\ud800", "\x00", "a\u202eb", "𝔘", [[]], {"": None}, True])
+async def test_odd_arguments_come_back_exactly(database: Database, value: object) -> None:
+    await database.write(lambda conn: tool_calls.start(conn, [tool_call(arguments={"value": value})]))
+    found = await database.read(lambda conn: tool_calls.get(conn, "turn_1", "toolu_1"))
+    assert found is not None
+    assert found.arguments == {"value": value}
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(_json)
+def test_json_text_reads_what_it_wrote(value: Any) -> None:
+    assert json_text.loads(json_text.dumps(value)) == value
+
+
+async def test_a_taken_place_is_refused(database: Database) -> None:
+    await database.write(_new)
+    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(1)))
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(1, "other")))
+
+
+async def test_a_message_for_a_deleted_session_is_refused_and_leaves_nothing(database: Database) -> None:
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: sessions.append_message(conn, "sess_9", message(1)))
+    assert await database.read(lambda conn: sessions.transcript(conn, "sess_9")) == []
+
+
+async def test_a_place_before_the_last_message_is_refused(database: Database) -> None:
+    await database.write(_new)
+    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(5)))
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(4)))
+
+
+async def test_archived_messages_are_read_only_on_request(database: Database) -> None:
+    def append(conn: Connection) -> None:
+        _new(conn)
+        sessions.append_message(conn, "sess_1", message(1, archived_in="comp_1"))
+        sessions.append_message(conn, "sess_1", message(2))
+
+    await database.write(append)
+    kept = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
+    every = await database.read(lambda conn: sessions.transcript(conn, "sess_1", archived=True))
+    page = await database.read(lambda conn: sessions.page(conn, "sess_1", 10))
+    whole = await database.read(lambda conn: sessions.page(conn, "sess_1", 10, archived=True))
+    assert [[m.seq for m in found] for found in (kept, every, page, whole)] == [[2], [1, 2], [2], [1, 2]]
+
+
+async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
+    def three_turns(conn: Connection) -> None:
+        _new(conn)
+        seq = 0
+        for number in (1, 2, 3):
+            for message_id, role in (
+                (f"u{number}", "user"),
+                *[(f"a{number}", "assistant"), (f"a{number}", "user")] * 2,
+            ):
+                seq += 1
+                sessions.append_message(conn, "sess_1", message(seq, message_id=message_id, role=role))
+
+    await database.write(three_turns)
+
+    async def ids(limit: int, before: str | None = None) -> list[str]:
+        rows = await database.read(lambda conn: sessions.page(conn, "sess_1", limit, before))
+        assert [row.seq for row in rows] == sorted(row.seq for row in rows)
+        return [row.message_id for row in rows]
+
+    assert await ids(2) == ["u3", *["a3"] * 4]
+    assert await ids(3) == [*["a2"] * 4, "u3", *["a3"] * 4]
+    assert await ids(2, "u3") == ["u2", *["a2"] * 4]
+    assert await ids(1, "a2") == ["u2"]
+    assert await ids(5, "u1") == []
+    assert len(await ids(100)) == 15
+    with pytest.raises(NotFound) as caught:
+        await ids(2, "nothing")
+    assert caught.value.code == "MESSAGE_NOT_FOUND"
+
+
+async def test_the_blocks_of_one_message_are_replaced(database: Database) -> None:
+    def append(conn: Connection) -> None:
+        _new(conn)
+        sessions.append_message(conn, "sess_1", message(1))
+        sessions.append_message(conn, "sess_1", message(2))
+
+    blocks = [{"type": "text", "text": "a note"}, {"type": "text", "text": "hello"}]
+    await database.write(append)
+    await database.write(lambda conn: sessions.set_content(conn, "sess_1", 2, blocks))
+    found = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
+    assert found == [message(1), message(2, content=blocks)]
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: sessions.set_content(conn, "sess_1", 3, blocks))
+
+
+async def test_the_window_start_is_kept(database: Database) -> None:
+    await database.write(_new)
+    await database.write(lambda conn: sessions.set_window_start(conn, "sess_1", 7))
+    found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
+    assert found is not None
+    assert found.window_start == 7
+
+
+async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothing_else(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        _new(conn)
+        _new(conn, "sess_child", parent_turn_id="turn_1", tool_call_id="toolu_1")
+        _new(conn, "sess_grandchild", parent_turn_id="turn_child", tool_call_id="toolu_2")
+        _new(conn, "sess_other")
+        for name in ("1", "child", "grandchild", "other"):
+            turns.accept(conn, turn(f"turn_{name}", f"sess_{name}"))
+            sessions.append_message(conn, f"sess_{name}", message(1))
+            run_events.append(conn, [(f"turn_{name}", 1, b"x")])
+            tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])
+
+    def counts(conn: Connection) -> list[int]:
+        nouns = (SessionRow, MessageRow, Turn, RunEvent, ToolCallRow)
+        return [conn.execute(select(func.count()).select_from(table(noun))).scalar_one() for noun in nouns]
+
+    await database.write(fill)
+    assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is True
+    assert await database.read(counts) == [1, 1, 1, 1, 1]
+    assert await database.read(lambda conn: sessions.get(conn, "sess_other")) is not None
+    assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is False

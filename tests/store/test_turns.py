@@ -1,0 +1,249 @@
+"""Turns, their run logs and tool calls on each database."""
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag.errors import NotFound
+from agentic_rag.store import run_events, tool_calls, turns
+from agentic_rag.store.database import Database
+
+from .records import AT, tool_call, turn
+
+LATER = "2026-11-21T13:00:00.000Z"
+
+
+async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None:
+    accepted = turn(
+        client_message_id="cm_1",
+        role_hashes={"nuwa": "abc"},
+        owner="host:1",
+        lease_until=LATER,
+        usage={"input": 1},
+        references=[{"number": 1, "cited_text": "通知期为一个月。"}],
+        timings={"total": 12},
+        error={"code": "LLM_SERVICE_ERROR"},
+    )
+    await database.write(lambda conn: turns.accept(conn, accepted), durable=True)
+    assert await database.read(lambda conn: turns.get(conn, "turn_1")) == accepted
+    assert await database.read(lambda conn: turns.by_client_message(conn, "sess_1", "cm_1")) == accepted
+    assert await database.read(lambda conn: turns.by_client_message(conn, "sess_2", "cm_1")) is None
+    assert await database.read(lambda conn: turns.by_ids(conn, ["turn_1", "turn_9"])) == {"turn_1": accepted}
+    assert await database.read(lambda conn: turns.get(conn, "turn_9")) is None
+
+
+async def test_one_client_message_makes_one_turn_of_its_session(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn("turn_1", client_message_id="cm_1")))
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: turns.accept(conn, turn("turn_2", client_message_id="cm_1")))
+    await database.write(lambda conn: turns.accept(conn, turn("turn_3", "sess_2", client_message_id="cm_1")))
+    await database.write(lambda conn: turns.accept(conn, turn("turn_4")))
+    await database.write(lambda conn: turns.accept(conn, turn("turn_5")))
+
+
+async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        turns.accept(conn, turn("turn_3", status="queued", started_at=LATER))
+        turns.accept(conn, turn("turn_2", status="queued"))
+        turns.accept(conn, turn("turn_1"))
+        turns.accept(conn, turn("turn_0", status="done"))
+        turns.accept(conn, turn("turn_4", "sess_2"))
+        turns.accept(conn, turn("turn_5", "sess_2", status="queued", started_at=LATER))
+
+    await database.write(fill)
+
+    def ids(conn: Connection) -> list[list[str]]:
+        lists = (
+            turns.running(conn),
+            turns.queued(conn, "sess_1"),
+            turns.queued(conn),
+            turns.of_session(conn, "sess_1"),
+        )
+        return [[found.id for found in one] for one in lists]
+
+    assert await database.read(ids) == [
+        ["turn_1", "turn_4"],
+        ["turn_2", "turn_3"],
+        ["turn_2", "turn_3", "turn_5"],
+        ["turn_0", "turn_1", "turn_2", "turn_3"],
+    ]
+
+
+async def test_a_queued_turn_starts_once(database: Database) -> None:
+    def start(conn: Connection) -> bool:
+        return turns.start(
+            conn, "turn_1", image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER
+        )
+
+    await database.write(lambda conn: turns.accept(conn, turn(status="queued", image_id="img_1")))
+    assert await database.write(start) is True
+    assert await database.write(start) is False
+    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    assert found is not None
+    assert (found.status, found.image_id, found.role_hashes, found.owner, found.started_at) == (
+        "running",
+        "img_2",
+        {"nuwa": "b"},
+        "host:1",
+        LATER,
+    )
+
+
+async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn(lease_until=LATER)))
+
+    def finish(conn: Connection, status: str = "done") -> bool:
+        return turns.finish(
+            conn,
+            "turn_1",
+            status=status,
+            end_reason="end_turn",
+            ended_at=LATER,
+            steps=2,
+            usage={"input": 5},
+            references=[{"number": 1}],
+            timings={"total": 9},
+        )
+
+    assert await database.write(finish) is True
+    assert await database.write(lambda conn: finish(conn, "failed")) is False
+    assert await database.read(lambda conn: turns.get(conn, "turn_1")) == turn(
+        status="done",
+        end_reason="end_turn",
+        ended_at=LATER,
+        steps=2,
+        usage={"input": 5},
+        references=[{"number": 1}],
+        timings={"total": 9},
+    )
+
+
+async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn()))
+    error = {"code": "LLM_SERVICE_ERROR", "message": "gone", "retryable": True}
+
+    def fail(conn: Connection) -> bool:
+        return turns.finish(
+            conn, "turn_1", status="failed", end_reason="error", ended_at=LATER, steps=0, usage={}, error=error
+        )
+
+    assert await database.write(fail) is True
+    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    assert found is not None
+    assert found.error == error
+
+
+async def test_steps_add_up(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn()))
+    await database.write(lambda conn: turns.add_step_totals(conn, "turn_1", {"input": 3, "output": 1}))
+    await database.write(lambda conn: turns.add_step_totals(conn, "turn_1", {"input": 4, "cache_read": 2}))
+    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    assert found is not None
+    assert (found.steps, found.usage) == (2, {"input": 7, "output": 1, "cache_read": 2})
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: turns.add_step_totals(conn, "turn_9", {}))
+
+
+async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn(owner="host:1")))
+    fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER)) for _ in range(3)]
+    assert fences == [1, 2, 3]
+    assert [await database.write(lambda conn: turns.resumed(conn, "turn_1")) for _ in range(2)] == [1, 2]
+    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    assert found is not None
+    assert (found.owner, found.lease_until, found.fence, found.resumes) == ("host:2", LATER, 3, 2)
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: turns.take_lease(conn, "turn_9", "host:2", LATER))
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: turns.resumed(conn, "turn_9"))
+
+
+async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
+    await database.write(lambda conn: turns.accept(conn, turn(status="done")))
+    with pytest.raises(NotFound):
+        await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER))
+
+
+async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        run_events.append(conn, [])
+        run_events.append(conn, [("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70)])
+        run_events.append(conn, [("turn_2", 1, b"other"), ("turn_1", 71, bytes(range(256)))])
+
+    await database.write(fill)
+
+    async def read(turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        return await database.read(lambda conn: run_events.read(conn, turn_id, after, limit))
+
+    assert await read("turn_1", 0, 2) == [(1, b"1"), (2, b"2")]
+    assert await read("turn_1", 2, 100) == [(3, b"3"), (70, b"70"), (71, bytes(range(256)))]
+    assert await read("turn_1", 71, 100) == []
+    assert await read("turn_9", 0, 100) == []
+    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == 71
+    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_9")) == 0
+    assert await database.read(lambda conn: run_events.exists(conn, "turn_2")) is True
+    assert await database.read(lambda conn: run_events.exists(conn, "turn_9")) is False
+
+
+async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        for name, status, ended_at in (
+            ("turn_1", "done", AT),
+            ("turn_2", "failed", AT),
+            ("turn_3", "interrupted", AT),
+            ("turn_4", "done", LATER),
+            ("turn_5", "running", None),
+            ("turn_6", "done", AT),
+        ):
+            turns.accept(conn, turn(name, status=status, ended_at=ended_at))
+            if name != "turn_6":
+                run_events.append(conn, [(name, seq, b"x") for seq in (1, 2, 3)])
+
+    await database.write(fill)
+    assert await database.write(lambda conn: run_events.prune(conn, AT)) == 0
+    assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 2
+    assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 1
+    assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 0
+
+    def logged(conn: Connection) -> list[str]:
+        return [found.id for found in turns.of_session(conn, "sess_1") if run_events.exists(conn, found.id)]
+
+    assert await database.read(logged) == ["turn_4", "turn_5"]
+
+
+async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Database) -> None:
+    started = [tool_call("toolu_1"), tool_call("toolu_2", tool_name="promptx_recall")]
+    await database.write(lambda conn: tool_calls.start(conn, started))
+    assert await database.read(lambda conn: tool_calls.of_turn(conn, "turn_1")) == started
+    block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "found"}]}
+
+    def finish(conn: Connection, status: str) -> bool:
+        return tool_calls.finish(
+            conn, "turn_1", "toolu_1", status=status, result=block, duration_ms=7, size=5, ref="ref_1"
+        )
+
+    assert await database.write(lambda conn: finish(conn, "ok")) is True
+    assert await database.write(lambda conn: finish(conn, "error")) is False
+    assert await database.read(lambda conn: tool_calls.get(conn, "turn_1", "toolu_1")) == tool_call(
+        status="ok", result=block, duration_ms=7, size=5, ref="ref_1"
+    )
+    assert await database.read(lambda conn: tool_calls.get(conn, "turn_9", "toolu_1")) is None
+
+
+async def test_tool_calls_of_a_session_are_filtered(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        tool_calls.start(conn, [])
+        tool_calls.start(conn, [tool_call("toolu_1"), tool_call("toolu_2", tool_name="delegate")])
+        tool_calls.start(conn, [tool_call("toolu_1", "turn_2", started_at=LATER, status="error")])
+        tool_calls.start(conn, [tool_call("toolu_1", "turn_3", session_id="sess_2")])
+
+    await database.write(fill)
+
+    async def found(**filters: str) -> list[tuple[str, str]]:
+        calls = await database.read(lambda conn: tool_calls.of_session(conn, "sess_1", **filters))
+        return [(call.turn_id, call.tool_call_id) for call in calls]
+
+    assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
+    assert await found(tool_name="delegate") == [("turn_1", "toolu_2")]
+    assert await found(status="error") == [("turn_2", "toolu_1")]
+    assert await found(tool_name="delegate", status="error") == []

@@ -1,0 +1,155 @@
+"""The shape of the code: who may import whom, what stays pure, how large things get."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LAYERS = (
+    ("errors", "settings", "messages"),
+    ("events",),
+    ("models", "tools", "store"),
+    ("runtime",),
+    ("domains", "roles", "documents", "conversations"),
+    ("server",),
+    ("app", "chat", "cli", "testing"),
+)
+"""agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
+
+PURE = (
+    "agentic_rag/messages.py",
+    "agentic_rag/events.py",
+    "agentic_rag/runtime/turn.py",
+    "agentic_rag/runtime/calls.py",
+    "agentic_rag/runtime/citations.py",
+    "agentic_rag/runtime/results.py",
+    "agentic_rag/runtime/request.py",
+    "agentic_rag/runtime/prompt.py",
+    "agentic_rag/runtime/retry.py",
+    "agentic_rag/models/sse.py",
+    "agentic_rag/server/dialects",
+    "mcp_servers/retriever/chunking.py",
+    "mcp_servers/retriever/sentences.py",
+    "mcp_servers/promptx/dpml.py",
+    "mcp_servers/promptx/recall.py",
+    "mcp_servers/promptx/network.py",
+)
+IMPURE_MODULES = {
+    "anyio",
+    "asyncio",
+    "time",
+    "datetime",
+    "os",
+    "pathlib",
+    "socket",
+    "subprocess",
+    "threading",
+    "random",
+}
+
+MAX_MODULE = 400
+CATALOGUES = {"errors.py": 480}
+"""The error tree stands in one file on purpose: each class is a few lines of data."""
+MAX_FUNCTION = 60
+
+
+def sources() -> list[Path]:
+    return sorted([*ROOT.glob("agentic_rag/**/*.py"), *ROOT.glob("mcp_servers/**/*.py")])
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the dotted names that a module imports, wherever the statement stands."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(name: str) -> tuple[int, int]:
+    top = name.split(".")[1]
+    for number, nouns in enumerate(LAYERS):
+        if top in nouns:
+            return number, nouns.index(top)
+    raise AssertionError(f"{name} has no layer: add it to LAYERS and to docs")
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_below(path: Path) -> None:
+    name = module_name(path)
+    for imported in imports(path):
+        if name.startswith("mcp_servers"):
+            assert not imported.startswith("agentic_rag"), f"{name} imports {imported}"
+            continue
+        if imported.startswith("mcp_servers"):
+            assert layer_of(name)[0] >= 4, f"{name} imports {imported}"
+        if name == "agentic_rag" or not imported.startswith("agentic_rag.") or imported.count(".") < 1:
+            continue
+        if imported in ("agentic_rag.__version__",):
+            continue
+        mine, theirs = layer_of(name), layer_of(imported)
+        assert theirs[0] < mine[0] or (theirs[0] == mine[0] and theirs[1] <= mine[1]), f"{name} imports {imported}"
+
+
+def test_no_import_cycle() -> None:
+    names = {module_name(path): path for path in sources()}
+    graph = {
+        name: {found for imported in imports(path) if (found := _module(imported, names)) and found != name}
+        for name, path in names.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"cycle: {' -> '.join((*trail, name))}"
+        if name not in done:
+            for imported in graph[name]:
+                visit(imported, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def _module(imported: str, names: dict[str, Path]) -> str | None:
+    if imported in names:
+        return imported
+    parent = imported.rpartition(".")[0]
+    return parent if parent in names and names[parent].name != "__init__.py" else None
+
+
+@pytest.mark.parametrize("place", PURE)
+def test_the_core_is_pure(place: str) -> None:
+    start = ROOT / place
+    for path in sorted(start.glob("*.py")) if start.is_dir() else [start]:
+        for imported in imports(path):
+            assert imported.split(".")[0] not in IMPURE_MODULES, f"{path} imports {imported}"
+        for node in ast.walk(tree(path)):
+            assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("open", "print", "input"), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_stay_small_and_say_what_they_own(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= CATALOGUES.get(path.name, MAX_MODULE), f"{path} has {text.count(chr(10))} lines"
+    module = tree(path)
+    if "/versions/" not in str(path):
+        assert ast.get_docstring(module), f"{path} does not say what it owns"
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or 0) - node.lineno + 1
+            assert size <= MAX_FUNCTION, f"{path}:{node.lineno} {node.name} has {size} lines"
