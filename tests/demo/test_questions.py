@@ -1,0 +1,117 @@
+"""The twenty demo questions against the real retriever and the extractive model, in process."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.messages import Block
+from agentic_rag.runtime.results import search_result_block
+from mcp_servers.retriever.chunking import chunk_document
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.parsing import parse
+from mcp_servers.retriever.retrieval import Retriever
+from tests.demo.harness import DEMO, CitedPassage, ask_all, demo_questions, right_ones
+from tests.extractive.agent import Conversation, answering, said
+
+COLLECTION = "domain_demo"
+
+NOT_IN_THE_HANDBOOKS = (
+    "What is the capital of Australia?",
+    "How do I bake sourdough bread?",
+    "When was the Eiffel Tower built?",
+    "How many employees does Microsoft have?",
+    "澳大利亚的首都是哪里？",
+    "怎么做红烧肉？",
+    "太阳系有几颗行星？",
+    "谁写了《红楼梦》？",
+)
+
+
+@pytest.fixture
+async def retriever(tmp_path: Path) -> AsyncIterator[Retriever]:
+    """The demo's documents, indexed lexically."""
+    index = EdgeIndex(tmp_path)
+    for path in sorted((DEMO / "documents").iterdir()):
+        await index.upsert(COLLECTION, chunk_document(parse(path, path.name), path.name, path.name))
+    yield Retriever(index)
+    await index.aclose()
+
+
+def conversation(retriever: Retriever) -> Conversation:
+    """A new conversation whose search is the real one."""
+
+    async def search(arguments: dict[str, Any]) -> list[Block]:
+        found = await retriever.search(COLLECTION, arguments["query"], 5)
+        return [
+            search_result_block(
+                {
+                    "document_id": hit.document_id,
+                    "document_name": hit.document_name,
+                    "heading_path": list(hit.heading_path),
+                    "page": hit.page,
+                    "sentences": [{"chunk_id": each.chunk_id, "text": each.text} for each in hit.sentences],
+                }
+            )
+            for hit in found.hits
+        ]
+
+    return Conversation({"search_documents": search, "promptx_recall": answering("This role has no memories yet.")})
+
+
+def references(talk: Conversation, answer: list[Block]) -> list[CitedPassage]:
+    """What an answer cites, looked up in the transcript by ``search_result_index``."""
+    results = [
+        part
+        for message in talk.messages
+        for block in message["content"]
+        if block["type"] == "tool_result"
+        for part in block["content"]
+        if part["type"] == "search_result"
+    ]
+    cited = []
+    for raw in (raw for block in answer for raw in block.get("citations", ())):
+        passage = results[raw["search_result_index"]]["_passage"]
+        cited.append(CitedPassage(passage["document_name"], raw["cited_text"], passage["page"]))
+    return cited
+
+
+async def test_every_demo_question_is_answered_with_a_citation_of_the_right_passage(retriever: Retriever) -> None:
+    async def ask(question: str) -> list[CitedPassage]:
+        talk = conversation(retriever)
+        return references(talk, await talk.ask(question))
+
+    outcomes = await ask_all(ask)
+    wrong = [outcome for outcome in outcomes if not outcome.right]
+    assert right_ones(outcomes) == len(outcomes), wrong
+
+
+async def test_questions_the_handbooks_do_not_answer_get_a_plain_no(retriever: Retriever) -> None:
+    for question in NOT_IN_THE_HANDBOOKS:
+        answer = await conversation(retriever).ask(question)
+        assert not any("citations" in block for block in answer), (question, said(answer))
+        assert "nothing in the documents" in said(answer) or "没有找到" in said(answer)
+
+
+async def test_a_follow_up_is_understood_with_the_question_before_it(retriever: Retriever) -> None:
+    talk = conversation(retriever)
+    await talk.ask("How expensive may a hotel room in London be?")
+    answer = await talk.ask("and in Shanghai?")
+    assert any("780 yuan" in reference.cited_text for reference in references(talk, answer)), said(answer)
+
+
+async def test_a_new_topic_in_one_conversation_is_answered_from_its_own_hits(retriever: Retriever) -> None:
+    talk = conversation(retriever)
+    await talk.ask("How much does the Brisa 900 weigh?")
+    cited = references(talk, await talk.ask("热交换芯体保修几年？"))
+    assert {reference.document_name for reference in cited} == {"售后服务手册.md"}
+
+
+def test_the_questions_are_ten_in_each_language_and_their_passages_stand_in_the_documents() -> None:
+    questions = demo_questions()
+    assert [question.language for question in questions] == ["en"] * 10 + ["zh"] * 10
+    for question in questions:
+        path = DEMO / "documents" / question.document
+        blocks = parse(path, path.name).blocks
+        assert any(question.passage in block.text and block.page == question.page for block in blocks), question

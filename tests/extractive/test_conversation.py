@@ -1,0 +1,278 @@
+"""What the extractive model does in a turn: which tools it calls when, and what it says of their results."""
+
+from dataclasses import replace
+
+import pytest
+
+from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
+from agentic_rag.models.extractive_decision import decide
+from agentic_rag.runtime.definition import Persona
+from agentic_rag.runtime.prompt import bootstrap_prompt
+from agentic_rag.runtime.request import turn_notes
+from tests.extractive.agent import (
+    PROMPT,
+    TOOLS,
+    Conversation,
+    Tool,
+    answering,
+    failing,
+    request,
+    said,
+    schema,
+    search_result,
+)
+
+FILTERS = search_result(
+    "guide.md › Filters",
+    "Filters cannot be washed.",
+    "Change the filters every six months.",
+    "A set costs 34 pounds.",
+)
+ROLE = answering("You are the guide.")
+NO_MEMORY = answering("This role has no memories yet.")
+HITS = answering(FILTERS)
+
+
+def everything(**tools: Tool) -> Conversation:
+    """A conversation with all tools; some may be replaced."""
+    usual = {
+        "promptx_action": ROLE,
+        "promptx_recall": NO_MEMORY,
+        "promptx_remember": answering("Saved 1 memory."),
+        "search_documents": HITS,
+    }
+    return Conversation(usual | tools)
+
+
+def cited(blocks: list[Block]) -> list[str]:
+    return [raw["cited_text"] for block in blocks for raw in block.get("citations", ())]
+
+
+async def test_the_first_turn_activates_and_recalls_then_searches_then_answers_with_a_citation() -> None:
+    talk = everything()
+    answer = await talk.ask("How often must I change the filters?")
+    assert talk.called == [["promptx_action", "promptx_recall"], ["search_documents"]]
+    assert talk.steps[0][0]["input"] == {"role": "guide"}
+    assert talk.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
+    assert cited(answer) == ["Change the filters every six months."]
+    assert answer[1]["citations"][0] == {
+        "type": "search_result_location",
+        "source": "doc_1",
+        "title": "guide.md › Filters",
+        "search_result_index": 0,
+        "start_block_index": 1,
+        "end_block_index": 2,
+        "cited_text": "Change the filters every six months.",
+    }
+
+
+async def test_a_later_turn_recalls_and_searches_at_once_without_a_second_activation() -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    await talk.ask("What does a set of filters cost?")
+    assert talk.called[2:] == [["promptx_recall", "search_documents"]]
+
+
+async def test_indexes_count_the_hits_of_older_turns_and_only_the_newest_are_quoted() -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    answer = await talk.ask("What does a set of filters cost?")
+    raw = answer[1]["citations"][0]
+    assert (raw["search_result_index"], raw["start_block_index"], raw["end_block_index"]) == (1, 2, 3)
+
+
+async def test_a_note_at_the_start_of_a_message_activates_the_role_again_once() -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    note = '[note: the role "keeper" was edited; call promptx_action with role "keeper" again]'
+    await talk.ask(note, "What does a set of filters cost?")
+    assert talk.called[2:] == [["promptx_action", "promptx_recall"], ["search_documents"]]
+    assert talk.steps[2][0]["input"] == {"role": "keeper"}
+    await talk.ask("Can filters be washed?")
+    assert talk.called[4:] == [["promptx_recall", "search_documents"]]
+
+
+async def test_a_note_in_one_text_block_with_the_question_is_not_taken_for_the_question() -> None:
+    talk = everything()
+    await talk.ask("[note: the server x is not available now: down]\nHow often must I change the filters?")
+    assert talk.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "role"),
+    [
+        (PROMPT, "guide"),
+        ('对话开始时先激活角色：调用 promptx_action，role 为 "法务"，然后按其要求行事。', "法务"),
+        ('Activate your role: promptx_action with role "a.b-c_1".', "a.b-c_1"),
+    ],
+)
+def test_the_role_is_read_from_the_prompt_in_either_language(prompt: str, role: str) -> None:
+    blocks = decide(request([user_message("hi")], system=(text_block(prompt),)))
+    assert (blocks[0]["name"], blocks[0]["input"]) == ("promptx_action", {"role": role})
+
+
+@pytest.mark.parametrize("language", ["auto", "zh-CN", "de"])
+def test_the_role_is_found_in_the_prompt_that_the_runtime_writes(language: str) -> None:
+    persona = Persona(name="“Demo” role", role="guide-1", language=language, components=('Say "hello".',))
+    asked = request([user_message("hi")], system=bootstrap_prompt(persona, list(TOOLS)))
+    assert decide(asked)[0]["input"] == {"role": "guide-1"}
+
+
+def test_the_note_of_an_edited_role_that_the_runtime_writes_is_obeyed() -> None:
+    messages: list[Message] = [user_message("hi")]
+    first = decide(request(messages, ("promptx_action",)))
+    messages += [
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": [tool_result_block(first[0]["id"], [text_block("the role")])]},
+        {"role": "assistant", "content": [text_block("Hello!")]},
+        {"role": "user", "content": [*turn_notes([], "guide"), text_block("hello")]},
+    ]
+    second = decide(request(messages, ("promptx_action",)))
+    assert [block["name"] for block in second] == ["promptx_action"]
+
+
+async def test_without_tools_it_answers_and_says_that_there_is_nothing_to_search() -> None:
+    talk = Conversation({})
+    assert "no documents to search" in said(await talk.ask("How often must I change the filters?"))
+    assert talk.steps == []
+
+
+async def test_with_tool_choice_none_it_calls_nothing_and_still_answers() -> None:
+    talk = Conversation({"promptx_action": ROLE, "search_documents": HITS}, tool_choice={"type": "none"})
+    assert said(await talk.ask("How often must I change the filters?")).strip()
+    assert talk.steps == []
+
+
+async def test_with_parallel_calls_disabled_it_makes_one_call_a_step() -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    tools = {"promptx_action": ROLE, "promptx_recall": NO_MEMORY, "search_documents": HITS}
+    talk = Conversation(tools, tool_choice=choice)
+    await talk.ask("How often must I change the filters?")
+    assert talk.called == [["promptx_action"], ["promptx_recall"], ["search_documents"]]
+
+
+def test_a_tool_that_requires_an_argument_it_does_not_know_is_not_called() -> None:
+    odd: ToolSpec = {
+        "name": "search_documents",
+        "description": "Search.",
+        "input_schema": schema("query", "year", year={"type": "integer"}),
+    }
+    blocks = decide(replace(request([user_message("What does a filter cost?")]), tools=(odd,)))
+    assert blocks[0]["type"] == "text"
+
+
+async def test_failures_are_told_plainly_and_the_turn_goes_on() -> None:
+    talk = everything(
+        promptx_action=failing("Role 'guide' is not known.\nKnown: assistant"),
+        promptx_recall=failing("the memory is locked"),
+    )
+    answer = await talk.ask("How often must I change the filters?")
+    text = said(answer)
+    assert "My role could not be activated: Role 'guide' is not known." in text
+    assert "My memory could not be read: the memory is locked" in text
+    assert cited(answer) == ["Change the filters every six months."]
+
+
+async def test_a_failed_search_is_not_reported_as_nothing_found() -> None:
+    talk = everything(search_documents=failing("the index is owned by process 12"))
+    text = said(await talk.ask("过滤网多久换一次？"))
+    assert "未能查找文档：the index is owned by process 12" in text
+    assert "没有找到" not in text
+
+
+async def test_a_failed_activation_is_tried_again_in_the_next_turn_only() -> None:
+    talk = everything(promptx_action=failing("down"))
+    await talk.ask("How often must I change the filters?")
+    await talk.ask("What does a set of filters cost?")
+    assert [step.count("promptx_action") for step in talk.called] == [1, 0, 1, 0]
+
+
+async def test_hits_that_do_not_answer_are_not_quoted() -> None:
+    talk = everything(search_documents=answering(search_result("guide.md", "Sheep graze on the hill behind the mill.")))
+    answer = await talk.ask("How often must I change the filters?")
+    assert cited(answer) == []
+    assert "found nothing in the documents" in said(answer)
+
+
+async def test_a_search_without_hits_is_answered_with_a_plain_no_in_the_language_of_the_user() -> None:
+    talk = everything(search_documents=answering("Nothing in the documents matches."))
+    assert said(await talk.ask("保修期是几年？")).startswith("在文档中没有找到")
+
+
+async def test_removed_sentences_are_never_quoted() -> None:
+    talk = everything(search_documents=answering(search_result("[removed]", "[removed]", "[removed]")))
+    assert cited(await talk.ask("What was removed?")) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Hello!", "Hello"),
+        ("你好", "您好"),
+        ("Thank you very much", "welcome"),
+        ("谢谢！", "不客气"),
+        ("Who are you?", "no language model is configured"),
+        ("你是谁？", "没有配置语言模型"),
+        ("what can you do?", "ANTHROPIC_API_KEY"),
+    ],
+)
+async def test_small_talk_is_answered_without_a_search(message: str, expected: str) -> None:
+    talk = everything()
+    assert expected in said(await talk.ask(message))
+    assert talk.called == [["promptx_action", "promptx_recall"]]
+
+
+async def test_a_follow_up_searches_with_the_words_of_the_question_before_it() -> None:
+    talk = everything()
+    await talk.ask("How often must I change the filters?")
+    await talk.ask("and in winter?")
+    assert talk.steps[2][1]["input"] == {"query": "and in winter? change filters"}
+    await talk.ask("What does the warranty for the motor cover?")
+    assert talk.steps[3][1]["input"] == {"query": "What does the warranty for the motor cover?"}
+
+
+async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None:
+    table = search_result(
+        "guide.md › Levels", "Level | Airflow | Sound", "1 Away | 60 m³/h | 17 dB(A)", "3 Boost | 230 m³/h | 31 dB(A)"
+    )
+    answer = await everything(search_documents=answering(table)).ask("How loud is boost?")
+    assert cited(answer) == ["Level | Airflow | Sound", "3 Boost | 230 m³/h | 31 dB(A)"]
+
+
+async def test_the_steps_after_a_colon_are_quoted_with_it_in_one_citation() -> None:
+    steps = ("To reset the unit:", "1. Open the flap.", "2. Press the blue key.", "The unit is white.")
+    answer = await everything(search_documents=answering(search_result("guide.md", *steps))).ask(
+        "How do I reset the unit?"
+    )
+    assert cited(answer) == ["".join(steps[:3])]
+    assert "\n> 1. Open the flap.\n> 2. Press the blue key." in said(answer)
+
+
+async def test_a_passage_about_another_model_gives_way_to_one_about_the_model_that_is_asked_for() -> None:
+    hits = [
+        search_result("Unit 900 manual", "The unit weighs 118 kilograms."),
+        search_result("Unit 300 manual", "The unit weighs 41 kilograms."),
+    ]
+    answer = await everything(search_documents=answering(*hits)).ask("How much does the Unit 300 weigh?")
+    assert cited(answer)[0] == "The unit weighs 41 kilograms."
+
+
+async def test_an_answer_keeps_to_the_limit_of_tokens() -> None:
+    sentences = [f"Filters of kind {number} are changed every {number} months." for number in range(2, 9)]
+    hits = [search_result(f"Part {number}", sentence) for number, sentence in enumerate(sentences)]
+    talk = Conversation({"search_documents": answering(*hits)}, max_tokens=60)
+    answer = await talk.ask("How often are the filters changed?")
+    assert len(answer) == 1
+
+
+def test_an_interrupted_question_before_the_new_one_is_not_answered() -> None:
+    first = decide(request([user_message("What does a filter cost?")], ("search_documents",)))
+    result = tool_result_block(first[0]["id"], [text_block("interrupted")], is_error=True)
+    messages: list[Message] = [
+        user_message("What does a filter cost?"),
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": [result, text_block("How often must I change the filters?")]},
+    ]
+    blocks = decide(request(messages, ("search_documents",)))
+    assert blocks[0]["input"]["query"] == "How often must I change the filters?"
+    assert blocks[0]["id"] != first[0]["id"]
