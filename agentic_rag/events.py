@@ -77,9 +77,9 @@ class Reference:
     document_id: str
     document_name: str
     chunk_id: str
-    page: int | None
     cited_text: str
     relevance_score: float
+    page: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
 
@@ -22,4 +22,10 @@ def new_id(prefix: str) -> str:
 
 def now() -> str:
     """Return the present UTC time as ISO-8601 text with milliseconds and ``Z``."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    return later(0)
+
+
+def later(seconds: float) -> str:
+    """Return the time so many seconds from now, as `now` writes it."""
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

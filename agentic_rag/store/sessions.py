@@ -14,7 +14,17 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from agentic_rag.errors import NotFound
 from agentic_rag.messages import Block
 from agentic_rag.store.rows import columns, names, values
-from agentic_rag.store.tables import MessageRow, RunEvent, SessionRow, ToolCallRow, Turn, table
+from agentic_rag.store.tables import (
+    CompactionRow,
+    MessageRow,
+    PayloadRow,
+    RunEvent,
+    SessionRow,
+    ToolCallRow,
+    Turn,
+    UsageRow,
+    table,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +38,9 @@ class StoredSession:
     tool_call_id: str | None = None
     last_seq: int = 0
     window_start: int = 0
+    window_set_at: int = 0
+    head: list[Block] | None = None
+    compaction_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +142,12 @@ def transcript(
 
 
 def page(
-    conn: Connection, session_id: str, limit: int, before_message_id: str | None = None, archived: bool = False
+    conn: Connection, session_id: str, limit: int, before_message_id: str | None = None, archive_id: str | None = None
 ) -> list[StoredMessage]:
     """Return all rows, in order, of the last ``limit`` messages as clients count them.
 
     Clients see two a turn: rows that share a ``message_id`` are one. ``before_message_id``: only those before it.
+    ``archive_id``: those that a compaction archived, instead of those that none did.
 
     Raises:
         NotFound: the session holds no message ``before_message_id``.
@@ -141,8 +155,7 @@ def page(
     first = func.min(_messages.c.seq)
     here = _messages.c.session_id == session_id
     groups = select(_messages.c.message_id).where(here).group_by(_messages.c.message_id)
-    if not archived:
-        groups = groups.where(_messages.c.archived_in.is_(None))
+    groups = groups.where(_messages.c.archived_in.is_not_distinct_from(archive_id))
     if before_message_id is not None:
         end = conn.execute(select(first).where(here, _messages.c.message_id == before_message_id)).scalar()
         if end is None:
@@ -164,22 +177,51 @@ def set_content(conn: Connection, session_id: str, seq: int, content: list[Block
         raise NotFound("session", session_id)
 
 
-def set_window_start(conn: Connection, session_id: str, seq: int) -> None:
-    """Record that messages before ``seq`` are not sent to the model any more."""
-    conn.execute(update(_sessions).where(_sessions.c.id == session_id).values(window_start=seq))
+def set_window(conn: Connection, session_id: str, start: int, head: list[Block] | None) -> None:
+    """Record that messages before ``start`` are not sent any more, and that ``head`` stands before those that are."""
+    conn.execute(
+        update(_sessions)
+        .where(_sessions.c.id == session_id)
+        .values(window_start=start, window_set_at=_sessions.c.last_seq, head=head)
+    )
+
+
+def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, head: list[Block]) -> None:
+    """Give all messages up to ``to_seq`` that are not archived to a compaction, and let ``head`` stand for them."""
+    conn.execute(
+        update(_messages)
+        .where(
+            _messages.c.session_id == session_id, _messages.c.seq <= to_seq, _messages.c.archived_in.is_(None)
+        )
+        .values(archived_in=compaction_id)
+    )
+    set_window(conn, session_id, to_seq + 1, head)
+    conn.execute(update(_sessions).where(_sessions.c.id == session_id).values(compaction_id=compaction_id))
+
+
+def count_messages(conn: Connection, session_id: str) -> int:
+    """Return how many messages, as clients count them, are not archived."""
+    query = select(func.count(_messages.c.message_id.distinct())).where(
+        _messages.c.session_id == session_id, _messages.c.archived_in.is_(None)
+    )
+    return conn.execute(query).scalar_one()
+
+
+def children(conn: Connection, session_id: str) -> list[str]:
+    """Return the ids of the sessions that delegates of this one's turns run on."""
+    own = select(_turns.c.id).where(_turns.c.session_id == session_id)
+    return list(conn.execute(select(_sessions.c.id).where(_sessions.c.parent_turn_id.in_(own))).scalars())
 
 
 def delete(conn: Connection, session_id: str) -> bool:
-    """Delete a session with its messages, turns, run logs, tool calls and delegates' sessions.
+    """Delete a session with all that it holds, delegates' sessions included; `payloads.refs_of` names its files.
 
     Returns False when there was none. A turn of it that still runs must be ended before.
     """
-    turn_ids = list(conn.execute(select(_turns.c.id).where(_turns.c.session_id == session_id)).scalars())
-    for turn_id in turn_ids:
-        children = select(_sessions.c.id).where(_sessions.c.parent_turn_id == turn_id)
-        for child in list(conn.execute(children).scalars()):
-            delete(conn, child)
+    for child in children(conn, session_id):
+        delete(conn, child)
+    for turn_id in list(conn.execute(select(_turns.c.id).where(_turns.c.session_id == session_id)).scalars()):
         conn.execute(sa.delete(table(RunEvent)).where(table(RunEvent).c.turn_id == turn_id))
-    for noun in (MessageRow, Turn, ToolCallRow):
+    for noun in (MessageRow, Turn, ToolCallRow, UsageRow, PayloadRow, CompactionRow):
         conn.execute(sa.delete(table(noun)).where(table(noun).c.session_id == session_id))
     return conn.execute(sa.delete(_sessions).where(_sessions.c.id == session_id)).rowcount == 1

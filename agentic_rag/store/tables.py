@@ -113,6 +113,12 @@ class SessionRow(SQLModel, table=True):
     last_seq: int = 0
     window_start: int = 0
     """Messages with a smaller seq are not sent to the model."""
+    window_set_at: int = 0
+    """``last_seq`` when the window was last set: what a model reported before says nothing of it."""
+    head: list[dict[str, Any]] | None = Field(default=None, sa_column=_json(nullable=True))
+    """Blocks that stand before the window: the summary, carried messages, the carried role."""
+    compaction_id: str | None = None
+    """The newest compaction, whose summary stands in ``head``."""
     created_at: str
 
     __table_args__ = (Index("ix_sessions_parent", "parent_turn_id", "tool_call_id"),)
@@ -210,6 +216,58 @@ class ToolCallRow(SQLModel, table=True):
     duration_ms: int | None = None
     size: int | None = None
     ref: str | None = None
+
+
+class UsageRow(SQLModel, table=True):
+    """The tokens of one model call, whatever became of it. ``input`` counts uncached input only."""
+
+    __tablename__ = "usage"
+
+    id: str = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    turn_id: str | None = Field(default=None, index=True)
+    """None: the call made a compaction's summary."""
+    step: int = 0
+    labels: dict[str, Any] = Field(sa_column=_json())
+    """The session's: conversation_id, domain_id, user_id."""
+    agent: str = ""
+    """Path of delegates; empty for the main agent."""
+    model: str
+    input: int
+    cache_read: int
+    cache_write: int
+    output: int
+    created_at: str
+
+
+class PayloadRow(SQLModel, table=True):
+    """A result too large for the transcript; its bytes are a file of the data folder named ``ref``."""
+
+    __tablename__ = "payloads"
+
+    ref: str = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    media_type: str
+    size: int
+    """Bytes."""
+    created_at: str
+
+
+class CompactionRow(SQLModel, table=True):
+    """A summary that stands for the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
+
+    __tablename__ = "compactions"
+
+    id: str = Field(primary_key=True)
+    session_id: str = Field(index=True)
+    summary: str
+    from_seq: int
+    to_seq: int
+    message_count: int
+    """As clients count."""
+    created_by: str
+    """``user`` | ``auto``."""
+    created_at: str
 
 
 class RetrievalRow(SQLModel, table=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, insert, select, update
 
-from agentic_rag.errors import NotFound
+from agentic_rag.errors import AgenticRagError, NotFound
 from agentic_rag.store.rows import columns, names, values
 from agentic_rag.store.tables import Turn, table
 
@@ -40,6 +40,19 @@ class StoredTurn:
     references: list[dict[str, Any]] = field(default_factory=list)
     timings: dict[str, Any] = field(default_factory=dict)
     ended_at: str | None = None
+
+
+class LeaseLost(AgenticRagError):
+    """Another process runs the turn now: this one must stop without writing."""
+
+    code = "LEASE_LOST"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(turn_id)
+        self.turn_id = turn_id
+
+    def __str__(self) -> str:
+        return f"Turn {self.turn_id} is run by another process now."
 
 
 FINISHED = ("done", "interrupted", "failed")
@@ -92,13 +105,28 @@ def by_ids(conn: Connection, turn_ids: Sequence[str]) -> dict[str, StoredTurn]:
 
 
 def start(
-    conn: Connection, turn_id: str, *, image_id: str, role_hashes: Mapping[str, Any], owner: str, started_at: str
+    conn: Connection,
+    turn_id: str,
+    *,
+    image_id: str,
+    role_hashes: Mapping[str, Any],
+    owner: str,
+    started_at: str,
+    until: str | None = None,
 ) -> bool:
-    """Make a queued turn a running one. Returns False, and changes nothing, when it is not queued."""
+    """Make a queued turn a running one of ``owner``. Returns False, and changes nothing, when it is not queued."""
     changed = conn.execute(
         update(_turns)
         .where(_BY_ID, _turns.c.status == "queued")
-        .values(status="running", image_id=image_id, role_hashes=dict(role_hashes), owner=owner, started_at=started_at),
+        .values(
+            status="running",
+            image_id=image_id,
+            role_hashes=dict(role_hashes),
+            owner=owner,
+            fence=_turns.c.fence + 1,
+            lease_until=until,
+            started_at=started_at,
+        ),
         {"turn": turn_id},
     )
     return changed.rowcount == 1
@@ -172,6 +200,23 @@ def take_lease(conn: Connection, turn_id: str, owner: str, until: str | None) ->
     if taken is None:
         raise NotFound("turn", turn_id)
     return int(taken)
+
+
+_HOLD = (
+    update(_turns)
+    .where(_BY_ID, _turns.c.fence == bindparam("held"), _turns.c.status == "running")
+    .values(lease_until=bindparam("until"))
+)
+
+
+def hold(conn: Connection, turn_id: str, fence: int, until: str | None) -> None:
+    """Extend the lease of a running turn; part of every transaction in which its owner writes.
+
+    Raises:
+        LeaseLost: the fencing number has moved on, or the turn has ended.
+    """
+    if conn.execute(_HOLD, {"turn": turn_id, "held": fence, "until": until}).rowcount != 1:
+        raise LeaseLost(turn_id)
 
 
 def resumed(conn: Connection, turn_id: str) -> int:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.payloads import StoredPayload
 from agentic_rag.store.sessions import StoredMessage
 from agentic_rag.store.tables import Conversation, Document, Domain
 from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.usage import StoredUsage
 
 AT = "2026-11-21T12:00:00.000Z"
 
@@ -90,3 +93,36 @@ def document(document_id: str = "doc_1", **fields: Any) -> Document:
         "updated_at": AT,
     }
     return Document(**{**given, **fields})
+
+
+def payload(ref: str = "ref_1", session_id: str = "sess_1") -> StoredPayload:
+    return StoredPayload(ref=ref, session_id=session_id, media_type="text/plain", size=3, created_at=AT)
+
+
+def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> StoredUsage:
+    given: dict[str, Any] = {
+        "id": usage_id,
+        "session_id": session_id,
+        "labels": {"user_id": "local"},
+        "model": "m",
+        "input": 1,
+        "cache_read": 2,
+        "cache_write": 3,
+        "output": 4,
+        "created_at": AT,
+    }
+    return StoredUsage(**{**given, **fields})
+
+
+def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fields: Any) -> StoredCompaction:
+    given: dict[str, Any] = {
+        "id": compaction_id,
+        "session_id": session_id,
+        "summary": "They spoke of the notice period.",
+        "from_seq": 1,
+        "to_seq": 2,
+        "message_count": 2,
+        "created_by": "user",
+        "created_at": AT,
+    }
+    return StoredCompaction(**{**given, **fields})

@@ -15,11 +15,23 @@ from sqlmodel import SQLModel
 
 from agentic_rag.errors import BadConfiguration, StorageFull
 from agentic_rag.store import migrations
+from agentic_rag.store.compactions import StoredCompaction
 from agentic_rag.store.database import Database
+from agentic_rag.store.payloads import StoredPayload
 from agentic_rag.store.sessions import StoredMessage, StoredSession
-from agentic_rag.store.tables import MessageRow, SessionRow, ToolCallRow, Turn, table
+from agentic_rag.store.tables import (
+    CompactionRow,
+    MessageRow,
+    PayloadRow,
+    SessionRow,
+    ToolCallRow,
+    Turn,
+    UsageRow,
+    table,
+)
 from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.usage import StoredUsage
 
 from .conftest import needs_postgresql
 
@@ -113,6 +125,9 @@ async def test_libpqs_sslmode_in_the_url_is_understood(postgresql_url: str) -> N
         (StoredMessage, MessageRow, {"session_id"}),
         (StoredTurn, Turn, set()),
         (StoredToolCall, ToolCallRow, set()),
+        (StoredUsage, UsageRow, set()),
+        (StoredPayload, PayloadRow, set()),
+        (StoredCompaction, CompactionRow, set()),
     ],
 )
 def test_records_have_the_fields_of_their_tables(record: type, row: type[SQLModel], besides: set[str]) -> None:

@@ -9,11 +9,21 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
-from agentic_rag.store import json_text, run_events, sessions, tool_calls, turns
+from agentic_rag.store import compactions, json_text, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import MessageRow, RunEvent, SessionRow, ToolCallRow, Turn, table
+from agentic_rag.store.tables import (
+    CompactionRow,
+    MessageRow,
+    PayloadRow,
+    RunEvent,
+    SessionRow,
+    ToolCallRow,
+    Turn,
+    UsageRow,
+    table,
+)
 
-from .records import AT, message, tool_call, turn
+from .records import AT, compaction, message, payload, spent, tool_call, turn
 
 
 def _new(conn: Connection, session_id: str = "sess_1", **fields: str) -> None:
@@ -119,8 +129,8 @@ async def test_archived_messages_are_read_only_on_request(database: Database) ->
     kept = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
     every = await database.read(lambda conn: sessions.transcript(conn, "sess_1", archived=True))
     page = await database.read(lambda conn: sessions.page(conn, "sess_1", 10))
-    whole = await database.read(lambda conn: sessions.page(conn, "sess_1", 10, archived=True))
-    assert [[m.seq for m in found] for found in (kept, every, page, whole)] == [[2], [1, 2], [2], [1, 2]]
+    archive = await database.read(lambda conn: sessions.page(conn, "sess_1", 10, archive_id="comp_1"))
+    assert [[m.seq for m in found] for found in (kept, every, page, archive)] == [[2], [1, 2], [2], [1]]
 
 
 async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
@@ -168,12 +178,14 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
         await database.write(lambda conn: sessions.set_content(conn, "sess_1", 3, blocks))
 
 
-async def test_the_window_start_is_kept(database: Database) -> None:
+async def test_the_window_and_what_stands_before_it_are_kept(database: Database) -> None:
     await database.write(_new)
-    await database.write(lambda conn: sessions.set_window_start(conn, "sess_1", 7))
+    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(9)))
+    head = [{"type": "text", "text": "before"}]
+    await database.write(lambda conn: sessions.set_window(conn, "sess_1", 7, head))
     found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
     assert found is not None
-    assert found.window_start == 7
+    assert (found.window_start, found.window_set_at, found.head) == (7, 9, head)
 
 
 async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothing_else(database: Database) -> None:
@@ -187,13 +199,18 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
             sessions.append_message(conn, f"sess_{name}", message(1))
             run_events.append(conn, [(f"turn_{name}", 1, b"x")])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])
+            payloads.put(conn, payload(f"ref_{name}", f"sess_{name}"))
+            usage.put(conn, [spent(f"usage_{name}", f"sess_{name}")])
+            compactions.put(conn, compaction(f"comp_{name}", f"sess_{name}"))
 
     def counts(conn: Connection) -> list[int]:
-        nouns = (SessionRow, MessageRow, Turn, RunEvent, ToolCallRow)
+        nouns = (SessionRow, MessageRow, Turn, RunEvent, ToolCallRow, PayloadRow, UsageRow, CompactionRow)
         return [conn.execute(select(func.count()).select_from(table(noun))).scalar_one() for noun in nouns]
 
     await database.write(fill)
+    refs = await database.read(lambda conn: payloads.refs_of(conn, "sess_1"))
+    assert sorted(refs) == ["ref_1", "ref_child", "ref_grandchild"]
     assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is True
-    assert await database.read(counts) == [1, 1, 1, 1, 1]
+    assert await database.read(counts) == [1] * 8
     assert await database.read(lambda conn: sessions.get(conn, "sess_other")) is not None
     assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is False

@@ -1,4 +1,4 @@
-"""The first tables: business records; images, sessions, messages, turns, their run log and tool calls."""
+"""The first tables: business records; images, sessions, messages, turns, their run log, tool calls, usage, payloads."""
 
 from alembic import op
 from sqlalchemy import JSON, Boolean, Column, Integer, LargeBinary, PrimaryKeyConstraint, UniqueConstraint
@@ -14,6 +14,7 @@ def upgrade() -> None:
     _business()
     _transcripts()
     _turns()
+    _beside_transcripts()
 
 
 def _business() -> None:
@@ -119,6 +120,9 @@ def _transcripts() -> None:
         Column("tool_call_id", AutoString(), nullable=True),
         Column("last_seq", Integer(), nullable=False),
         Column("window_start", Integer(), nullable=False),
+        Column("window_set_at", Integer(), nullable=False),
+        Column("head", JSON(), nullable=True),
+        Column("compaction_id", AutoString(), nullable=True),
         Column("created_at", AutoString(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
@@ -180,3 +184,47 @@ def _turns() -> None:
     )
     op.create_index("ix_turns_conversation_id", "turns", ["conversation_id"])
     op.create_index("ix_turns_status", "turns", ["status"])
+
+
+def _beside_transcripts() -> None:
+    op.create_table(
+        "compactions",
+        Column("id", AutoString(), nullable=False),
+        Column("session_id", AutoString(), nullable=False),
+        Column("summary", AutoString(), nullable=False),
+        Column("from_seq", Integer(), nullable=False),
+        Column("to_seq", Integer(), nullable=False),
+        Column("message_count", Integer(), nullable=False),
+        Column("created_by", AutoString(), nullable=False),
+        Column("created_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_compactions_session_id", "compactions", ["session_id"])
+    op.create_table(
+        "payloads",
+        Column("ref", AutoString(), nullable=False),
+        Column("session_id", AutoString(), nullable=False),
+        Column("media_type", AutoString(), nullable=False),
+        Column("size", Integer(), nullable=False),
+        Column("created_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("ref"),
+    )
+    op.create_index("ix_payloads_session_id", "payloads", ["session_id"])
+    op.create_table(
+        "usage",
+        Column("id", AutoString(), nullable=False),
+        Column("session_id", AutoString(), nullable=False),
+        Column("turn_id", AutoString(), nullable=True),
+        Column("step", Integer(), nullable=False),
+        Column("labels", JSON(), nullable=False),
+        Column("agent", AutoString(), nullable=False),
+        Column("model", AutoString(), nullable=False),
+        Column("input", Integer(), nullable=False),
+        Column("cache_read", Integer(), nullable=False),
+        Column("cache_write", Integer(), nullable=False),
+        Column("output", Integer(), nullable=False),
+        Column("created_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_usage_session_id", "usage", ["session_id"])
+    op.create_index("ix_usage_turn_id", "usage", ["turn_id"])

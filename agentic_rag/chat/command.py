@@ -1,0 +1,148 @@
+"""What `agentic-rag chat` does: find the server, open a conversation, one turn or many.
+
+Owns the order of it and the exit codes. Between two turns no connection is held.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from urllib.parse import quote
+
+import anyio
+import httpx2
+from rich.console import Console
+
+from agentic_rag.chat.screen import Screen
+from agentic_rag.chat.talk import Ending, Server, Talk
+from agentic_rag.command_client import TIMEOUT_SECONDS, Client, Refused, Unreachable
+from agentic_rag.data_folder import find_server
+from agentic_rag.errors import AgenticRagError, InvalidInput, StartupError
+from agentic_rag.settings import load_settings
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 5, 130
+
+_CODES: dict[Ending, int] = {
+    "done": DONE,
+    "resync": DONE,
+    "error": FAILED,
+    "interrupted": INTERRUPTED,
+    "left": INTERRUPTED,
+}
+
+
+def run(
+    domain: str,
+    message: str | None,
+    *,
+    conversation: str | None,
+    url: str | None,
+    data: Path | None,
+    key: str | None,
+    as_json: bool,
+) -> int:
+    """Run the command and return its exit code."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # it may be closed
+            stream.reconfigure(errors="replace")  # odd bytes in, narrow encodings out
+    screen = Screen(Console(), Console(stderr=True), as_json=as_json)
+    try:
+        server = Server(url or find_server(load_settings(data=data).data) or DEFAULT_URL, key)
+        chat = Chat(server, screen, anyio.run(open_conversation, server, domain, conversation))
+        code = chat.once(message) if message is not None else chat.prompt()
+        screen.note(f"conversation {chat.conversation_id}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except AgenticRagError as exc:
+        screen.problem(str(exc))
+        return _exit_code(exc)
+    return code
+
+
+def _exit_code(exc: AgenticRagError) -> int:
+    if isinstance(exc, Unreachable):
+        return UNREACHABLE
+    return USAGE if isinstance(exc, InvalidInput | StartupError) else FAILED
+
+
+async def open_conversation(server: Server, domain: str, conversation: str | None) -> str:
+    """Return the id of a new conversation, or of the given one once the server has confirmed it.
+
+    Raises:
+        Refused: there is no such domain or conversation.
+        Unreachable: no server answers.
+    """
+    async with _http(server) as http:
+        if conversation is None:
+            made = await Client(http).call("POST", "/api/conversations", json={"domainId": domain})
+        else:
+            made = await Client(http).call("GET", f"/api/conversations/{quote(conversation, safe='')}")
+    if made["domainId"] != domain:
+        raise InvalidInput("conversation", f"{conversation!r} belongs to the domain {made['domainId']!r}.")
+    return str(made["id"])
+
+
+async def stored_answer(server: Server, conversation_id: str, turn_id: str | None) -> str:
+    """Return the text of a turn's answer from the conversation's messages; empty if it has none."""
+    async with _http(server) as http:
+        found = await Client(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
+    for message in found["items"]:
+        if message["role"] == "assistant" and message["turnId"] == turn_id:
+            return str(message["content"])
+    return ""
+
+
+def _http(server: Server) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=server.url, headers=server.headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+
+
+class Chat:
+    """One conversation in the terminal."""
+
+    def __init__(self, server: Server, screen: Screen, conversation_id: str) -> None:
+        self.conversation_id = conversation_id
+        self._server = server
+        self._screen = screen
+
+    def once(self, message: str) -> int:
+        """Run one turn and return the exit code."""
+        text = message.encode(errors="replace").decode()  # argv may hold what is no text
+        return _CODES[anyio.run(partial(self.turn, text, signals=True))]
+
+    def prompt(self) -> int:
+        """Run turns until the input ends. A refused message does not end it; Ctrl-C at the prompt does."""
+        for line in self._lines():
+            try:
+                ending = anyio.run(partial(self.turn, line, signals=True))
+            except Refused as exc:
+                self._screen.problem(str(exc))
+                continue
+            if ending == "left":
+                return INTERRUPTED
+        return DONE
+
+    async def turn(self, text: str, *, signals: bool = False) -> Ending:
+        """Run one turn and say how it ended."""
+        talk = Talk(self._server, self.conversation_id, self._screen.show, self._screen.note)
+        ending = await talk.say(text, signals=signals)
+        if ending == "resync":
+            self._screen.note("the events of this turn are gone; this is its stored answer")
+            self._screen.answer(await stored_answer(self._server, self.conversation_id, talk.turn_id))
+        return ending
+
+    @staticmethod
+    def _lines() -> Iterator[str]:
+        asked = sys.stdin.isatty()
+        if asked:
+            with suppress(ImportError):
+                import readline  # noqa: F401  # line editing where the platform has it
+        while True:
+            try:
+                line = input("you> " if asked else "")
+            except EOFError:
+                return
+            if line.strip():
+                yield line

@@ -1,0 +1,99 @@
+"""How the command line reaches the business layer: always over REST.
+
+Owns the choice between the server that runs on a data folder and the same application in this process, under
+the folder's lock, when none runs. Knows no command.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any, TypeVar
+
+import httpx2
+
+from agentic_rag.data_folder import find_server
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.settings import Settings
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 60.0
+
+
+class Refused(AgenticRagError):
+    """The server answered with an error; its words are for the user."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(status, code, message)
+        self.http_status = status
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Unreachable(AgenticRagError):
+    """No server answers at the address."""
+
+    code = "SERVER_UNREACHABLE"
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"No server answers at {self.url} ({self.reason}). Start one with: agentic-rag serve"
+
+
+class Client:
+    """REST calls that return JSON or raise what the server said."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, str] | None = None,
+        file: tuple[str, IO[bytes]] | None = None,
+    ) -> Any:
+        """Make one request; ``file`` is (name, open file) of an upload.
+
+        Raises:
+            Refused: the server said no.
+            Unreachable: there was no answer.
+        """
+        try:
+            response = await self._http.request(
+                method, path, json=json, params=params, files=None if file is None else {"file": file}
+            )
+        except httpx2.TransportError as exc:
+            raise Unreachable(str(self._http.base_url), type(exc).__name__) from exc
+        if response.is_success:
+            return response.json() if response.content else None
+        try:
+            error = response.json()["error"]
+        except (ValueError, KeyError, TypeError) as exc:
+            raise Unreachable(str(self._http.base_url), f"HTTP {response.status_code} of another program") from exc
+        raise Refused(response.status_code, error["code"], error["message"])
+
+
+async def with_client(settings: Settings, url: str | None, command: Callable[[Client], Awaitable[T]]) -> T:
+    """Run a command against the server at ``url``, else the one on the data folder, else on the folder itself.
+
+    Raises:
+        DataFolderOwned: a process that does not listen has the folder.
+    """
+    address = url or find_server(settings.data)
+    if address is not None:
+        async with httpx2.AsyncClient(base_url=address, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+            return await command(Client(http))
+    from agentic_rag.app import Application  # a running server spares the command all of this
+
+    async with Application(settings, serving=False) as application:
+        transport = httpx2.ASGITransport(application.app)
+        async with httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport) as http:
+            return await command(Client(http))

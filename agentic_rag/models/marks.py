@@ -1,0 +1,182 @@
+"""Citations for models without them: numbered passages in, ``[[n]]`` marks out of the text.
+
+Owns the rendering of ``search_result`` blocks as numbered text, the instruction that goes with it, and the way
+back from marks to the events a citing model yields. Pure; knows no provider and no stream format, so every
+adapter of such an endpoint can use it.
+
+Passage ``n`` is the request's search result number ``n - 1``: the numbers run over the whole request, as
+``search_result_index`` does.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentic_rag.messages import Block, Message, text_block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Citation,
+    CitationDelta,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+
+INSTRUCTION = (
+    "Search results are given to you as numbered passages: [1], [2] and so on. Right after each statement that "
+    "rests on a passage, write the passage's number in double square brackets, for example [[2]]; for several "
+    "passages write [[2]][[5]]. Use no other form of citation, and only numbers you were given."
+)
+
+_MARK = re.compile(r"[ \t]{0,8}\[\[(\d{1,6})\]\]")
+_BEGUN = re.compile(r"[ \t]{0,8}(?:\[(?:\[(?:\d{1,6}\]?)?)?)?\Z")
+"""The end of a text that may yet become a mark."""
+
+_BELONGS_BEFORE = re.compile(r"[\s.,;:!?)\]。，；：！？、）」』”]*")
+"""What follows a mark and still belongs to the marked statement."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？\n])\s*")
+_WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+
+
+def with_numbered_passages(request: ModelRequest) -> tuple[ModelRequest, list[Block]]:
+    """Return the request with its search results as numbered text, and these results in order.
+
+    The instruction is always added, so that the system prompt does not change with the first search.
+    """
+    passages: list[Block] = []
+    messages = tuple(_message(message, passages) for message in request.messages)
+    return replace(request, system=(*request.system, text_block(INSTRUCTION)), messages=messages), passages
+
+
+def _message(message: Message, passages: list[Block]) -> Message:
+    return {"role": message["role"], "content": [_block(block, passages) for block in message["content"]]}
+
+
+def _block(block: Block, passages: list[Block]) -> Block:
+    if block["type"] == "tool_result" and isinstance(block.get("content"), list):
+        return {**block, "content": [_block(inner, passages) for inner in block["content"]]}
+    if block["type"] != "search_result":
+        return block
+    passages.append(block)
+    # A line for each sentence: the blocks carry no separators of their own.
+    lines = "\n".join(inner["text"] for inner in block["content"])
+    return text_block(f"[{len(passages)}] {block['title']}\n{lines}")
+
+
+class MarkedAnswer:
+    """Turn the events of an answer with marks into those of an answer with citations.
+
+    A mark leaves the text, and a `CitationDelta` takes its place. The statement before it gets a text block of
+    its own, as from a model that cites: what follows opens a new block, so blocks are renumbered. Marks with a
+    number nobody gave are removed and cite nothing.
+    """
+
+    def __init__(self, passages: Sequence[Block]) -> None:
+        self._passages = passages
+        self._count = 0  # blocks handed out so far
+        self._held = ""  # may yet become a mark
+        self._text = ""  # of the open text block
+        self._citations: list[Citation] = []  # of the open text block
+
+    def take(self, event: ModelEvent) -> list[ModelEvent]:
+        """Return what one event of the model becomes; deltas may be held back until the next one."""
+        if isinstance(event, TextDelta):
+            return self._feed(self._held + event.text)
+        if isinstance(event, BlockStarted):
+            self._count += 1
+            self._text, self._citations = "", []
+            return [BlockStarted(self._count - 1, event.block)]
+        if isinstance(event, BlockStopped):
+            if event.block["type"] != "text":
+                return [BlockStopped(self._count - 1, event.block)]
+            rest, self._held = self._held, ""
+            return [*(self._say(rest) if rest else ()), self._stop()]
+        if isinstance(event, ThinkingDelta | CitationDelta):
+            return [replace(event, index=self._count - 1)]
+        return [event]
+
+    def _feed(self, text: str) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        position = 0
+        for mark in _MARK.finditer(text):
+            if mark.start() > position:
+                events += self._say(text[position : mark.start()])
+            events += self._cite(int(mark[1]))
+            position = mark.end()
+        begun = _BEGUN.search(text, position)
+        end = begun.start() if begun else len(text)
+        self._held = text[end:]
+        return [*events, *(self._say(text[position:end]) if end > position else ())]
+
+    def _say(self, text: str) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        if self._citations:
+            before = _BELONGS_BEFORE.match(text)
+            cut = before.end() if before else 0
+            if cut:
+                events.append(self._delta(text[:cut]))
+            if cut == len(text):
+                return events
+            text = text[cut:]
+            events += [self._stop(), BlockStarted(self._count, text_block(""))]
+            self._count += 1
+            self._text, self._citations = "", []
+        return [*events, self._delta(text)]
+
+    def _delta(self, text: str) -> ModelEvent:
+        self._text += text
+        return TextDelta(self._count - 1, text)
+
+    def _stop(self) -> ModelEvent:
+        block = text_block(self._text)
+        if self._citations:
+            block["citations"] = [citation.raw for citation in self._citations]
+        return BlockStopped(self._count - 1, block)
+
+    def _cite(self, number: int) -> list[ModelEvent]:
+        if not 1 <= number <= len(self._passages) or not self._text.strip():
+            return []
+        passage = self._passages[number - 1]
+        start, end = best_blocks(passage, self._text)
+        cited = "".join(block["text"] for block in passage["content"][start:end])
+        raw = {
+            "type": "search_result_location",
+            "cited_text": cited,
+            "search_result_index": number - 1,
+            "source": passage["source"],
+            "title": passage["title"],
+            "start_block_index": start,
+            "end_block_index": end,
+        }
+        citation = Citation(number - 1, start, end, cited, raw)
+        self._citations.append(citation)
+        return [CitationDelta(self._count - 1, citation)]
+
+
+def best_blocks(passage: Block, text: str) -> tuple[int, int]:
+    """Return the block range of a passage that the last sentence of ``text`` most likely rests on.
+
+    That is the one block which shares most words with it (the first of equals); the whole passage if none
+    shares any, since then only the passage is known.
+    """
+    sentences = [part for part in _SENTENCE_END.split(text) if part.strip()]
+    claim = _words(sentences[-1]) if sentences else set()
+    shared = [len(claim & _words(block["text"])) for block in passage["content"]]
+    most = max(shared)
+    if not most:
+        return 0, len(shared)
+    start = shared.index(most)
+    return start, start + 1
+
+
+def _words(text: str) -> set[str]:
+    """Return words, and pairs of neighbouring characters where a script writes no spaces."""
+    folded = text.casefold()
+    words = set(_WORD.findall(folded))
+    for run in _CJK.findall(folded):
+        words.update(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+    return words

@@ -1,0 +1,106 @@
+"""An incremental reader for server-sent events.
+
+Owns the line and field rules of the event-stream format (HTML standard, "9.2.6 Interpreting an event stream")
+and a bound on memory. Pure: bytes in, events out; it knows no HTTP, no JSON and no model. ``id`` and ``retry``
+fields are skipped, since nothing here reconnects.
+"""
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""A line, or the data of one event, larger than this is an attack or a fault, not an answer."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """A line or an event is longer than ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"an event of the stream is larger than {self.limit} bytes"
+
+
+class SSEReader:
+    """Feed it bytes as they come; any chunking of a stream gives the same events.
+
+    Data stays bytes: a chunk may end inside a UTF-8 sequence, and JSON parsers take bytes anyway.
+    """
+
+    __slots__ = ("_after_cr", "_data", "_first", "_limit", "_name", "_size", "_tail")
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._tail = bytearray()  # the open line
+        self._after_cr = False  # the last byte was a CR: an LF that follows belongs to it
+        self._first = True  # a byte order mark may open the first line
+        self._name = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
+        """Return the events that are complete with this chunk: ``(name, data)``.
+
+        ``name`` is ``message`` where the stream names none; lines of data are joined by a line feed. An event
+        without data is none. What is left open at the end of a stream is to be dropped, so there is no flush.
+
+        Raises:
+            EventTooLarge: the reader must not be used any more.
+        """
+        lines = self._lines(chunk)
+        events: list[tuple[str, bytes]] = []
+        for line in lines:
+            if line[:6] == b"data: ":
+                self._add(line[6:])
+            elif not line:
+                if self._data:
+                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                    if data:
+                        events.append((self._name.decode("utf-8", "replace") or "message", data))
+                self._name, self._data, self._size = b"", [], 0
+            elif line[:7] == b"event: ":
+                self._name = line[7:]
+            else:
+                self._field(line)
+        return events
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""
+        if not chunk:
+            return []
+        if self._after_cr and chunk[:1] == b"\n":
+            chunk = chunk[1:]
+            self._after_cr = False
+        if chunk:
+            self._after_cr = chunk[-1:] == b"\r"
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        last = lines.pop()
+        if lines and self._tail:
+            lines[0] = bytes(self._tail) + lines[0]
+            self._tail.clear()
+        if last:
+            self._tail += last
+            if len(self._tail) > self._limit:
+                raise EventTooLarge(self._limit)
+        if lines and self._first:
+            self._first = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        return lines
+
+    def _add(self, data: bytes) -> None:
+        self._size += len(data) + 1
+        if self._size > self._limit:
+            raise EventTooLarge(self._limit)
+        self._data.append(data)
+
+    def _field(self, line: bytes) -> None:
+        """Take a line that is not in the usual spelling; a comment has an empty name and is skipped."""
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._add(value)
+        elif name == b"event":
+            self._name = value

@@ -1,0 +1,25 @@
+"""The native dialect: the events as the run log keeps them.
+
+Owns nothing but the SSE framing; the JSON form is made once per event in ``agentic_rag.events``.
+"""
+
+from agentic_rag.events import AgentEvent
+
+
+class Native:
+    """Complete and without state. SSE ``event:`` is the type, ``id:`` is ``{turnId}:{seq}``."""
+
+    name = "native"
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return one SSE event; its JSON is one line, so one ``data:`` field holds it."""
+        return b"id: %b:%d\nevent: %b\ndata: %b\n\n" % (
+            event.turn_id.encode(),
+            event.seq,
+            event.type.encode(),
+            event.data,
+        )
+
+    def frame(self, event: AgentEvent) -> bytes:
+        """Return the event's JSON as it is."""
+        return event.data

@@ -1,0 +1,134 @@
+"""What a client may say on `/ws`, and what the server answers besides events.
+
+Owns the frames of wire.md ("WebSocket"): their shapes, their checks, their JSON. Knows no socket, no
+conversation and no dialect; events are encoded by ``dialects``.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from agentic_rag.errors import AgenticRagError, InvalidInput
+from agentic_rag.forms import Form, read_form
+
+MAX_ID = 200
+"""Longest id a client may name or choose, in characters."""
+
+Ident = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+
+
+class Frame(Form):
+    """Base. ``requestId`` is the client's own and comes back in the answer. Unknown keys are let pass, so that
+    newer clients can talk to older servers."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    request_id: Ident | None = None
+
+
+class MessageFrame(Frame):
+    """Send a message and follow its turn from event 1."""
+
+    conversation_id: Ident
+    content: str
+    client_message_id: Ident | None = None
+    on_busy: Literal["reject", "queue"] = "reject"
+
+
+class SubscribeFrame(Frame):
+    """Follow a conversation: strictly after event ``after`` of turn ``turnId``, or from what runs now."""
+
+    conversation_id: Ident
+    turn_id: Ident | None = None
+    after: Annotated[int, Field(ge=0, le=2**53)] | None = None
+
+
+class UnsubscribeFrame(Frame):
+    """Stop following a conversation."""
+
+    conversation_id: Ident
+
+
+class InterruptFrame(Frame):
+    """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
+
+    conversation_id: Ident
+    turn_id: Ident | None = None
+    queued: bool = False
+
+
+class PingFrame(Frame):
+    """Ask for a pong."""
+
+
+ClientFrame = MessageFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | PingFrame
+
+_FRAMES: dict[str, type[ClientFrame]] = {
+    "message": MessageFrame,
+    "subscribe": SubscribeFrame,
+    "unsubscribe": UnsubscribeFrame,
+    "interrupt": InterruptFrame,
+    "ping": PingFrame,
+}
+
+_ECHOED = {
+    "requestId": ("requestId", "request_id"),
+    "conversationId": ("conversationId", "conversation_id"),
+    "clientMessageId": ("clientMessageId", "client_message_id"),
+}
+
+
+def read_object(text: str | None) -> dict[str, Any]:
+    """Parse a frame's text; None stands for a binary frame.
+
+    Raises:
+        InvalidInput: it is no JSON object.
+    """
+    if text is None:
+        raise InvalidInput("frame", "frames are JSON text; binary frames are not taken.")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidInput("frame", f"this is not JSON: {exc.msg}.") from exc
+    if not isinstance(value, dict):
+        raise InvalidInput("frame", "a frame is a JSON object.")
+    return value
+
+
+def read_frame(value: Mapping[str, Any]) -> ClientFrame:
+    """Check a parsed frame.
+
+    Raises:
+        InvalidInput: names the first field that does not fit and says what would.
+    """
+    kind = value.get("type")
+    model = _FRAMES.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        said = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
+        raise InvalidInput("type", f"{said}. Known: {', '.join(_FRAMES)}.")
+    frame = read_form(model, value)
+    if isinstance(frame, SubscribeFrame) and frame.after is not None and frame.turn_id is None:
+        raise InvalidInput("after", "numbers belong to a turn: give turnId too.")
+    return frame
+
+
+def origin(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of a frame that may not be well-formed, for its error to name."""
+    found = {}
+    for name, spellings in _ECHOED.items():
+        ident = next((value[spelling] for spelling in spellings if spelling in value), None)
+        if isinstance(ident, str) and 0 < len(ident) <= MAX_ID:
+            found[name] = ident
+    return found
+
+
+def reply(kind: str, **fields: object) -> str:
+    """Return the text of an answer; absent (None) fields are left out."""
+    return orjson.dumps({"type": kind, **{k: v for k, v in fields.items() if v is not None}}).decode()
+
+
+def error(exc: AgenticRagError, known: Mapping[str, str]) -> str:
+    """Return the ``error`` frame of a refusal: no ``turnId`` of its own, unlike the event that ends a turn."""
+    return reply("error", code=exc.code, message=str(exc), details=exc.details or None, **known)

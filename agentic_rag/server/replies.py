@@ -1,0 +1,78 @@
+"""JSON answers: values in camelCase, errors as ``{"error": {"code", "message", "details?", "requestId"}}``.
+
+Owns the encoding and the mapping of exceptions to answers. Knows no route and no record.
+"""
+
+import logging
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from agentic_rag.errors import AgenticRagError, InternalError
+
+log = logging.getLogger("agentic_rag.server")
+
+_ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """Return a JSON answer."""
+    return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+def nothing() -> Response:
+    """Return the empty answer of a deletion."""
+    return Response(status_code=204)
+
+
+def request_id(scope: Scope) -> str:
+    """Return the id under which this request is logged."""
+    return str(scope.get("state", {}).get("request_id", ""))
+
+
+def error_body(error: AgenticRagError, reference: str) -> dict[str, Any]:
+    """Return the wire form of an error."""
+    body: dict[str, Any] = {"code": error.code, "message": str(error), "requestId": reference}
+    if error.details:
+        body["details"] = error.details
+    return {"error": body}
+
+
+def refusal(error: AgenticRagError, reference: str) -> Response:
+    """Return the answer for an error raised on purpose."""
+    response = reply(error_body(error, reference), error.status)
+    retry_after = getattr(error, "retry_after", None)
+    if error.status in (429, 503) and retry_after is not None:
+        response.headers["retry-after"] = str(max(1, round(retry_after)))
+    return response
+
+
+def failure(exc: Exception, reference: str) -> Response:
+    """Log an exception nobody expected and return an answer that shows nothing of it."""
+    log.error("request %s failed", reference, exc_info=exc)
+    return refusal(InternalError(reference), reference)
+
+
+async def on_refusal(request: Request, exc: Exception) -> Response:
+    """Starlette's exception hook for `AgenticRagError`."""
+    assert isinstance(exc, AgenticRagError)
+    return refusal(exc, request_id(request.scope))
+
+
+async def on_routing(request: Request, exc: Exception) -> Response:
+    """Starlette's exception hook for unknown paths and methods."""
+    assert isinstance(exc, HTTPException)
+    code = _ROUTING_CODES.get(exc.status_code, "BAD_REQUEST")
+    path = request.url.path
+    message = {
+        404: f"There is nothing at {path}.",
+        405: f"{request.method} is not possible at {path}.",
+    }.get(exc.status_code, exc.detail)
+    body = {"error": {"code": code, "message": message, "requestId": request_id(request.scope)}}
+    response = reply(body, exc.status_code)
+    response.headers.update(exc.headers or {})
+    return response

@@ -1,0 +1,101 @@
+"""A turn's events as a server-sent event stream.
+
+Owns pacing: pings, the bound on one send, the end when the client leaves. Reads the run log at the client's
+pace, so that the turn never waits for it. Knows no route; the encoding is a dialect's.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import anyio
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import AgentEvent
+from agentic_rag.server.dialects import Dialect
+
+PING_SECONDS = 15.0
+"""A stream without events sends a comment this often, so that proxies and clients know it lives."""
+SEND_SECONDS = 30.0
+"""A send that takes longer means a client that stopped reading: the connection is cut."""
+OPEN_SECONDS = 0.2
+"""The status line waits this long for the first event: a log that is gone can then still be answered as an error."""
+_BEAT_SECONDS = 5.0
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream:
+    """The ASGI answer that relays ``events`` until they end, the client leaves, or one send takes too long."""
+
+    def __init__(self, events: AsyncIterator[AgentEvent], dialect: Dialect) -> None:
+        self._events = events
+        self._dialect = dialect
+        self._started = False
+        self._sending_since: float | None = None
+        self._last_sent = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Relay the events.
+
+        Raises:
+            AgenticRagError: reading failed before anything was sent; the caller answers with it.
+        """
+        refused: AgenticRagError | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch, receive, group.cancel_scope)
+            group.start_soon(self._beat, send, group.cancel_scope)
+            try:
+                await self._relay(send)
+            except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
+                refused = exc
+            group.cancel_scope.cancel()
+        if refused is not None:
+            raise refused
+
+    async def _relay(self, send: Send) -> None:
+        try:
+            async for event in self._events:
+                await self._start(send)
+                data = self._dialect.sse(event)
+                if data:
+                    await self._body(send, data, more=True)
+        finally:
+            if isinstance(self._events, AsyncGenerator):
+                await self._events.aclose()  # now, not when the collector finds it
+        await self._start(send)
+        await self._body(send, b"", more=False)
+
+    async def _start(self, send: Send) -> None:
+        if not self._started:
+            self._started = True
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+
+    async def _body(self, send: Send, data: bytes, *, more: bool) -> None:
+        self._sending_since = anyio.current_time()
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+        self._sending_since = None
+        self._last_sent = anyio.current_time()
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _beat(self, send: Send, scope: anyio.CancelScope) -> None:
+        """One clock for the connection instead of a timer for each event: a delta must stay cheap."""
+        await anyio.sleep(OPEN_SECONDS)
+        await self._start(send)
+        self._last_sent = anyio.current_time()
+        while True:
+            await anyio.sleep(_BEAT_SECONDS)
+            now = anyio.current_time()
+            if self._sending_since is not None:
+                if now - self._sending_since > SEND_SECONDS:
+                    scope.cancel()
+            elif now - self._last_sent >= PING_SECONDS - _BEAT_SECONDS / 2:
+                with anyio.move_on_after(SEND_SECONDS):
+                    await self._body(send, b": ping\n\n", more=True)

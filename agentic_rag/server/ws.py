@@ -1,0 +1,388 @@
+"""The WebSocket `/ws`: one socket, many conversations.
+
+Owns what one connection follows and the order of what it is sent: `accepted` before the turn's events,
+`subscribed` before what it promises, nothing of a subscription after it was replaced. Knows no turn: a socket
+that closes ends its readers and nothing else. How long a send may take and when a peer is cut is
+``wsprotocol``'s; a send here either finishes or raises.
+
+Each subscription is one task that pulls from the run log at the socket's pace, so a slow socket costs the turn
+nothing and an idle one holds no buffer.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+
+from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited
+from agentic_rag.events import AgentEvent
+from agentic_rag.runtime.runlog import LogGone
+from agentic_rag.server import frames
+from agentic_rag.server.auth import user_of
+from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
+from agentic_rag.server.frames import InterruptFrame, MessageFrame, PingFrame, SubscribeFrame, UnsubscribeFrame
+from agentic_rag.server.replies import refusal, request_id
+from agentic_rag.store.clock import new_id
+from agentic_rag.users import User
+
+log = logging.getLogger("agentic_rag.server")
+
+MAX_SUBSCRIPTIONS = 200
+"""Conversations one socket may follow."""
+
+_GONE = (WebSocketDisconnect, WebSocketDisconnected)
+"""What a send raises when the connection ended: the first one of them, and each one after it."""
+
+SUBPROTOCOL = "agentic-rag."
+"""Prefix of the subprotocols that choose a dialect."""
+
+
+class _Record(Protocol):
+    """A conversation's record, as far as a socket needs it."""
+
+    @property
+    def session_id(self) -> str: ...
+
+
+class _Turn(Protocol):
+    """A turn's record, as far as a socket needs it."""
+
+    @property
+    def conversation_id(self) -> str: ...
+
+
+class _Accepted(Protocol):
+    """What the business layer answers to a message."""
+
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def user_message_id(self) -> str: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def client_message_id(self) -> str | None: ...
+    @property
+    def duplicate(self) -> bool: ...
+    @property
+    def queued(self) -> bool: ...
+
+
+class Turns(Protocol):
+    """The part of the runtime that a socket needs."""
+
+    def running(self, session_id: str) -> str | None: ...
+    def follow(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]: ...
+    async def next_turn(self, session_id: str, after: str | None = None) -> str: ...
+
+
+class ConversationService(Protocol):
+    """The part of the business layer that a socket needs. Another owner's id raises NotFound."""
+
+    async def get(self, user: User, conversation_id: str, /) -> _Record: ...
+    async def turn(self, user: User, turn_id: str, /) -> _Turn: ...
+    async def send(
+        self,
+        user: User,
+        conversation_id: str,
+        content: str,
+        /,
+        *,
+        client_message_id: str | None = None,
+        on_busy: Literal["reject", "queue"] = "reject",
+    ) -> _Accepted: ...
+    async def interrupt(
+        self, user: User, conversation_id: str, /, *, turn_id: str | None = None, queued: bool = False
+    ) -> bool: ...
+
+
+class TooManySubscriptions(RateLimited):
+    """A socket follows as many conversations as it may."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __str__(self) -> str:
+        return f"A socket may follow {MAX_SUBSCRIPTIONS} conversations. Unsubscribe from one first."
+
+
+def websocket_endpoint(conversations: ConversationService, turns: Turns) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return the endpoint of `/ws`. The guard around the application has found the user before."""
+
+    async def endpoint(websocket: WebSocket) -> None:
+        try:
+            dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"])
+        except InvalidInput as exc:
+            await websocket.send_denial_response(refusal(exc, request_id(websocket.scope)))
+            return
+        await websocket.accept(subprotocol)
+        await Socket(websocket, user_of(websocket.scope), conversations, turns, dialect).serve()
+
+    return endpoint
+
+
+def choose_dialect(offered: list[str]) -> tuple[str, str | None]:
+    """Return the dialect and the subprotocol to answer: the first offered one that is known.
+
+    Raises:
+        InvalidInput: dialects were offered and none is known.
+    """
+    names = [protocol.removeprefix(SUBPROTOCOL) for protocol in offered if protocol.startswith(SUBPROTOCOL)]
+    refused: InvalidInput | None = None
+    for name in names:
+        try:
+            return get_dialect(name).name, SUBPROTOCOL + name
+        except InvalidInput as exc:
+            refused = refused or exc
+    if refused is not None:
+        raise refused
+    return DEFAULT_DIALECT, None  # only what was offered may be answered
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One conversation that a socket follows. ``turn`` is followed after ``after``; None: the next to start.
+
+    ``ahead`` are turns this socket has started and not yet read: a reader that is behind must not skip them.
+    """
+
+    conversation_id: str
+    session_id: str | None = None
+    turn: str | None = None
+    after: int = 0
+    ahead: list[str] = field(default_factory=list)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    waiting: anyio.CancelScope | None = None
+
+
+class Socket:
+    """One accepted connection, from its first frame to its end."""
+
+    __slots__ = (
+        "_announced",
+        "_business",
+        "_dialect",
+        "_readers",
+        "_sending",
+        "_subscriptions",
+        "_turns",
+        "_user",
+        "_ws",
+    )
+
+    def __init__(
+        self, websocket: WebSocket, user: User, business: ConversationService, turns: Turns, dialect: str
+    ) -> None:
+        self._ws = websocket
+        self._user = user
+        self._business = business
+        self._turns = turns
+        self._dialect = dialect
+        self._subscriptions: dict[str, Subscription] = {}
+        self._readers: TaskGroup
+        self._sending = anyio.Lock(fast_acquire=True)
+        # Unset from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
+        self._announced: anyio.Event | None = None
+
+    async def serve(self) -> None:
+        """Answer frames until the connection ends, however it ends."""
+        async with anyio.create_task_group() as self._readers:
+            try:
+                while True:
+                    message = await self._ws.receive()
+                    if message["type"] == "websocket.disconnect":
+                        break
+                    await self._answer(message.get("text"))
+            except _GONE:
+                pass  # noticed while sending
+            self._readers.cancel_scope.cancel()
+
+    async def _answer(self, text: str | None) -> None:
+        known: dict[str, str] = {}
+        try:
+            value = frames.read_object(text)
+            known = frames.origin(value)
+            await self._obey(frames.read_frame(value))
+        except _GONE:
+            raise
+        except Exception as exc:
+            await self._send(frames.error(_refusal(exc), known))
+
+    async def _obey(self, frame: frames.ClientFrame) -> None:
+        match frame:
+            case MessageFrame():
+                await self._message(frame)
+            case SubscribeFrame():
+                await self._subscribe(frame)
+            case UnsubscribeFrame():
+                self._drop(frame.conversation_id)
+            case InterruptFrame():
+                await self._business.interrupt(
+                    self._user, frame.conversation_id, turn_id=frame.turn_id, queued=frame.queued
+                )
+            case PingFrame():
+                await self._send(frames.reply("pong", requestId=frame.request_id))
+            case _:
+                assert_never(frame)
+
+    async def _message(self, frame: MessageFrame) -> None:
+        self._check_room(frame.conversation_id)
+        self._announced = anyio.Event()
+        try:
+            accepted = await self._business.send(
+                self._user,
+                frame.conversation_id,
+                frame.content,
+                client_message_id=frame.client_message_id,
+                on_busy=frame.on_busy,
+            )
+            await self._send(
+                frames.reply(
+                    "accepted",
+                    conversationId=frame.conversation_id,
+                    turnId=accepted.turn_id,
+                    clientMessageId=accepted.client_message_id,
+                    userMessageId=accepted.user_message_id,
+                    messageId=accepted.message_id,
+                    queued=accepted.queued or None,
+                    requestId=frame.request_id,
+                )
+            )
+            self._follow_sent(frame.conversation_id, accepted)
+        finally:
+            self._announced.set()
+            self._announced = None
+
+    def _follow_sent(self, conversation_id: str, accepted: _Accepted) -> None:
+        current = self._subscriptions.get(conversation_id)
+        if current is None:
+            self._start(Subscription(conversation_id, turn=accepted.turn_id))
+        elif accepted.turn_id in current.ahead:
+            return  # a repeated send of a turn that is still to come
+        elif accepted.duplicate:
+            again = Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead)
+            self._start(again)
+        else:
+            current.ahead.append(accepted.turn_id)
+            if current.waiting is not None:
+                current.waiting.cancel()
+
+    async def _subscribe(self, frame: SubscribeFrame) -> None:
+        self._check_room(frame.conversation_id)
+        record = await self._business.get(self._user, frame.conversation_id)
+        turn_id = frame.turn_id
+        if turn_id is None:
+            turn_id = self._turns.running(record.session_id)
+        elif (await self._business.turn(self._user, turn_id)).conversation_id != frame.conversation_id:
+            raise NotFound("turn", turn_id)
+        after = frame.after or 0
+        self._drop(frame.conversation_id)
+        await self._send(
+            frames.reply(
+                "subscribed",
+                conversationId=frame.conversation_id,
+                turnId=turn_id,
+                seq=after,
+                requestId=frame.request_id,
+            )
+        )
+        self._start(Subscription(frame.conversation_id, record.session_id, turn_id, after))
+
+    def _check_room(self, conversation_id: str) -> None:
+        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS and conversation_id not in self._subscriptions:
+            raise TooManySubscriptions
+
+    def _start(self, subscription: Subscription) -> None:
+        self._drop(subscription.conversation_id)
+        self._subscriptions[subscription.conversation_id] = subscription
+        self._readers.start_soon(self._read, subscription)
+
+    def _drop(self, conversation_id: str) -> None:
+        dropped = self._subscriptions.pop(conversation_id, None)
+        if dropped is not None:
+            dropped.scope.cancel()
+
+    # One subscription's task
+
+    async def _read(self, subscription: Subscription) -> None:
+        with subscription.scope, suppress(*_GONE):  # `serve` is told of the end by the same connection
+            try:
+                await self._relay_turns(subscription)
+            except _GONE:
+                raise
+            except Exception as exc:
+                text = frames.error(_refusal(exc), {"conversationId": subscription.conversation_id})
+                await self._emit(subscription, text)
+            if self._subscriptions.get(subscription.conversation_id) is subscription:
+                del self._subscriptions[subscription.conversation_id]
+
+    async def _relay_turns(self, subscription: Subscription) -> None:
+        turn, after = subscription.turn, subscription.after
+        last: str | None = None
+        while True:
+            if turn is None:
+                turn = await self._next(subscription, last)
+            try:
+                await self._relay(subscription, turn, after)
+            except LogGone as exc:
+                text = frames.reply("resync", conversationId=subscription.conversation_id, turnId=turn, reason=str(exc))
+                await self._emit(subscription, text)
+            turn, after, last = None, 0, turn
+
+    async def _relay(self, subscription: Subscription, turn: str, after: int) -> None:
+        encoder = get_dialect(self._dialect)
+        events = self._turns.follow(turn, after)
+        try:
+            async for event in events:
+                data = encoder.frame(event)
+                if data:
+                    await self._emit(subscription, data.decode())
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()  # now, not when the collector finds it
+
+    async def _next(self, subscription: Subscription, last: str | None) -> str:
+        """Return the turn to read after ``last``: one this socket started, else the next one to start."""
+        found: str | None = None
+        if not subscription.ahead:
+            session_id = await self._session(subscription)
+            with anyio.CancelScope() as subscription.waiting:
+                found = await self._turns.next_turn(session_id, last)
+            subscription.waiting = None
+            if self._announced is not None:
+                await self._announced.wait()
+        if found is None or found in subscription.ahead:
+            return subscription.ahead.pop(0)
+        return found
+
+    async def _session(self, subscription: Subscription) -> str:
+        if subscription.session_id is None:
+            record = await self._business.get(self._user, subscription.conversation_id)
+            subscription.session_id = record.session_id
+        return subscription.session_id
+
+    # Sending
+
+    async def _emit(self, subscription: Subscription, text: str) -> None:
+        """Send for a subscription, unless it was replaced or dropped while this waited for its turn."""
+        async with self._sending:
+            if self._subscriptions.get(subscription.conversation_id) is subscription:
+                await self._ws.send({"type": "websocket.send", "text": text})
+
+    async def _send(self, text: str) -> None:
+        async with self._sending:
+            await self._ws.send({"type": "websocket.send", "text": text})
+
+
+def _refusal(exc: Exception) -> AgenticRagError:
+    """Return what the client is told; an error nobody expected is logged under the reference it is told."""
+    if isinstance(exc, AgenticRagError):
+        return exc
+    reference = new_id("req")
+    log.error("websocket %s failed", reference, exc_info=exc)
+    return InternalError(reference)

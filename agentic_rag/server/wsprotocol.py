@@ -1,0 +1,88 @@
+"""uvicorn's WebSocket protocol, made to cut a peer that stopped reading, and the options to run it with.
+
+Owns the limits of a socket: frame size, pings, how long one send may take. Knows no frame's meaning.
+
+uvicorn waits without end when a peer does not read: ``send`` waits for room, and closing waits until what is
+buffered was taken. Only the transport can end that, and only the protocol holds it; so the limit lives here
+and not in the endpoint. It costs nothing while there is room.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+SEND_SECONDS: Final = 30.0
+"""A connection is cut when one send waits longer than this for room."""
+
+CLOSE_SECONDS: Final = 10.0
+"""What is still buffered when a socket is closed may take this long to be read; then it is cut."""
+
+LINGER_SECONDS: Final = 1.0
+"""After a frame that breaks the protocol (too big, not UTF-8) input is read and thrown away for this long: a
+socket closed with unread input is reset, and the peer would never see why."""
+
+MAX_FRAME_BYTES: Final = 1024 * 1024
+"""A larger frame closes the socket with 1009."""
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket connection whose end never depends on the peer."""
+
+    send_seconds = SEND_SECONDS
+    close_seconds = CLOSE_SECONDS
+    linger_seconds = LINGER_SECONDS
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send one ASGI message.
+
+        Raises:
+            ClientDisconnected: the connection is gone, closing, or was cut because the peer does not read.
+        """
+        if not self.writable.is_set():
+            with anyio.move_on_after(self.send_seconds) as limit:
+                await self.writable.wait()
+            if limit.cancelled_caught:
+                self.transport.abort()
+                raise ClientDisconnected
+        if self.close_sent and message["type"] == "websocket.send":
+            # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
+            raise ClientDisconnected
+        await super().send(message)
+
+    async def run_asgi(self) -> None:
+        """Run the endpoint; afterwards the connection ends within ``close_seconds``."""
+        await super().run_asgi()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self.close_seconds, self.transport.abort)
+
+    def handle_parser_exception(self) -> None:
+        """Say why the connection ends, once, and let the peer read it."""
+        if self.close_sent or self.conn.close_sent is None:
+            return  # the rest of the bad frame
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(self.linger_seconds, self.transport.close)
+
+    def keepalive_timeout(self) -> None:
+        """End a connection whose peer does not answer pings, read or not."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+
+UVICORN_OPTIONS: Final[Mapping[str, Any]] = {
+    "ws": SocketProtocol,
+    "ws_max_size": MAX_FRAME_BYTES,
+    "ws_per_message_deflate": False,  # 122 instead of 25 KiB an idle socket
+    "ws_ping_interval": 30.0,
+    "ws_ping_timeout": 30.0,
+}
+"""Keyword arguments of ``uvicorn.Config`` for whoever serves `/ws`."""

@@ -1,0 +1,124 @@
+"""Running the application under uvicorn: the socket, the signals, the order of stopping.
+
+Owns how a serving process begins and ends. Knows no route.
+"""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import anyio
+import uvicorn
+from anyio.abc import TaskStatus
+
+from agentic_rag.app import Application
+from agentic_rag.errors import BadConfiguration, PortInUse
+from agentic_rag.server.wsprotocol import UVICORN_OPTIONS
+
+BACKLOG = 2048
+HTTP_CLOSE_SECONDS = 5
+"""How long connections may take to close once no turn runs for them."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    The protocol is named: with 0 the event loop would not switch Nagle's algorithm off, which costs 40 ms a delta.
+
+    Raises:
+        PortInUse: somebody listens there.
+        BadConfiguration: the address is not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except PermissionError as exc:
+        listener.close()
+        raise BadConfiguration("port", f"{port} needs rights this user does not have") from exc
+    except (OSError, UnicodeError) as exc:
+        listener.close()
+        if isinstance(exc, OSError) and exc.errno is not None and "in use" in str(exc).lower():
+            raise PortInUse(host, port) from exc
+        raise BadConfiguration("host", f"{host!r} cannot be used: {exc}") from exc
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the URL under which a client on this machine reaches the socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: that one ends the process before our parts are closed."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_listening()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(application: Application, listener: socket.socket, on_listening: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM; then drain and stop. A second signal stops at once.
+
+    New connections are refused from the first signal on. What still runs after the drain resumes at the next start.
+    """
+    seconds = application.settings.drain_seconds
+
+    def listening() -> None:
+        application.folder.announce(address_of(listener))
+        application.begin()
+        on_listening()
+
+    config = uvicorn.Config(
+        application.app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=HTTP_CLOSE_SECONDS,
+        **UVICORN_OPTIONS,
+    )
+    server = _Server(config, listening)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(_obey_signals, server, application, seconds))
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
+
+
+async def _obey_signals(
+    server: uvicorn.Server,
+    application: Application,
+    seconds: float,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            break
+        for listening in server.servers:
+            listening.close()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_drain, server, application, seconds)
+            async for _ in signals:
+                server.should_exit = server.force_exit = True
+                tasks.cancel_scope.cancel()
+
+
+async def _drain(server: uvicorn.Server, application: Application, seconds: float) -> None:
+    await application.drain(seconds)
+    server.should_exit = True

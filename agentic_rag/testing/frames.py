@@ -1,0 +1,128 @@
+"""A step's model events as the Messages API writes them: frames of an SSE stream, or one message.
+
+Owns the exact JSON of every event, field by field as the SDK's types have them. Pure; knows no HTTP.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.testing.steps import input_json
+
+JSON_PIECE = 7
+"""Characters of one ``input_json_delta``: small, so that pieces end inside strings and escapes."""
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def frames(events: Sequence[ModelEvent], message_id: str) -> list[bytes]:
+    """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
+    usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
+    result: list[bytes] = []
+    for event in events:
+        result += [frame(value) for value in _json_events(event, message_id, usage)]
+        if isinstance(event, BlockStarted) and event.index == 0:
+            result.append(PING)
+    return result
+
+
+def frame(value: dict[str, Any]) -> bytes:
+    """Return one SSE frame; its event name is the value's ``type``."""
+    return b"event: %s\ndata: %s\n\n" % (value["type"].encode(), orjson.dumps(value))
+
+
+def error_json(kind: str, message: str, request_id: str) -> dict[str, Any]:
+    """Return the API's error object, the same in a refusal's body and in an ``error`` event."""
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def message_json(events: Sequence[ModelEvent], message_id: str) -> dict[str, Any]:
+    """Return the answer to a request without ``stream``."""
+    started = next(event for event in events if isinstance(event, MessageStarted))
+    completed = next(event for event in events if isinstance(event, MessageCompleted))
+    message = _message(message_id, started.model, _usage(completed.usage, completed.usage.output))
+    content = [_public(event.block) for event in events if isinstance(event, BlockStopped)]
+    return {**message, "content": content, "stop_reason": completed.stop_reason}
+
+
+def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[dict[str, Any]]:
+    if isinstance(event, TextDelta):
+        return [_delta(event.index, {"type": "text_delta", "text": event.text})]
+    if isinstance(event, ThinkingDelta):
+        return [_delta(event.index, {"type": "thinking_delta", "thinking": event.text})]
+    if isinstance(event, CitationDelta):
+        return [_delta(event.index, {"type": "citations_delta", "citation": event.citation.raw})]
+    if isinstance(event, BlockStarted):
+        return [{"type": "content_block_start", "index": event.index, "content_block": event.block}]
+    if isinstance(event, BlockStopped):
+        return [*_last_deltas(event), {"type": "content_block_stop", "index": event.index}]
+    if isinstance(event, MessageStarted):
+        return [{"type": "message_start", "message": _message(message_id, event.model, _usage(usage, 1))}]
+    return [
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": event.stop_reason, "stop_sequence": None},
+            "usage": {
+                "input_tokens": usage.input,
+                "cache_creation_input_tokens": usage.cache_write,
+                "cache_read_input_tokens": usage.cache_read,
+                "output_tokens": usage.output,
+            },
+        },
+        {"type": "message_stop"},
+    ]
+
+
+def _last_deltas(event: BlockStopped) -> list[dict[str, Any]]:
+    if event.block["type"] == "thinking":
+        return [_delta(event.index, {"type": "signature_delta", "signature": event.block["signature"]})]
+    if event.block["type"] == "tool_use":
+        text = input_json(event.block)
+        pieces = ["", *(text[at : at + JSON_PIECE] for at in range(0, len(text), JSON_PIECE))]
+        return [_delta(event.index, {"type": "input_json_delta", "partial_json": piece}) for piece in pieces]
+    return []
+
+
+def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _message(message_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _usage(usage: Usage, output: int) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input,
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation": {"ephemeral_5m_input_tokens": usage.cache_write, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": output,
+        "service_tier": "standard",
+    }
+
+
+def _public(block: Block) -> Block:
+    return {key: value for key, value in block.items() if not key.startswith("_")}

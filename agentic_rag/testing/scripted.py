@@ -1,0 +1,157 @@
+"""`ScriptedModel`: a `Model` that says what the test wrote down.
+
+Owns the order of scripted steps, the requests it was asked and the faults of a model call. Knows no HTTP:
+faults on the wire are `FakeMessagesAPI`'s.
+
+    async with ScriptedModel(use("search_documents", query="…"), say("Found.", Cite(0))) as model:
+        ...  # leaving fails if a step was not asked for, or a request was one the API refuses
+
+A step may be a callable that gets the `ModelRequest` and returns the step.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from agentic_rag.errors import ModelError
+from agentic_rag.models.anthropic_request import request_body, search_results
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.steps import Step, step_events
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The step breaks off after ``after`` events (0: before the first, yet after the answer began)."""
+
+    step: Step
+    after: int
+    error: ModelError | None = None
+    """Default: a dropped stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The step goes silent after ``after`` events until ``until`` is set; ``reached`` is set when it does."""
+
+    step: Step
+    after: int
+    until: anyio.Event = field(default_factory=anyio.Event)
+    reached: anyio.Event = field(default_factory=anyio.Event)
+
+
+Plain = Step | Broken | Stalled | ModelError
+"""`ModelError`: the call fails before the stream begins."""
+
+Scripted = Plain | Callable[[ModelRequest], Plain]
+
+Pause = Callable[[int, int, ModelEvent], Awaitable[None]]
+"""Awaited before each event is handed out, with the call's number and the event's (both from 0): a test can
+block there, or interrupt the turn, at every event."""
+
+
+class ScriptedModel(Model):
+    """A model from a list of steps, one for each call.
+
+    ``requests`` are the calls so far. ``open_streams`` counts contexts entered and not left. A request the API
+    would refuse fails as it does there (`ModelError` 400), and again at the end by `assert_consumed`; pass
+    ``strict=False`` where a test means to send one. When the steps run out, ``then`` answers; without it a
+    further call is a failed assertion.
+    """
+
+    def __init__(
+        self, *steps: Scripted, then: Scripted | None = None, pause: Pause | None = None, strict: bool = True
+    ) -> None:
+        self._steps = list(steps)
+        self._then = then
+        self._pause = pause
+        self._strict = strict
+        self.requests: list[ModelRequest] = []
+        self.refused: list[str] = []
+        self.surplus = 0
+        self.open_streams = 0
+        self.closed = False
+
+    @property
+    def name(self) -> str:
+        return "scripted"
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        return self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        call = len(self.requests)
+        self.requests.append(request)
+        scripted = self._next(call)
+        if self._strict:
+            self._check(request)
+        plain = scripted(request) if callable(scripted) else scripted
+        if isinstance(plain, ModelError):
+            raise plain
+        self.open_streams += 1
+        try:
+            async with aclosing(self._events(call, request, plain)) as events:
+                yield events
+        finally:
+            self.open_streams -= 1
+
+    async def _events(
+        self, call: int, request: ModelRequest, plain: Step | Broken | Stalled
+    ) -> AsyncGenerator[ModelEvent, None]:
+        step = plain if isinstance(plain, Step) else plain.step
+        events = step_events(step, model=request.model, results=search_results(request.messages))
+        fault_at = -1 if isinstance(plain, Step) else plain.after
+        for number, event in enumerate(events):
+            if number == fault_at:
+                await self._fault(plain)
+            if self._pause is not None:
+                await self._pause(call, number, event)
+            yield event
+        if fault_at >= len(events):
+            raise AssertionError(f"the step has {len(events)} events; its fault at {fault_at} never came")
+
+    async def _fault(self, plain: Plain) -> None:
+        if isinstance(plain, Stalled):
+            plain.reached.set()
+            await plain.until.wait()
+        elif isinstance(plain, Broken):
+            raise plain.error or ModelError("The model's answer broke off.", retryable=True, started=True)
+
+    def _next(self, call: int) -> Scripted:
+        if call < len(self._steps):
+            return self._steps[call]
+        if self._then is None:
+            self.surplus += 1
+            raise AssertionError(f"call {call + 1} of a model with {len(self._steps)} scripted steps")
+        return self._then
+
+    def _check(self, request: ModelRequest) -> None:
+        found = problems(request_body(request), also_allowed={"temperature"})
+        if found:
+            self.refused += found
+            raise ModelError(found[0], http_status=400, kind="invalid_request_error")
+
+    def assert_consumed(self) -> None:
+        """Fail unless every step was asked for, none beyond them, and no request was refused."""
+        assert not self.refused, f"the API would have refused: {self.refused}"
+        assert not self.surplus, f"{self.surplus} calls more than the {len(self._steps)} scripted steps"
+        left = len(self._steps) - len(self.requests)
+        assert left <= 0, f"{left} of {len(self._steps)} scripted steps were not asked for"
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        if error is None:  # a test that failed already has its reason
+            self.assert_consumed()

@@ -1,0 +1,221 @@
+"""What a scripted model says: one `Step` per model call, and the model events it becomes.
+
+Owns the vocabulary shared by `ScriptedModel` (events in process) and `FakeMessagesAPI` (the same events over
+HTTP), and its JSON form. Knows no transport; faults on the wire are `FakeMessagesAPI`'s.
+
+The JSON form of a step (``blocks`` may be a bare string: one text block)::
+
+    {"blocks": [{"type": "thinking", "thinking": "…"},
+                {"type": "text", "text": "…", "pieces": ["…"]?,
+                 "citations": [{"result": 0, "start": 0, "end": 1, "cited_text": "…"?}]?},
+                {"type": "tool_use", "name": "…", "input": {…}, "id": "…"?, "raw": "…"?},
+                {"type": "redacted_thinking", "data": "…"}],
+     "stop_reason": "…"?, "usage": {"input": 1, "cache_read": 0, "cache_write": 0, "output": 1}?}
+"""
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Citation,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.testing.block_problems import sign
+
+_PIECE = re.compile(r"\s*\S{1,12}\s?", re.UNICODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cite:
+    """A citation of blocks ``start`` to ``end`` (exclusive, default one block) of the request's search result
+    number ``result`` (from 0, counted over the whole request).
+
+    ``cited_text`` forges the quote; without it the result must exist in the request.
+    """
+
+    result: int
+    start: int = 0
+    end: int | None = None
+    cited_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A text block. ``pieces`` are its deltas; by default about a word each."""
+
+    text: str
+    cites: tuple[Cite, ...] = ()
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Think:
+    """A thinking block, signed so that the stand-ins take it back."""
+
+    text: str
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """A redacted thinking block."""
+
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A tool call. An empty ``id`` is replaced by a fresh one. ``raw`` replaces the input's JSON, to break it."""
+
+    name: str
+    input: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    raw: str | None = None
+
+
+StepBlock = Say | Think | Redacted | Use
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call's answer. ``stop_reason`` defaults to ``tool_use`` if a tool is called, else ``end_turn``.
+
+    ``usage`` None: each stand-in reports figures of its own making.
+    """
+
+    blocks: tuple[StepBlock, ...] = ()
+    stop_reason: str | None = None
+    usage: Usage | None = None
+
+
+def say(text: str, *cites: Cite) -> Step:
+    """Return the step that answers with one text block."""
+    return Step((Say(text, cites),))
+
+
+def use(name: str, /, **arguments: Any) -> Step:
+    """Return the step that calls one tool."""
+    return Step((Use(name, arguments),))
+
+
+def step_events(step: Step, *, model: str, results: Sequence[Block] = ()) -> list[ModelEvent]:
+    """Return the events of a step in order. ``results``: the request's search results, which citations index.
+
+    Raises:
+        AssertionError: the step cites a search result or block that is not in the request.
+    """
+    events: list[ModelEvent] = [MessageStarted(model)]
+    for index, block in enumerate(step.blocks):
+        events += _block_events(index, block, results)
+    calls = any(isinstance(block, Use) for block in step.blocks)
+    deltas = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
+    events.append(
+        MessageCompleted(
+            step.stop_reason or ("tool_use" if calls else "end_turn"),
+            step.usage or Usage(input=10, output=max(1, deltas)),
+        )
+    )
+    return events
+
+
+def _block_events(index: int, block: StepBlock, results: Sequence[Block]) -> list[ModelEvent]:
+    if isinstance(block, Say):
+        citations = [_citation(cite, results) for cite in block.cites]
+        whole: Block = {"type": "text", "text": block.text}
+        if citations:
+            whole["citations"] = [citation.raw for citation in citations]
+        return [
+            BlockStarted(index, {"type": "text", "text": ""}),
+            *(TextDelta(index, piece) for piece in block.pieces or pieces_of(block.text)),
+            *(CitationDelta(index, citation) for citation in citations),
+            BlockStopped(index, whole),
+        ]
+    if isinstance(block, Think):
+        signature = sign(block.text)
+        return [
+            BlockStarted(index, {"type": "thinking", "thinking": "", "signature": ""}),
+            *(ThinkingDelta(index, piece) for piece in block.pieces or pieces_of(block.text)),
+            BlockStopped(index, {"type": "thinking", "thinking": block.text, "signature": signature}),
+        ]
+    if isinstance(block, Redacted):
+        redacted: Block = {"type": "redacted_thinking", "data": block.data}
+        return [BlockStarted(index, redacted), BlockStopped(index, redacted)]
+    opened: Block = {"type": "tool_use", "id": block.id or f"toolu_{uuid.uuid4().hex[:20]}", "name": block.name}
+    closed: Block = {**opened, "input": dict(block.input)}
+    if block.raw is not None:
+        closed = {**opened, "input": {}, "_broken_input": block.raw}
+    return [BlockStarted(index, {**opened, "input": {}}), BlockStopped(index, closed)]
+
+
+def pieces_of(text: str) -> list[str]:
+    """Cut text into deltas of about a word; joined they are the text."""
+    pieces = _PIECE.findall(text)
+    rest = text[sum(map(len, pieces)) :]
+    return [*pieces, rest] if rest else pieces
+
+
+def _citation(cite: Cite, results: Sequence[Block]) -> Citation:
+    end = cite.start + 1 if cite.end is None else cite.end
+    source: Block = {"source": "forged", "title": "forged"}
+    text = cite.cited_text
+    if text is None:
+        assert cite.result < len(results), f"the step cites result {cite.result}; the request has {len(results)}"
+        source = results[cite.result]
+        cited = source["content"][cite.start : end]
+        assert cited, f"the step cites blocks {cite.start} to {end} of a result with {len(source['content'])}"
+        text = "".join(block["text"] for block in cited)
+    raw = {
+        "type": "search_result_location",
+        "cited_text": text,
+        "search_result_index": cite.result,
+        "source": source["source"],
+        "title": source["title"],
+        "start_block_index": cite.start,
+        "end_block_index": end,
+    }
+    return Citation(cite.result, cite.start, end, text, raw)
+
+
+def step_from_json(value: Mapping[str, Any]) -> Step:
+    """Return the step of its JSON form (see the module).
+
+    Raises:
+        KeyError, TypeError, ValueError: the value does not have that form.
+    """
+    blocks = value.get("blocks", [])
+    parsed = (Say(blocks),) if isinstance(blocks, str) else tuple(_block_from_json(block) for block in blocks)
+    usage = value.get("usage")
+    return Step(parsed, value.get("stop_reason"), Usage(**usage) if usage is not None else None)
+
+
+def _block_from_json(value: Mapping[str, Any]) -> StepBlock:
+    kind, pieces = value["type"], tuple(value.get("pieces", ()))
+    if kind == "text":
+        return Say(value["text"], tuple(Cite(**cite) for cite in value.get("citations", ())), pieces)
+    if kind == "thinking":
+        return Think(value["thinking"], pieces)
+    if kind == "redacted_thinking":
+        return Redacted(value["data"])
+    if kind == "tool_use":
+        return Use(value["name"], value.get("input", {}), value.get("id", ""), value.get("raw"))
+    raise ValueError(f"blocks.type: {kind!r} is not one of text, thinking, redacted_thinking, tool_use")
+
+
+def input_json(block: Block) -> str:
+    """Return the JSON text a ``tool_use`` block is streamed as."""
+    raw = block.get("_broken_input")
+    return raw if isinstance(raw, str) else orjson.dumps(block["input"]).decode()

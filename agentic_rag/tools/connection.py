@@ -1,0 +1,387 @@
+"""One MCP server's life: start, serve, lose, start again, stop.
+
+Owns the single task that enters, serves and leaves a `mcp.Client`, and the bounds on everything a server can do
+to a caller: initialize, calls, progress, results, restarts. Callers in any task send their requests through it.
+Knows nothing of domains, names the model sees or what may be spawned: `dial` is given.
+
+::
+
+    stopped ──start──► starting ──► ready ──lost──► degraded ──backoff──► starting
+       ▲                  │  │        │                │
+       └──── stop, idle ──┘  └────────┴─ 3 in a minute ┴──► failed ──next use after a minute──► starting
+"""
+
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+import mcp_types as types
+from mcp import Client, MCPError
+from mcp.client import ClientSession, Transport
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.server import MCPServer
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.tools.attempt import Attempt, Dial
+from agentic_rag.tools.base import ProgressSink
+from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
+
+State = Literal["starting", "ready", "degraded", "failed", "stopped"]
+
+HARD_CAP = 10
+"""A call that keeps reporting progress is given up after this many times its timeout."""
+
+TAIL_LINES = 50
+"""How many of the last stderr lines are kept."""
+
+LISTEN_AGAIN = 30.0
+"""Seconds before a lost subscription to tool list changes is opened again."""
+
+_CLIENT_INFO = types.Implementation(name="agentic-rag", version="0.1.0")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls."""
+
+    initialize: float = 10.0
+    close: float = 6.0
+    idle: float | None = 600.0
+    backoff: float = 0.25
+    failures: int = 3
+    window: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What an admin is shown of one connection. ``stderr``: the last lines the server wrote there."""
+
+    name: str
+    domain: str
+    user: str
+    state: State
+    reason: str
+    tools: int
+    protocol: str
+    stderr: tuple[str, ...]
+
+
+class Connection:
+    """The one client of one server, shared by all who may use it. Made by the hub; `call` from any task."""
+
+    def __init__(
+        self,
+        name: str,
+        dial: Dial,
+        spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        *,
+        domain: str = "",
+        user: str = "",
+        in_process: bool = False,
+        patience: Patience | None = None,
+        on_state: Callable[["Connection"], None] = lambda connection: None,
+    ) -> None:
+        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change.
+
+        ``domain`` and ``user`` are labels; an empty one: shared.
+        """
+        self.name = name
+        self.domain = domain
+        self.user = user
+        self.in_process = in_process
+        self.state: State = "stopped"
+        self.reason = ""
+        self.known_tools: tuple[types.Tool, ...] = ()
+        """The last tool list the server gave; kept while it is down."""
+        self._dial = dial
+        self._spawn = spawn
+        self._on_state = on_state
+        self._patience = patience or Patience()
+        self._mode = "auto"
+        self._protocol = ""
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
+        self._changed = anyio.Event()
+        self._listing = anyio.Lock()
+        self._attempt: Attempt | None = None
+        self._poke = anyio.Event()
+        self._owned = False
+        self._wanted = False
+        self._closed = False
+        self._used = 0.0
+
+    # -- for callers ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """See to it that the server is coming up; returns at once. An open circuit stays open."""
+        self._used = anyio.current_time()
+        self._wanted = True
+        if self._owned or self._closed or (self.state == "failed" and self._circuit_open()):
+            return
+        self._spawn(self._own)
+        self._owned = True
+        self._set("starting")
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Wait until calls can be made.
+
+        Raises:
+            ServerUnavailable: it failed, or is not up after ``timeout`` seconds.
+        """
+        await self._ready(timeout)
+
+    async def settled(self) -> None:
+        """Wait until the server is ready or has failed; the caller bounds it."""
+        while self._owned and not (self._attempt and self._attempt.ready):
+            await self._changed.wait()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is ready and `known_tools` is what the server lists."""
+        return self._attempt is not None and self._attempt.ready and not self._attempt.stale
+
+    async def tools(self, timeout: float) -> tuple[types.Tool, ...]:
+        """Return the server's tools, listed anew if it said that they changed.
+
+        Raises:
+            ServerUnavailable: it is down, or did not answer within ``timeout`` seconds.
+        """
+        deadline = anyio.current_time() + timeout
+        attempt, session = await self._ready(timeout)
+        with anyio.move_on_after(deadline - anyio.current_time()):
+            async with self._listing:
+                if attempt.stale:
+                    await self._list_again(attempt, session)
+                return self.known_tools
+        raise ServerUnavailable(self.name, f"its tools were not listed within {timeout:g} s")
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        meta: Mapping[str, Any] | None = None,
+        progress: ProgressSink | None = None,
+    ) -> types.CallToolResult:
+        """Call a tool by the name its server knows; a failure of the tool is a result with ``is_error``.
+
+        ``timeout``: seconds without progress, at most `HARD_CAP` times that in all. On timeout and when the
+        caller is cancelled the server is told (``notifications/cancelled``).
+
+        Raises:
+            ServerUnavailable: the server is down, died, was silent, or answered against the protocol. The call
+                may have had its effect.
+        """
+        attempt, session = await self._ready(timeout)
+        now = anyio.current_time()
+        scope = anyio.CancelScope(deadline=now + timeout)
+        relay = Relay(scope, timeout, now + HARD_CAP * timeout, progress)
+        attempt.calls.add(scope)
+        try:
+            with scope:
+                return await call_tool(session, tool, arguments, meta, relay, HARD_CAP * timeout + 1)
+        except MCPError as exc:
+            if attempt.end.is_set():
+                raise ServerUnavailable(self.name, attempt.why()) from exc
+            return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
+        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+            raise ServerUnavailable(self.name, explain(exc)) from exc
+        finally:
+            attempt.calls.discard(scope)
+            self._used = anyio.current_time()
+            await relay.finish()
+        if attempt.end.is_set():
+            raise ServerUnavailable(self.name, attempt.why())
+        raise ServerUnavailable(self.name, f"no answer to {tool!r} within {timeout:g} s")
+
+    def restart(self) -> None:
+        """Close what is open and start anew at once, also out of an open circuit."""
+        self._failed_at.clear()
+        self.start()
+        self._interrupt()
+
+    def stop(self) -> None:
+        """Close for good; calls in flight end with `ServerUnavailable`."""
+        self._closed = True
+        self._wanted = False
+        self._interrupt()
+
+    def status(self) -> ServerStatus:
+        """Return the present state; cheap."""
+        return ServerStatus(
+            self.name,
+            self.domain,
+            self.user,
+            self.state,
+            self.reason,
+            len(self.known_tools),
+            self._protocol,
+            tuple(self._tail),
+        )
+
+    async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
+        self.start()
+        if not (self._attempt and self._attempt.ready):
+            with anyio.move_on_after(timeout):
+                await self.settled()
+        attempt = self._attempt
+        if attempt is None or attempt.session is None or attempt.end.is_set():
+            reason = "it was stopped" if self._closed else self.reason
+            raise ServerUnavailable(self.name, reason or f"it was not ready after {timeout:g} s")
+        return attempt, attempt.session
+
+    async def _list_again(self, attempt: Attempt, session: ClientSession) -> None:
+        attempt.stale = False  # first: a change during the listing counts
+        listed = False
+        try:
+            self.known_tools = await list_tools(session)
+            listed = True
+        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+            raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
+        finally:
+            attempt.stale = attempt.stale or not listed
+
+    # -- the owner task ---------------------------------------------------------------------------------------
+
+    async def _own(self) -> None:
+        try:
+            while True:
+                self._wanted = False
+                lost, hopeless = await self._serve()
+                if lost:
+                    self._failed_at.append(anyio.current_time())
+                    if hopeless or self._circuit_open():
+                        self._set("failed", lost)
+                        return
+                    self._set("degraded", lost)
+                    await self._back_off()
+                    self._wanted = not self._closed
+                if not self._wanted:
+                    self._set("stopped")
+                    return
+                self._set("starting", lost)
+        except anyio.get_cancelled_exc_class():
+            self._set("stopped", "the process is stopping")
+            raise
+        finally:
+            self._owned = False
+            self._wake()
+
+    async def _serve(self) -> tuple[str, bool]:
+        """Open, serve and close one session.
+
+        Returns why it was lost, empty when it ended on our word, and whether trying again is of no use.
+        """
+        attempt = self._attempt = Attempt()
+        hopeless = False
+        try:
+            target = self._dial(attempt.lose, self._tail)
+            await self._run(target, attempt)
+        except AgenticRagError as exc:
+            attempt.lose(exc.reason if isinstance(exc, ServerUnavailable) else str(exc))
+            hopeless = not exc.retryable
+        except Exception as exc:  # the boundary: whatever a server and its transport can provoke
+            logger.info("MCP server %s failed: %r", self.name, root_cause(exc))
+            attempt.lose(explain(exc))
+        finally:
+            self._attempt = None
+            attempt.release()
+        return "" if attempt.ours else attempt.why(), hopeless
+
+    async def _run(self, target: Transport | MCPServer, attempt: Attempt) -> None:
+        async def on_message(message: IncomingMessage) -> None:
+            if isinstance(message, types.ToolListChangedNotification):
+                attempt.stale = True
+
+        patience = self._patience
+        client = Client(
+            target,
+            mode=self._mode,
+            read_timeout_seconds=patience.initialize,
+            message_handler=on_message,
+            client_info=_CLIENT_INFO,
+            cache=None,
+        )
+        attempt.scope.deadline = anyio.current_time() + patience.initialize
+        with attempt.scope:
+            async with client:
+                self.known_tools = await list_tools(client.session)
+                attempt.scope.deadline = math.inf
+                attempt.session = client.session
+                self._protocol = client.protocol_version
+                async with anyio.create_task_group() as listening:
+                    if not self.in_process:
+                        listening.start_soon(self._listen, client, attempt)
+                    await self._until_end(attempt)
+                    listening.cancel_scope.cancel()
+                attempt.scope.deadline = anyio.current_time() + patience.close
+        if attempt.session is None and not attempt.ours:
+            # A server of the older era may stay silent on the newer era's first question: ask in the other way.
+            self._mode = "legacy" if self._mode == "auto" else "auto"
+            raise ServerUnavailable(self.name, f"it was not ready after {patience.initialize:g} s")
+
+    async def _until_end(self, attempt: Attempt) -> None:
+        """Be ready for calls until the session is lost, ended, or idle for too long."""
+        idle = self._patience.idle
+        self._used = anyio.current_time()  # whoever waited for it has had no chance yet
+        self._set("ready")
+        try:
+            while not attempt.end.is_set():
+                left = math.inf if idle is None else self._used + idle - anyio.current_time()
+                if left <= 0 and not attempt.calls:
+                    self._wanted = False
+                    attempt.finish()
+                else:
+                    with anyio.move_on_after(left if left > 0 else idle):
+                        await attempt.end.wait()
+        finally:  # also when a failing transport cancels this: no new call may enter
+            attempt.release()
+
+    async def _listen(self, client: Client, attempt: Attempt) -> None:
+        """Mark the tool list stale when the server says so; a lost subscription may have missed it."""
+        offered = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
+            return
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    attempt.stale = True  # it may have changed since it was listed and before we listened
+                    async for _ in changes:
+                        attempt.stale = True
+            except (MCPError, SubscriptionLost, TimeoutError) as exc:
+                logger.debug("MCP server %s: subscription lost: %r", self.name, exc)
+            await anyio.sleep(LISTEN_AGAIN)
+
+    async def _back_off(self) -> None:
+        delay = self._patience.backoff * 2 ** (len(self._failed_at) - 1) * random.uniform(0.5, 1.5)
+        with anyio.move_on_after(delay):
+            await self._poke.wait()
+
+    def _circuit_open(self) -> bool:
+        full = len(self._failed_at) == self._patience.failures
+        return full and anyio.current_time() - self._failed_at[0] < self._patience.window
+
+    def _interrupt(self) -> None:
+        if self._attempt is not None:
+            self._attempt.finish()
+        self._poke.set()
+        self._poke = anyio.Event()
+
+    def _set(self, state: State, reason: str = "") -> None:
+        self.state, self.reason = state, reason
+        self._wake()
+        self._on_state(self)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -1,0 +1,77 @@
+"""What a tool returned, as blocks of the Messages API.
+
+Owns the conversion of MCP content. Pure: knows no connection, and does not truncate (the runtime does).
+"""
+
+import base64
+import binascii
+import json
+from typing import Any
+
+import mcp_types as types
+
+from agentic_rag.messages import Block, clean_text, text_block
+
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What the Messages API takes as an image."""
+
+IMAGE_CHARS = 5 * 1024 * 1024
+"""Longer base64 data is described instead of sent."""
+
+
+def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tuple[Block, ...]:
+    """Return text and image blocks, never none and never a blank one.
+
+    Without any visible content the structured content stands in as JSON.
+    """
+    blocks = [block for block in map(_block, content) if block["type"] != "text" or block["text"].strip()]
+    if not blocks and structured is not None:
+        blocks = [text_block(clean_text(json.dumps(structured, ensure_ascii=False)))]
+    return tuple(blocks) or (text_block("(no output)"),)
+
+
+def clean_json(value: Any) -> Any:
+    """Return a JSON value whose strings hold no lone surrogates and no NUL."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(str(key)): clean_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean_json(item) for item in value]
+    return value
+
+
+def _block(block: types.ContentBlock) -> Block:
+    if isinstance(block, types.TextContent):
+        return text_block(clean_text(block.text))
+    if isinstance(block, types.ImageContent):
+        return _image(block.mime_type, block.data, "image")
+    if isinstance(block, types.AudioContent):
+        return text_block(f"[audio, {clean_text(block.mime_type)}, {_size(block.data)}: not shown]")
+    if isinstance(block, types.ResourceLink):
+        about = "".join(f" — {clean_text(each)}" for each in (block.title or block.name, block.description) if each)
+        return text_block(f"[resource {clean_text(str(block.uri))}{about}]")
+    resource = block.resource
+    uri = clean_text(str(resource.uri))
+    if isinstance(resource, types.TextResourceContents):
+        return text_block(f"[resource {uri}]\n{clean_text(resource.text)}")
+    return _image(resource.mime_type or "", resource.blob, f"resource {uri}")
+
+
+def _image(media_type: str, data: str, label: str) -> Block:
+    media_type = media_type.lower().strip()
+    if media_type in IMAGE_TYPES and 0 < len(data) <= IMAGE_CHARS and _is_base64(data):
+        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    return text_block(f"[{label}, {clean_text(media_type) or 'unknown type'}, {_size(data)}: not shown]")
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _size(data: str) -> str:
+    return f"{len(data) * 3 // 4} bytes"

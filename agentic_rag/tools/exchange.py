@@ -1,0 +1,134 @@
+"""One request to an MCP server, and what is accepted as its answer.
+
+Owns the listing of tools, the progress of a call, the size of a result, and the words for what went wrong. Knows
+neither connections nor their states.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp import MCPError
+from mcp.client import ClientSession
+from pydantic import TypeAdapter
+
+from agentic_rag.tools.base import ProgressSink
+
+RESULT_BYTES = 8 * 1024 * 1024
+"""A result whose texts and data are longer is refused."""
+
+TOOL_PAGES = 20
+"""A server that has more pages of tools than this is not asked for the rest."""
+
+PROGRESS_BURST, PROGRESS_INTERVAL = 20, 0.25
+"""After this many progress reports of a call, at most one per interval (seconds) is passed on."""
+
+PROGRESS_FINISH = 1.0
+"""Seconds that the end of a call waits for a report that is just being passed on."""
+
+REASON_CHARS = 500
+"""Longer progress messages and reasons are cut."""
+
+_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+
+
+class Relay:
+    """Takes the progress of one call: renews its deadline, passes reports on, none after the call's end.
+
+    Reports arrive in tasks of the protocol library, so one may still be on its way when the answer is there.
+    """
+
+    def __init__(self, scope: anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None) -> None:
+        self._scope, self._timeout, self._cap, self._sink = scope, timeout, cap, sink
+        self._busy = anyio.Lock(fast_acquire=True)
+        self._count = 0
+        self._passed = 0.0
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        now = anyio.current_time()
+        self._scope.deadline = min(now + self._timeout, self._cap)
+        self._count += 1
+        if self._count > PROGRESS_BURST and now - self._passed < PROGRESS_INTERVAL:
+            return
+        self._passed = now
+        async with self._busy:
+            if self._sink is not None:
+                await self._sink(progress, total, None if message is None else message[:REASON_CHARS])
+
+    async def finish(self) -> None:
+        if self._sink is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PROGRESS_FINISH):
+                async with self._busy:
+                    self._sink = None
+        self._sink = None
+
+
+async def list_tools(session: ClientSession) -> tuple[types.Tool, ...]:
+    tools: list[types.Tool] = []
+    cursor: str | None = None
+    for _ in range(TOOL_PAGES):
+        try:
+            page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        except MCPError as exc:
+            if exc.code == types.METHOD_NOT_FOUND:  # a server without tools
+                break
+            raise
+        tools.extend(page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tuple(tools)
+
+
+async def call_tool(
+    session: ClientSession,
+    tool: str,
+    arguments: Mapping[str, Any],
+    meta: Mapping[str, Any] | None,
+    relay: Relay,
+    timeout: float,
+) -> types.CallToolResult:
+    """Call a tool and check its answer. ``timeout`` (seconds) is a second line; ``relay`` holds the first.
+
+    Not `ClientSession.call_tool`: that runs the server's own output schema over the result, and a hostile schema
+    (a regular expression that backtracks) would stop the event loop.
+    """
+    params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+    if meta:
+        params.meta = types.RequestParamsMeta(**meta)  # type: ignore[typeddict-item]
+    request = types.CallToolRequest(params=params)
+    answer = await session.send_request(request, _ANSWER, timeout, progress_callback=relay)
+    if isinstance(answer, types.InputRequiredResult):
+        return error_result("The tool asks the user for input, which this server does not pass on.")
+    size = 0
+    for block in answer.content:
+        inner = block.resource if isinstance(block, types.EmbeddedResource) else block
+        size += sum(len(getattr(inner, name, None) or "") for name in ("text", "data", "blob"))
+    if size > RESULT_BYTES:
+        return error_result(f"The result of {size} characters was refused: at most {RESULT_BYTES} are taken.")
+    return answer
+
+
+def error_result(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
+def root_cause(exc: BaseException) -> BaseException:
+    """Return the first plain exception inside nested exception groups."""
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc
+
+
+def explain(exc: BaseException) -> str:
+    """Return one short line that says what went wrong with a server."""
+    cause = root_cause(exc)
+    if isinstance(cause, MCPError):
+        return str(cause.error.message)[:REASON_CHARS]
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    text = str(cause).splitlines()[0] if str(cause) else ""
+    return f"{type(cause).__name__}: {text}"[:REASON_CHARS]

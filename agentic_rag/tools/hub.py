@@ -1,0 +1,148 @@
+"""The pool of MCP connections of the process.
+
+Owns the task group in which every connection lives, which requests share one, and their parallel, lazy start.
+Knows no tool names and no domains beyond the label in a spec.
+"""
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp.client import Transport
+from mcp.server import MCPServer
+
+from agentic_rag.errors import InvalidInput, ServerUnavailable
+from agentic_rag.tools.attempt import Dial
+from agentic_rag.tools.connection import Connection, Patience, ServerStatus
+from agentic_rag.tools.http import HttpWire
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.stdio import StdioWire
+
+CLOSE_SECONDS = 10.0
+"""How long all connections together may take to close before they are cancelled (children are killed anyway)."""
+
+
+class Hub:
+    """All MCP connections; an async context manager, entered once for the life of the process.
+
+    ``builtin``: the project's own servers by name, each built once; every domain shares the one in-memory
+    connection to it. ``policy`` None: nothing may be spawned or connected to.
+    """
+
+    def __init__(
+        self,
+        builtin: Mapping[str, MCPServer] | None = None,
+        policy: LaunchPolicy | None = None,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
+        self._builtin = dict(builtin or {})
+        self._policy = policy
+        self._patience = patience or Patience()
+        self._pool: WeakValueDictionary[str, Connection] = WeakValueDictionary()
+        self._live: set[Connection] = set()
+        """Keeps all but stopped connections; a stopped one lasts as long as a toolset still holds it."""
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every connection, also when the body was cancelled: in parallel, bounded by `CLOSE_SECONDS`."""
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return
+        for connection in list(self._live):
+            connection.stop()
+        tasks.cancel_scope.shield = True
+        tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_SECONDS
+        await tasks.__aexit__(None, None, None)
+
+    async def acquire(self, specs: Iterable[ServerSpec], wait: float = 5.0) -> dict[str, Connection]:
+        """Return a connection for each spec, by name, started in parallel.
+
+        Waits until each is ready or has failed, ``wait`` seconds at most for all together; whoever calls a
+        connection that is not ready waits for it. Entries that may not be started come back as ``failed``.
+        """
+        connections = {spec.name: self._connection(spec) for spec in specs}
+        for connection in connections.values():
+            connection.start()
+        with anyio.move_on_after(wait):
+            for connection in connections.values():
+                await connection.settled()
+        return connections
+
+    def status(self, domain: str | None = None) -> tuple[ServerStatus, ...]:
+        """Return the state of every connection that is not stopped, of one domain if given."""
+        wanted = [each for each in self._live if domain is None or each.domain == domain]
+        return tuple(
+            sorted((each.status() for each in wanted), key=lambda status: (status.domain, status.name, status.user))
+        )
+
+    def restart(self, name: str, domain: str | None = None) -> int:
+        """Restart all connections of this name (in one domain, if given); returns how many there are."""
+        wanted = [each for each in self._pool.values() if each.name == name and domain in (None, each.domain)]
+        for connection in wanted:
+            connection.restart()
+        return len(wanted)
+
+    def _connection(self, spec: ServerSpec) -> Connection:
+        key = spec.key()
+        connection = self._pool.get(key)
+        if connection is None:
+            in_process = spec.kind == "memory"
+            patience = self._patience if spec.origin == "user" else replace(self._patience, idle=None)
+            connection = Connection(
+                spec.name,
+                self._dial(spec),
+                self._spawn,
+                domain="" if in_process else spec.domain,
+                user="" if in_process else spec.owner,
+                in_process=in_process,
+                patience=patience,
+                on_state=self._heard,
+            )
+            self._pool[key] = connection
+            self._live -= {each for each in self._live if each.state == "failed" and _label(each) == _label(connection)}
+        return connection
+
+    def _dial(self, spec: ServerSpec) -> Dial:
+        """Return what opens a way to the server, anew for each attempt."""
+
+        def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
+            if spec.kind == "memory":
+                server = self._builtin.get(spec.name)
+                if server is None or spec.origin == "user":
+                    raise InvalidInput(f"mcpServers.{spec.name}", "there is no in-process server of this name.")
+                return server
+            if self._policy is None:
+                raise ServerUnavailable(spec.name, "this process starts no other servers")
+            if spec.kind == "stdio":
+                return StdioWire(self._policy.resolve(spec), lost, tail)
+            return HttpWire(self._policy.endpoint(spec), spec.kind, lost)
+
+        return dial
+
+    def _spawn(self, owner: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._tasks is None:
+            raise ServerUnavailable("hub", "the process is stopping")
+        self._tasks.start_soon(owner)
+
+    def _heard(self, connection: Connection) -> None:
+        if connection.state == "stopped":
+            self._live.discard(connection)
+        else:
+            self._live.add(connection)
+
+
+def _label(connection: Connection) -> tuple[str, str, str]:
+    return connection.domain, connection.user, connection.name

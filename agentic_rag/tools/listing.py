@@ -1,0 +1,168 @@
+"""What a server's tool list becomes in front of a model.
+
+Owns the names, the order, the cleaning of descriptions and schemas, and which tools are left out. Pure: knows no
+connection and makes no call.
+
+A list is a text by a stranger. Names that collide with ours are refused, invisible characters are removed,
+lengths are bounded, and hints are believed of our own servers only.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from agentic_rag.tools.base import Origin, ToolInfo
+
+OUR_TOOLS = (
+    "promptx_action",
+    "promptx_recall",
+    "promptx_remember",
+    "promptx_discover",
+    "search_documents",
+    "delegate",
+    "read_tool_result",
+)
+"""The order of our tools, and names that no server of a user can have. Our other tools follow in server order."""
+
+DESCRIPTION_BYTES = 8 * 1024
+"""A longer description is cut, with a mark."""
+
+SCHEMA_BYTES = 64 * 1024
+"""A tool with a longer input schema (as JSON) is left out."""
+
+NAME_CHARS = 64
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_UNUSUAL = re.compile(r"[^\t\n -~]")
+_KEPT_CONTROLS = frozenset("\n\t")
+_REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+class Hints(Protocol):
+    """The annotations that are read."""
+
+    @property
+    def read_only_hint(self) -> bool | None: ...
+    @property
+    def idempotent_hint(self) -> bool | None: ...
+
+
+class Listed(Protocol):
+    """A tool as its server lists it (an `mcp_types.Tool`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def input_schema(self) -> dict[str, Any]: ...
+    @property
+    def annotations(self) -> Hints | None: ...
+
+
+class Catalog:
+    """Collects the tools of one agent, server after server; keeps ``notices`` of what was left out."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, ToolInfo] = {}
+        self.notices: list[tuple[str, str]] = []
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        """Ours in their fixed order, then those of users by name."""
+        ours = [tool for tool in self._tools.values() if tool.origin != "user"]
+        theirs = [tool for tool in self._tools.values() if tool.origin == "user"]
+        place = {name: index for index, name in enumerate(OUR_TOOLS)}
+        ours.sort(key=lambda tool: place.get(tool.name, len(place)))
+        return (*ours, *sorted(theirs, key=lambda tool: tool.name))
+
+    def add(self, server: str, origin: Origin, listed: Iterable[Listed], include: Sequence[str] | None = None) -> None:
+        """Take over the tools of one server; call it for our own servers first."""
+        for tool in listed:
+            if include is not None and tool.name not in include:
+                continue
+            name = tool.name if origin != "user" else user_name(server, tool.name)
+            problem = self._problem(name, origin, tool)
+            if problem:
+                self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
+                continue
+            hints = tool.annotations if origin != "user" else None
+            self._tools[name] = ToolInfo(
+                name=name,
+                remote_name=tool.name,
+                server=server,
+                origin=origin,
+                description=description(tool.description or ""),
+                input_schema=_cleaned(tool.input_schema),
+                read_only=bool(hints and hints.read_only_hint),
+                idempotent=bool(hints and hints.idempotent_hint),
+            )
+
+    def _problem(self, name: str, origin: Origin, tool: Listed) -> str:
+        if not _NAME.fullmatch(name):
+            return "its name does not fit ^[a-zA-Z0-9_-]{1,64}$"
+        if name in self._tools:
+            return f"the name {name!r} is taken by {self._tools[name].server!r}"
+        if origin == "user" and name in OUR_TOOLS:
+            return f"the name {name!r} is reserved"
+        return _schema_problem(tool.input_schema)
+
+
+def user_name(server: str, tool: str) -> str:
+    """Return ``{server}__{tool}``, made to fit: other characters become ``_``; a changed name ends in a hash.
+
+    The hash is over the whole original, so the result is stable and differs where originals do.
+    """
+    full = f"{server}__{tool}"
+    fitting = re.sub(r"[^a-zA-Z0-9_-]", "_", full)
+    if fitting == full and len(full) <= NAME_CHARS:
+        return full
+    digest = hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{fitting[: NAME_CHARS - len(digest) - 1]}_{digest}"
+
+
+def folded(name: str) -> str:
+    """Return the form in which server names are compared: two that look alike are one."""
+    return unicodedata.normalize("NFKC", clean(name)).casefold().strip()
+
+
+def clean(text: str) -> str:
+    """Return text without control, zero-width, bidi, tag and private characters (line ends and tabs stay)."""
+    if _UNUSUAL.search(text) is None:  # most texts, and this runs for each string of each tool in each turn
+        return text
+    text = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    return "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _REMOVED)
+
+
+def description(text: str) -> str:
+    """Return a cleaned description of at most `DESCRIPTION_BYTES`."""
+    cleaned = clean(text).strip()
+    data = cleaned.encode()
+    if len(data) <= DESCRIPTION_BYTES:
+        return cleaned
+    mark = f" [truncated: {len(data)} bytes]"
+    return data[: DESCRIPTION_BYTES - len(mark)].decode("utf-8", "ignore") + mark
+
+
+def _schema_problem(schema: Mapping[str, Any]) -> str:
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return "its input schema is not an object"
+    try:
+        size = len(json.dumps(schema))
+    except (RecursionError, TypeError, ValueError):
+        return "its input schema is not plain JSON"
+    return f"its input schema is longer than {SCHEMA_BYTES} bytes" if size > SCHEMA_BYTES else ""
+
+
+def _cleaned(value: Any) -> Any:
+    """Clean every string of a schema, keys too: all of it is read by the model."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(key)): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return value

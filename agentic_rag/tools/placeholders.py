@@ -1,0 +1,83 @@
+"""Placeholders in MCP entries: ``${VAR}`` and ``${VAR:-default}``. Pure.
+
+Owns their syntax, the words for every other kind that people paste, and their replacement. Knows no variable and
+no secret: values are looked up by whoever expands.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+"""What a variable or secret may be called."""
+
+_OURS = re.compile(r"\$\{(" + NAME + r")(?::-([^{}]*))?\}")
+_ANY = re.compile(r"\$\{|\{\{|\{(?=(?:env|file|input|secret|secrets):)")
+_SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|api-key|key|digest)?[\s:=,;/@._-]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One ``${name}``; ``default`` None: it must be set."""
+
+    name: str
+    default: str | None = None
+
+
+class Unset(Exception):
+    """A placeholder has neither a value nor a default."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def problem(text: str) -> str:
+    """Return what is wrong with the first placeholder that is not ours, with the one to use; empty: nothing."""
+    rest = _OURS.sub("\0", text)  # a mark that joins nothing: what is left must not become a placeholder
+    found = _ANY.search(rest)
+    return _advice(rest[found.start() :]) if found else ""
+
+
+def placeholders(text: str) -> Iterator[Placeholder]:
+    """Yield the placeholders of a text that has no `problem`."""
+    for found in _OURS.finditer(text):
+        yield Placeholder(found[1], found[2])
+
+
+def expand(text: str, value_of: Callable[[str], str | None]) -> str:
+    """Return the text with every placeholder replaced, once: a value that looks like one stays as it is.
+
+    Raises:
+        Unset: ``value_of`` gave None for one that has no default.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        known = value_of(found[1])
+        if known is None and found[2] is None:
+            raise Unset(found[1])
+        return found[2] if known is None else known
+
+    return _OURS.sub(value, text)
+
+
+def refers_only(text: str) -> bool:
+    """Whether a text is nothing but placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
+    if not text or any(each.default for each in placeholders(text)) or _OURS.search(text) is None:
+        return False
+    return _SCHEME.fullmatch(_OURS.sub("", text)) is not None
+
+
+def _advice(rest: str) -> str:
+    """Return the words for a placeholder that begins here."""
+    shown = re.match(r"\$?\{+[^{}]{0,80}\}*", rest)
+    foreign = (shown[0] if shown else rest[:20]).replace("\0", "…")
+    parts = re.split(r"[:.]", foreign.strip("${} "))
+    named = [part for part in parts if part[:1] not in ("", "=", "?", "+", "-")]
+    name = re.sub(r"[^A-Za-z0-9]+", "_", named[-1] if named else "").strip("_").upper()[:60]
+    if not name or name[0].isdigit():
+        name = f"VAR_{name}".rstrip("_")
+    return (
+        f"the placeholder {foreign!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
+        "of the domain."
+    )

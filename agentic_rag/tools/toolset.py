@@ -1,0 +1,114 @@
+"""The tools one agent has during one turn, over the connections of the hub.
+
+Owns the merging of servers into one list and the form of a call's outcome. Knows no policy, no store and no
+model: the runtime has checked arguments and rights before it calls.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import anyio
+
+from agentic_rag.errors import ServerUnavailable
+from agentic_rag.messages import clean_text, text_block
+from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.connection import Connection
+from agentic_rag.tools.content import clean_json, to_blocks
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.listing import Catalog, folded
+
+META_PREFIX = "agentic_rag/"
+"""Bound values travel in a call's ``meta`` under this prefix."""
+
+_RANK = {"system": 0, "builtin": 1, "user": 2}
+
+
+class ServerToolset:
+    """Implements `base.Toolset`; made by `open_toolset`."""
+
+    def __init__(
+        self,
+        tools: tuple[ToolInfo, ...],
+        notices: tuple[tuple[str, str], ...],
+        connections: Mapping[str, Connection],
+    ) -> None:
+        self._tools = tools
+        self._notices = notices
+        self._connections = connections
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        return self._tools
+
+    @property
+    def notices(self) -> tuple[tuple[str, str], ...]:
+        return self._notices
+
+    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+        """Run one call; see `base.Toolset.call`."""
+        started = time.perf_counter()
+        tool = request.tool
+        connection = self._connections.get(tool.server)
+        if connection is None:
+            return _failure(f"There is no server {tool.server!r}.", started)
+        meta = None
+        if connection.in_process:
+            meta = {META_PREFIX + key.removeprefix(META_PREFIX): value for key, value in request.bound.items()}
+        try:
+            result = await connection.call(
+                tool.remote_name, clean_json(dict(request.arguments)), timeout=timeout, meta=meta, progress=progress
+            )
+        except ServerUnavailable as exc:
+            return _failure(str(exc), started)
+        structured = clean_json(result.structured_content)
+        return CallOutcome(
+            "error" if result.is_error else "ok",
+            to_blocks(result.content, structured),
+            structured,
+            _elapsed_ms(started),
+        )
+
+
+async def open_toolset(hub: Hub, specs: Sequence[ServerSpec], wait: float = 5.0) -> ServerToolset:
+    """Start what ``specs`` name, in parallel, and return their tools as one list.
+
+    Waits at most about ``wait`` seconds. A server that is not up by then keeps the tools it last listed, is named
+    in ``notices``, and is waited for by whoever calls it. A later entry whose name looks like that of a higher
+    one is left out: the system's stand above the built-in ones, those above a user's.
+    """
+    catalog = Catalog()
+    chosen: dict[str, ServerSpec] = {}
+    for spec in sorted(specs, key=lambda spec: _RANK[spec.origin]):  # stable: equal ranks keep their order
+        if folded(spec.name) in chosen:
+            catalog.notices.append((spec.name, "left out: the name belongs to another server"))
+        else:
+            chosen[folded(spec.name)] = spec
+    deadline = anyio.current_time() + wait
+    connections = await hub.acquire(chosen.values(), wait)
+    problems: dict[str, str] = {}
+
+    async def refresh(connection: Connection) -> None:
+        try:
+            await connection.tools(max(0.0, deadline - anyio.current_time()))
+        except ServerUnavailable as exc:
+            problems[connection.name] = exc.reason
+
+    stale = [connection for connection in connections.values() if not connection.fresh]
+    if stale:
+        async with anyio.create_task_group() as refreshing:
+            for connection in stale:
+                refreshing.start_soon(refresh, connection)
+    for spec in chosen.values():
+        if spec.name in problems:
+            catalog.notices.append((spec.name, problems[spec.name]))
+        catalog.add(spec.name, spec.origin, connections[spec.name].known_tools, spec.tools)
+    return ServerToolset(catalog.tools, tuple(catalog.notices), connections)
+
+
+def _failure(text: str, started: float) -> CallOutcome:
+    return CallOutcome("error", (text_block(clean_text(text)),), None, _elapsed_ms(started))
+
+
+def _elapsed_ms(started: float) -> int:
+    return round((time.perf_counter() - started) * 1000)

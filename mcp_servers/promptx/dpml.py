@@ -1,0 +1,250 @@
+"""DPML, the markup of role files: parse, find references, render.
+
+Pure: text in, values out. It reads no file, knows no folder, clock or `async`; whoever calls it hands over the texts
+that references stand for. Lenient wherever a model can still use the text; `lint` tells the author.
+
+Source: PromptX's DPML (`<role>` with `<personality> <principle> <knowledge>`, `@!protocol://id` references).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import Final, Literal
+
+from mcp_servers.promptx.ids import ID
+
+Kind = Literal["role", "thought", "execution", "knowledge", "manual"]
+Resources = Literal["personality", "principle", "knowledge", "all"]
+
+KINDS: Final[tuple[Kind, ...]] = ("role", "thought", "execution", "knowledge", "manual")
+SECTIONS: Final = ("personality", "principle", "knowledge")
+"""The parts of a role, in the order they are rendered."""
+CHILDREN: Final = (
+    *("exploration", "reasoning", "challenge", "plan"),
+    *("constraint", "rule", "guideline", "process", "criteria"),
+)
+"""The parts of a thought and of an execution."""
+MAX_CHARS: Final = 1_000_000
+"""A longer file is refused: no model reads it."""
+
+_REFERENCE: Final = re.compile(r"@([!?]?)([A-Za-z][A-Za-z0-9+-]*)://([\w./\\%:~-]*)")
+TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
+_BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`@!thought://id` at `start:end` of a text. `force` is '!', '?' or ''; `target` is what follows `://`."""
+
+    force: str
+    protocol: str
+    target: str
+    start: int
+    end: int
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Ids it may mean, best first: a full stop, or Chinese text without a space, may follow the id."""
+        trimmed = self.target.rstrip(".-")
+        ascii_part = re.match(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.target)
+        ids = (self.target, trimmed, ascii_part.group() if ascii_part else trimmed)
+        return tuple(dict.fromkeys(candidate for candidate in ids if ID.match(candidate)))
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A tag pair: opening tag at `at`, inner text at `start:end`, what follows it at `after`."""
+
+    name: str
+    at: int
+    start: int
+    end: int
+    after: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file. `body` is the element named after its kind; `complete` says it was there, opened and closed."""
+
+    kind: Kind
+    text: str
+    body: Element | None
+    sections: tuple[Element, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file's own tag is opened and closed."""
+        return self.body is not None and self.body.closed
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Text for a model, the references it inlined as (kind, id), and one warning line per reference it could not."""
+
+    text: str
+    inlined: tuple[tuple[Kind, str], ...]
+    missing: tuple[str, ...]
+
+
+Lookup = Callable[[Kind, str], str | None]
+"""(kind, id) → the text of that file, or None if there is none."""
+
+
+def normalise(text: str) -> str:
+    """Line ends as `\\n`, without a byte order mark."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Line and column of an offset, both from 1."""
+    before = text.count("\n", 0, offset)
+    return before + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
+
+
+def references(text: str) -> Iterator[Reference]:
+    """Every reference of a text, in order."""
+    for found in _REFERENCE.finditer(text):
+        yield Reference(found[1], found[2].lower(), found[3], found.start(), found.end())
+
+
+def parse(kind: Kind, text: str) -> Document:
+    """Find the file's own tag and, in a role, its sections. Never fails; what is odd is for `lint` to say."""
+    body = next(_elements(text, (kind,), 0, len(text)), None)
+    sections: tuple[Element, ...] = ()
+    if kind == "role" and body is not None:
+        sections = tuple(_elements(text, SECTIONS, body.start, body.end))
+    return Document(kind, text, body, sections)
+
+
+def tag_name(tag: re.Match[str]) -> str:
+    return tag[2].lower()
+
+
+def _is_empty_tag(tag: re.Match[str]) -> bool:
+    return tag[3].rstrip().endswith("/")
+
+
+def tag_pairs(tags: Sequence[re.Match[str]]) -> dict[int, int]:
+    """Opening → closing tag, as indexes into `tags`, nesting respected per name."""
+    opened: dict[str, list[int]] = {}
+    pairs: dict[int, int] = {}
+    for number, tag in enumerate(tags):
+        if _is_empty_tag(tag):
+            pairs[number] = number
+        elif not tag[1]:
+            opened.setdefault(tag_name(tag), []).append(number)
+        elif waiting := opened.get(tag_name(tag)):
+            pairs[waiting.pop()] = number
+    return pairs
+
+
+def _elements(text: str, names: Sequence[str], start: int, end: int) -> Iterator[Element]:
+    """Top-level elements with one of `names` (in any case) between two offsets."""
+    tags = [tag for tag in TAG.finditer(text, start, end) if tag_name(tag) in names]
+    pairs = tag_pairs(tags)
+    # A text that merely mentions `<role>` somewhere unbalances the nesting; then the last closing tag counts.
+    last = {tag_name(tag): number for number, tag in enumerate(tags) if tag[1]}
+    number = 0
+    while number < len(tags):
+        tag = tags[number]
+        closing = pairs.get(number, last.get(tag_name(tag), -1))
+        if tag[1]:
+            number += 1
+        elif closing >= number:
+            stop = tag.end() if closing == number else tags[closing].start()
+            yield Element(tag_name(tag), tag.start(), tag.end(), stop, tags[closing].end(), True)
+            number = closing + 1
+        else:  # unclosed: it reaches to its next sibling, so that the siblings are still found
+            number += 1
+            while number < len(tags) and (tags[number][1] or tag_name(tags[number]) == tag_name(tag)):
+                number += 1
+            stop = tags[number].start() if number < len(tags) else end
+            yield Element(tag_name(tag), tag.start(), tag.end(), stop, stop, False)
+
+
+def inner(document: Document) -> str:
+    """The inside of the file's own tag; the whole text when it has none."""
+    if document.body is None:
+        return document.text
+    return document.text[document.body.start : document.body.end]
+
+
+def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered:
+    """Render a role: its sections in PromptX's order, references inlined in place, once and not recursively."""
+    inlined: dict[tuple[Kind, str], None] = {}
+    missing: dict[str, None] = {}
+    parts: list[str] = []
+    for name in SECTIONS if resources == "all" else (resources,):
+        texts = [document.text[part.start : part.end] for part in document.sections if part.name == name]
+        bodies = [_inline(_headings(text, CHILDREN), lookup, inlined, missing) for text in texts]
+        if filled := [body for body in bodies if body]:
+            parts.append("\n\n".join([f"# {name}", *filled]))
+    return Rendered("\n\n".join(parts), tuple(inlined), tuple(missing))
+
+
+def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], None], missing: dict[str, None]) -> str:
+    pieces: list[str] = []
+    at = 0
+    for reference in references(text):
+        found = resolve(reference, lookup)
+        if found is None and reference.protocol not in (*KINDS, "file"):
+            continue  # another program's protocol, such as @tool://: the model may know what to do with it
+        pieces.append(text[at : reference.start])
+        if found is None:
+            at = reference.end
+            line = missing_line(text[reference.start : reference.end])
+            missing[line] = None
+            pieces.append(f"\n\n{line}\n\n")
+            continue
+        kind, key, content = found
+        at = reference.start + text[reference.start : reference.end].index("://") + 3 + len(key)
+        inlined[kind, key] = None
+        children = SECTIONS if kind == "role" else CHILDREN
+        pieces.append(f"\n\n## {kind}: {key}\n\n{_headings(inner(parse(kind, content)), children)}\n\n")
+    pieces.append(text[at:])
+    return _BLANKS.sub("\n\n", "".join(pieces)).strip()
+
+
+def resolve(reference: Reference, lookup: Lookup) -> tuple[Kind, str, str] | None:
+    """Kind, id and text of the file a reference means, or None."""
+    for kind in KINDS:
+        if kind == reference.protocol:
+            for key in reference.candidates:
+                if (content := lookup(kind, key)) is not None:
+                    return kind, key, content
+    return None
+
+
+def missing_line(reference: str) -> str:
+    """The one line that stands in for a reference that leads nowhere."""
+    return f"> Not available: {reference.replace('@', '', 1).lstrip('!?')}"
+
+
+def _headings(text: str, names: Sequence[str], nesting: int = 3) -> str:
+    """Text without its common indent, known child tags turned into `###` headings; other tags stay."""
+    pieces: list[str] = []
+    at = 0
+    for child in _elements(text, names, 0, len(text)) if nesting else ():
+        pieces.append(_flush_left(text[at : child.at]))
+        pieces.append(f"### {child.name}\n\n{_headings(text[child.start : child.end], names, nesting - 1)}".rstrip())
+        at = child.after
+    pieces.append(_flush_left(text[at:]))
+    return "\n\n".join(piece for piece in pieces if piece)
+
+
+def _flush_left(text: str) -> str:
+    return dedent(text.strip("\n")).strip()
+
+
+def title(text: str) -> str:
+    """One plain line that says what a role is: its first heading, else its first line."""
+    document = parse("role", text)
+    first = document.sections[0] if document.sections else document.body
+    lines = (text[first.start : first.end] if first else text).splitlines()
+    plain = [re.sub(r"<[^>]*>|[*_`#>]|^[\s\-+]+", "", _REFERENCE.sub("", line)).strip() for line in lines]
+    heading = next(
+        (said for line, said in zip(lines, plain, strict=True) if said and line.lstrip().startswith("#")), ""
+    )
+    return (heading or next(filter(None, plain), ""))[:120]

@@ -1,0 +1,173 @@
+"""Everything that can go wrong in roles and memory, as one small tree.
+
+    PromptXError
+    ├── RoleError
+    │   ├── BadRoleId        the id cannot be a file name we accept
+    │   ├── UnknownRole      no such role; carries the known ids
+    │   ├── BrokenRole       the role file cannot be used and no earlier version was read
+    │   ├── BadRoleFile      an item of `files` is not {kind, id, content}
+    │   └── RoleRefused      a role was not written because it does not pass lint
+    ├── MemoryFault
+    │   ├── BadEngram        one engram of a batch is invalid; nothing of the batch was saved
+    │   ├── BadRecall        the query or mode is invalid
+    │   ├── BadScope         the scope or user id cannot name a folder
+    │   └── MemoryUnavailable  the files cannot be read or written (locked, full, read-only, corrupt)
+    ├── NotAllowed           the caller may not use this tool
+    └── NotBound             the host did not say for whom the call is made
+
+Constructors take data, `__str__` makes the text a model or a person reads. This module knows nothing of MCP.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class PromptXError(Exception):
+    """Base of all errors of this package; `str()` is safe to show to a model."""
+
+
+class RoleError(PromptXError):
+    """Something about roles."""
+
+
+class BadRoleId(RoleError):
+    """`value` is not a legal role or resource id."""
+
+    def __init__(self, value: str, field: str = "role") -> None:
+        super().__init__(value, field)
+        self.value = value
+        self.field = field
+
+    def __str__(self) -> str:
+        shown = ascii(self.value[:80])
+        return (
+            f"{self.field} {shown} is not a valid id: 1 to 64 letters (any script), digits, '_', '.' or '-', "
+            "starting with a letter, digit or '_'."
+        )
+
+
+class UnknownRole(RoleError):
+    """No role of this id exists; `known` are those that do."""
+
+    def __init__(self, role: str, known: Sequence[str]) -> None:
+        super().__init__(role, known)
+        self.role = role
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        return f"Unknown role {self.role!r}. Known roles: {', '.join(self.known) or 'none'}."
+
+
+class BrokenRole(RoleError):
+    """The role's file cannot be used; `problems` are lines with position and hint."""
+
+    def __init__(self, role: str, problems: Sequence[str]) -> None:
+        super().__init__(role, problems)
+        self.role = role
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join([f"Role {self.role!r} cannot be activated, its file is broken:", *self.problems])
+
+
+class BadRoleFile(RoleError):
+    """Item `index` (from 0) of the files of a role has the wrong shape. Nothing was changed."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+    def __str__(self) -> str:
+        return (
+            f"files[{self.index}] must be an object with kind (role, thought, execution, knowledge or manual), id and "
+            "content, all text. Nothing was written."
+        )
+
+
+class RoleRefused(RoleError):
+    """The files were not written; `problems` are lines with position and hint."""
+
+    def __init__(self, role: str, problems: Sequence[str]) -> None:
+        super().__init__(role, problems)
+        self.role = role
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join([f"Role {self.role!r} was not written, nothing was changed:", *self.problems])
+
+
+class MemoryFault(PromptXError):
+    """Something about memory."""
+
+
+class BadEngram(MemoryFault):
+    """Engram `index` (from 0) of a batch is invalid. None of the batch was saved."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(index, reason)
+        self.index = index
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"engrams[{self.index}]: {self.reason} Nothing of this batch was saved."
+
+
+class BadRecall(MemoryFault):
+    """`field` of a recall is invalid."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class BadScope(MemoryFault):
+    """`field` (scope or user) cannot name a memory folder."""
+
+    def __init__(self, field: str, value: str, reason: str) -> None:
+        super().__init__(field, value, reason)
+        self.field = field
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"memory {self.field} {self.value[:80]!a}: {self.reason}"
+
+
+class MemoryUnavailable(MemoryFault):
+    """The memory in `folder` cannot be read or written now."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder = folder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        # The folder's path stays out of the text: it is the operator's, and a model would repeat it.
+        return f"The memory of role {self.folder.name!r} is unavailable: {self.reason}. No batch was half saved."
+
+
+class NotAllowed(PromptXError):
+    """The caller may not use `tool`."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(tool)
+        self.tool = tool
+
+    def __str__(self) -> str:
+        return f"{self.tool} is only for administrators of the domain: a role steers everyone who uses it."
+
+
+class NotBound(PromptXError):
+    """A call in process came without `key` in its `_meta`, or with a value of the wrong kind."""
+
+    def __init__(self, key: str, expected: str) -> None:
+        super().__init__(key, expected)
+        self.key = key
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"This server is bound to its host: _meta[{self.key!r}] must be {self.expected}."

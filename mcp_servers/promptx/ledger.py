@@ -1,0 +1,323 @@
+"""The truth of one memory: `engrams.db`, in PromptX's own schema.
+
+Owns the SQL, the connection and the file lock between processes. Deliberately knows nothing of the network, of recall
+or of threads: its caller serialises calls. Third-party errors become `MemoryUnavailable` here and only here.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mcp_servers.promptx.errors import MemoryUnavailable
+from mcp_servers.promptx.ids import is_plain
+from mcp_servers.promptx.recall import Trace
+
+DATABASE: Final = "engrams.db"
+LOCK_FILE: Final = ".engrams.lock"
+LOCK_SECONDS: Final = 10.0
+"""How long a writer waits for another process before it says so."""
+LOCK_POLL_SECONDS: Final = 0.002
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS engrams (
+  id TEXT PRIMARY KEY, content TEXT, schema TEXT, type TEXT, timestamp INTEGER, strength REAL, metadata TEXT
+);
+CREATE TABLE IF NOT EXISTS cue_index (
+  word TEXT, engram_id TEXT, PRIMARY KEY (word, engram_id),
+  FOREIGN KEY (engram_id) REFERENCES engrams(id) ON DELETE CASCADE
+);
+CREATE INDEX IF NOT EXISTS idx_engrams_type ON engrams(type);
+CREATE INDEX IF NOT EXISTS idx_engrams_timestamp ON engrams(timestamp);
+CREATE INDEX IF NOT EXISTS idx_cue_word ON cue_index(word);
+"""
+
+COLUMNS: Final = "id, content, schema, type, timestamp, strength"
+BATCH: Final = 500
+"""Bound variables per statement; SQLite allows at least 999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engram:
+    """One memory. `timestamp` is in milliseconds since 1970; `cues` are its keywords in order, repeats included."""
+
+    id: str
+    content: str
+    cues: tuple[str, ...]
+    type: str
+    timestamp: int
+    strength: float
+
+
+class Tip(NamedTuple):
+    """Where the table ends: its newest row and its number of rows. Equal tips mean nothing was added or removed."""
+
+    rowid: int
+    id: str
+    size: int
+
+
+EMPTY: Final = Tip(0, "", 0)
+
+Lesson = tuple[str, tuple[str, ...], Trace]
+"""Id, keywords and ranking data of one engram."""
+
+
+@contextmanager
+def file_lock(folder: Path, name: str) -> Iterator[None]:
+    """Hold an exclusive lock between processes (and between holders in one process) on `folder/name`.
+
+    Raises:
+        MemoryUnavailable: another writer held it for LOCK_SECONDS, or the folder cannot be written.
+    """
+    try:
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise MemoryUnavailable(folder, exc.strerror or type(exc).__name__) from exc
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise MemoryUnavailable(folder, "another process keeps it locked") from None
+                time.sleep(LOCK_POLL_SECONDS)  # in a worker thread; flock has no timeout of its own
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Ledger:
+    """SQLite access to one memory folder. A folder without a database reads as empty and is not created by reading."""
+
+    def __init__(self, folder: Path, read_only: bool = False) -> None:
+        self._folder = folder
+        self._read_only = read_only
+        self._path = folder / DATABASE
+        self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as exc:
+            raise MemoryUnavailable(self._folder, str(exc) or type(exc).__name__) from exc
+
+    def _connect(self, create: bool) -> sqlite3.Connection | None:
+        """The open connection; None when there is no database and none is to be made.
+
+        A database that was replaced or removed under us (a restored copy, a deleted domain) is reopened.
+        """
+        try:
+            status = os.stat(self._path)
+            inode = (status.st_dev, status.st_ino)
+        except OSError:
+            inode = None
+        if self._connection is not None and inode == self._inode:
+            return self._connection
+        self.close()
+        if inode is None and not create:
+            return None
+        if create:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._connection = self._open()
+        status = os.stat(self._path)
+        self._inode = (status.st_dev, status.st_ino)
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        if not os.access(self._folder, os.W_OK):  # a read-only medium: nobody can change it while we look
+            return sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True, check_same_thread=False)
+        if self._read_only:
+            return sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        # One writer at a time, also while opening (recovery, journal mode): two connections that checkpoint at once
+        # can corrupt a WAL in the SQLite versions Python ships (before 3.51.3).
+        with file_lock(self._folder, LOCK_FILE):
+            connection = sqlite3.connect(
+                self._path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute("PRAGMA foreign_keys=ON")
+                connection.execute("PRAGMA secure_delete=ON")
+                if connection.execute("SELECT count(*) FROM sqlite_master WHERE name='engrams'").fetchone()[0] == 0:
+                    connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def close(self) -> None:
+        """Close the connection; the last one to close also checkpoints, so it holds the writers' lock."""
+        connection, self._connection, self._inode = self._connection, None, None
+        if connection is None:
+            return
+        try:
+            with file_lock(self._folder, LOCK_FILE):
+                connection.close()
+        except MemoryUnavailable:  # the folder is gone or busy: closing without a checkpoint loses nothing
+            connection.close()
+
+    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._errors():
+            connection = self._connect(create=False)
+            return [] if connection is None else connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, all or nothing, alone among all processes."""
+        with self._errors():
+            connection = self._connect(create=True)
+            assert connection is not None
+            with file_lock(self._folder, LOCK_FILE):
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let several reads see one state of the database."""
+        with self._errors():
+            connection = self._connect(create=False)
+        if connection is None:
+            yield
+            return
+        with self._errors():
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    def insert(self, engrams: Sequence[Engram]) -> int:
+        """Add engrams in one transaction; ids already present are left alone. Returns how many were added."""
+        with self.writing() as connection:
+            before = connection.total_changes
+            connection.executemany(
+                f"INSERT OR IGNORE INTO engrams ({COLUMNS}, metadata) VALUES (?,?,?,?,?,?,'{{}}')",
+                [(e.id, e.content, _to_json(e.cues), e.type, e.timestamp, e.strength) for e in engrams],
+            )
+            added = connection.total_changes - before
+            connection.executemany(
+                "INSERT OR IGNORE INTO cue_index (word, engram_id) VALUES (?,?)",
+                [(word, e.id) for e in engrams for word in e.cues],
+            )
+        return added
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove engrams by id in one transaction, their bytes too; returns how many there were."""
+        if not self._rows("SELECT 1 FROM engrams LIMIT 1"):
+            return 0
+        removed = 0
+        with self.writing() as connection:
+            for start in range(0, len(ids), BATCH):
+                part = ids[start : start + BATCH]
+                marks = ",".join("?" * len(part))
+                connection.execute(f"DELETE FROM cue_index WHERE engram_id IN ({marks})", part)
+                removed += connection.execute(f"DELETE FROM engrams WHERE id IN ({marks})", part).rowcount
+        with self._errors(), file_lock(self._folder, LOCK_FILE):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the log still has them
+        return removed
+
+    def tip(self) -> Tip:
+        """The newest row and the number of rows."""
+        rows = self._rows("SELECT rowid, id, (SELECT count(*) FROM engrams) FROM engrams ORDER BY rowid DESC LIMIT 1")
+        return Tip(*rows[0]) if rows else EMPTY
+
+    def added(self, since: Tip) -> int | None:
+        """How many rows came after `since`; None if its own row is gone."""
+        if since != EMPTY and not self._rows("SELECT 1 FROM engrams WHERE rowid=? AND id=?", (since.rowid, since.id)):
+            return None
+        rows = self._rows("SELECT count(*) FROM engrams WHERE rowid > ?", (since.rowid,))
+        return int(rows[0][0]) if rows else 0
+
+    def lessons(self, after: int) -> Iterator[Lesson]:
+        """What the network learns from the rows after rowid `after`, in (timestamp, rowid) order.
+
+        Yields while it reads: a list of 100 000 rows would stop the process for the garbage collector's sake.
+        """
+        with self._errors():
+            if (connection := self._connect(create=False)) is None:
+                return
+            rows = connection.execute(
+                "SELECT id, schema, type, strength, timestamp FROM engrams WHERE rowid > ? ORDER BY timestamp, rowid",
+                (after,),
+            )
+            for key, schema, kind, strength, timestamp in rows:
+                yield str(key), _from_json(schema), (str(kind), _number(strength), _number(timestamp))
+
+    def fetch(self, ids: Sequence[str]) -> list[Engram]:
+        """Engrams by id, in the order asked."""
+        marks = ",".join("?" * len(ids))
+        found = {
+            row[0]: _engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams WHERE id IN ({marks})", ids)
+        }
+        return [found[key] for key in ids if key in found]
+
+    def strongest(self, limit: int) -> list[Engram]:
+        """The engrams with the greatest strength, newest first among equals."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM engrams ORDER BY strength DESC, timestamp DESC, rowid DESC LIMIT ?", (limit,)
+        )
+        return [_engram(row) for row in rows]
+
+    def page(self, offset: int, limit: int, text: str) -> tuple[int, list[Engram]]:
+        """Newest engrams first, those whose content or keywords contain `text`; with how many there are in all."""
+        where = "WHERE instr(lower(content), lower(?1)) OR instr(lower(schema), lower(?1))" if text else "WHERE ?1 = ''"
+        total = self._rows(f"SELECT count(*) FROM engrams {where}", (text,))
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM engrams {where} ORDER BY timestamp DESC, rowid DESC LIMIT ?2 OFFSET ?3",
+            (text, limit, offset),
+        )
+        return (total[0][0] if total else 0), [_engram(row) for row in rows]
+
+    def all(self) -> list[Engram]:
+        """Every engram, oldest first."""
+        return [_engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams ORDER BY timestamp, rowid")]
+
+
+def _to_json(words: Sequence[str]) -> str:
+    """Keywords as `JSON.stringify` writes them."""
+    return json.dumps(list(words), ensure_ascii=False, separators=(",", ":"))
+
+
+def _from_json(schema: object) -> tuple[str, ...]:
+    """Keywords of a stored schema; a row another program spoilt has none."""
+    try:
+        words = json.loads(schema) if isinstance(schema, str) else []
+    except ValueError:
+        words = []
+    return tuple(word for word in words if isinstance(word, str) and is_plain(word)) if isinstance(words, list) else ()
+
+
+def _engram(row: Sequence[Any]) -> Engram:
+    key, content, schema, kind, timestamp, strength = row
+    return Engram(
+        str(key),
+        str(content or ""),
+        _from_json(schema),
+        str(kind or "ATOMIC"),
+        int(_number(timestamp)),
+        float(_number(strength)),
+    )
+
+
+def _number(value: object) -> float | int:
+    """A stored number; whatever else another program put there counts as 0."""
+    return value if isinstance(value, int | float) else 0

@@ -1,0 +1,167 @@
+"""Lint for role files: what is wrong with one, where, and what would be right.
+
+Pure, like `dpml`. A role author has no other debugger, so every leniency of the parser is a finding here. An `error`
+means that the author surely meant something else; a role is activated all the same whenever there is text to use.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Literal
+
+from mcp_servers.promptx.dpml import (
+    CHILDREN,
+    KINDS,
+    SECTIONS,
+    TAG,
+    Document,
+    Kind,
+    Lookup,
+    parse,
+    position,
+    references,
+    resolve,
+    tag_name,
+    tag_pairs,
+)
+
+Severity = Literal["error", "warning", "info"]
+
+LONG_CHARS: Final = 32_000
+"""A longer file gets a finding: it fills the context of every turn."""
+MAX_FINDINGS: Final = 100
+"""Findings reported of one file."""
+
+_CODE: Final = re.compile(r"^([ \t]*)(```+|~~~+)[^\n]*\n.*?^[ \t]*\2[ \t]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One lint result. `line` and `column` count from 1, columns in characters."""
+
+    file: str
+    line: int
+    column: int
+    severity: Severity
+    code: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.message} ({self.hint})"
+
+
+_Found = tuple[int, Severity, str, str, str]
+"""Offset, severity, code, message, hint."""
+
+
+def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
+    """The findings of one file (the first MAX_FINDINGS), in the order of their position."""
+    document = parse(kind, text)
+    found: dict[tuple[int, str], _Found] = {}
+    for item in (*_lint_body(document), *_lint_tags(document), *_lint_references(document, lookup)):
+        found.setdefault((item[0], item[2]), item)
+    ordered = sorted(found.values(), key=lambda item: item[0])[:MAX_FINDINGS]
+    return [
+        Finding(file, *position(text, at), severity, code, said, hint) for at, severity, code, said, hint in ordered
+    ]
+
+
+def _lint_body(document: Document) -> Iterator[_Found]:
+    kind, text, body = document.kind, document.text, document.body
+    if len(text) > LONG_CHARS:
+        hint = "move what is needed only sometimes to documents the role can search"
+        yield 0, "warning", "long", f"the file has {len(text)} characters and fills the context of every turn", hint
+    if body is None:
+        severity: Severity = "error" if kind == "role" else "warning"
+        yield 0, severity, "no-tag", f"there is no <{kind}> tag", f"put everything between <{kind}> and </{kind}>"
+        return
+    if not body.closed:
+        yield body.at, "error", "unclosed", f"<{kind}> is never closed", f"end the file with </{kind}>"
+    if kind != "role":
+        return
+    if not document.sections:
+        hint = "add at least one of " + ", ".join(f"<{name}>" for name in SECTIONS)
+        yield body.at, "error", "no-section", "the role has no section, so it says nothing", hint
+    at, seen = body.start, set[str]()
+    for section in document.sections:
+        yield from _lint_outside(text, at, section.at)
+        if section.name in seen:
+            hint = "merge the two; PromptX reads only one"
+            yield section.at, "warning", "repeated-section", f"<{section.name}> appears again", hint
+        seen.add(section.name)
+        at = section.after
+    yield from _lint_outside(text, at, body.end)
+
+
+def _lint_outside(text: str, start: int, end: int) -> Iterator[_Found]:
+    if said := text[start:end].strip():
+        at = text.index(said, start)
+        yield at, "warning", "outside", "text outside the sections is ignored", "move it into a section"
+
+
+def _without_code(text: str) -> str:
+    """The text with code blanked, not cut, so that offsets stay true: an example of a tag is no tag."""
+    return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code.group()), text)
+
+
+def _lint_tags(document: Document) -> Iterator[_Found]:
+    text = _without_code(document.text)
+    known = (document.kind, *SECTIONS, *CHILDREN) if document.kind == "role" else (document.kind, *CHILDREN)
+    tags = list(TAG.finditer(text))
+    ours = [tag for tag in tags if tag_name(tag) in known]
+    pairs = tag_pairs(ours)
+    closings = set(pairs.values())
+    for number, tag in enumerate(ours):
+        name = tag_name(tag)
+        if tag[1]:
+            if number not in closings:
+                yield tag.start(), "warning", "stray", f"</{name}> closes nothing", "remove it or open the tag before"
+            continue
+        if tag[3].strip(" /\t\n"):
+            hint = f"write <{name}>; PromptX drops a section whose tag has attributes"
+            yield tag.start(), "warning", "attributes", f"<{name}> carries attributes, they are ignored", hint
+        if tag[2] != name:
+            hint = f"write <{name}>; PromptX may drop it otherwise"
+            yield tag.start(), "warning", "case", f"<{tag[2]}> is not in lower case", hint
+        if number not in pairs:
+            yield tag.start(), "error", "unclosed", f"<{name}> is never closed", f"add </{name}> where it ends"
+        elif not document.text[tag.end() : ours[pairs[number]].start()].strip():
+            yield tag.start(), "warning", "empty", f"<{name}> is empty", "write something in it or remove it"
+    yield from _lint_unknown([tag for tag in tags if tag_name(tag) not in known], known)
+
+
+def _lint_unknown(tags: Sequence[re.Match[str]], known: Sequence[str]) -> Iterator[_Found]:
+    seen: set[str] = set()
+    for tag in tags:
+        name = tag_name(tag)
+        if name in seen:
+            continue
+        seen.add(name)
+        if close := get_close_matches(name, known, 1, 0.8):
+            yield tag.start(), "error", "unknown-tag", f"<{name}> is not a tag of DPML", f"did you mean <{close[0]}>?"
+        else:
+            hint = "it is passed on as text; put it in backquotes if it is an example"
+            yield tag.start(), "info", "unknown-tag", f"<{name}> is not a tag of DPML", hint
+
+
+def _lint_references(document: Document, lookup: Lookup) -> Iterator[_Found]:
+    if document.kind != "role":
+        for reference in references(_without_code(document.text)):
+            hint = "references are followed one level; name the file in the role itself"
+            said = f"a reference inside a {document.kind} file is not followed"
+            yield reference.start, "info", "nested-reference", said, hint
+        return
+    for reference in references(document.text):
+        at, written = reference.start, document.text[reference.start : reference.end]
+        if reference.protocol == "file" or (reference.protocol in KINDS and not reference.candidates):
+            hint = "put the text into a file such as NAME.knowledge.md and write @!knowledge://NAME"
+            yield at, "error", "bad-reference", f"{written} is refused: paths and files cannot be read", hint
+        elif reference.protocol not in KINDS:
+            hint = f"known protocols: {', '.join(KINDS)}"
+            yield at, "info", "unknown-protocol", f"{written} is passed on as text", hint
+        elif resolve(reference, lookup) is None:
+            severity: Severity = "warning" if reference.force == "?" else "error"
+            hint = f"create {reference.candidates[-1]}.{reference.protocol}.md or correct the id"
+            yield at, severity, "missing-reference", f"{written} leads nowhere", hint

@@ -1,0 +1,115 @@
+"""Writing role files: their layout, a template for a new role, and putting files in place atomically.
+
+Owns nothing of what a role says or who may write one: `roles.RoleLibrary.write` validates, the server asks for the
+administrator.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mcp_servers.promptx.dpml import Kind
+
+MAX_FILES: Final = 50
+"""Files of one role written in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFile:
+    """One file of a role: `{id}.{kind}.md` with `content`."""
+
+    kind: Kind
+    id: str
+    content: str
+
+
+def layout(role: str, file: RoleFile) -> Path:
+    """Where a new file goes, relative to the resource folder: PromptX's own layout."""
+    name = f"{file.id}.{file.kind}.md"
+    return Path("role", role, name) if file.kind == "role" else Path("role", role, file.kind, name)
+
+
+def put(files: Sequence[tuple[Path, str]]) -> None:
+    """Write all files, the last one last. All contents are on disk before the first file is replaced.
+
+    Raises:
+        OSError: nothing was replaced, unless a rename failed between two files of one folder.
+    """
+    written: list[tuple[Path, Path]] = []
+    try:
+        for path, content in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            written.append((temporary, path))
+            with temporary.open("w", encoding="utf-8", newline="\n") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+        for temporary, path in written:
+            temporary.replace(path)
+    finally:
+        for temporary, _ in written:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def template(role: str) -> tuple[RoleFile, ...]:
+    """A small, complete role to start from. It passes lint."""
+    thought, execution = f"{role}-thought", f"{role}-work"
+    return (
+        RoleFile("thought", thought, _THOUGHT),
+        RoleFile("execution", execution, _EXECUTION),
+        RoleFile("role", role, _ROLE.format(role=role, thought=thought, execution=execution)),
+    )
+
+
+_ROLE: Final = """<role>
+  <personality>
+    # {role}
+
+    Say in two or three sentences who this role is and whom it serves.
+    用两三句话说明这个角色是谁、为谁服务。
+
+    @!thought://{thought}
+  </personality>
+
+  <principle>
+    @!execution://{execution}
+  </principle>
+
+  <knowledge>
+    Facts that only this organisation knows: names, limits, exceptions.
+    只写这里独有的事实：名称、限制、例外。
+  </knowledge>
+</role>
+"""
+
+_THOUGHT: Final = """<thought>
+  <exploration>
+    What to find out before answering.
+  </exploration>
+
+  <reasoning>
+    How to get from what was found to an answer.
+  </reasoning>
+</thought>
+"""
+
+_EXECUTION: Final = """<execution>
+  <constraint>
+    What must never happen.
+  </constraint>
+
+  <process>
+    1. First step
+    2. Second step
+  </process>
+
+  <criteria>
+    How to tell that the work is done.
+  </criteria>
+</execution>
+"""

@@ -1,0 +1,246 @@
+"""Roles: listing, activating, checking and writing them.
+
+Owns what a role is made of and what a host is told about it. Deliberately knows nothing of how files are found and
+read (`rolefiles`), of DPML's grammar (`dpml`, `lint`), of MCP or of who may write. Nothing is cached: a new, changed or
+deleted file counts from the next call.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mcp_servers.promptx.dpml import (
+    MAX_CHARS,
+    Rendered,
+    Resources,
+    normalise,
+    parse,
+    references,
+    render,
+    resolve,
+    title,
+)
+from mcp_servers.promptx.errors import BrokenRole, RoleRefused, UnknownRole
+from mcp_servers.promptx.ids import check_id, is_plain
+from mcp_servers.promptx.lint import Finding, lint
+from mcp_servers.promptx.nuwa import MAX_FILES, RoleFile, layout, put
+from mcp_servers.promptx.rolefiles import (
+    LIMIT_SHOWN,
+    RESOURCE_FOLDER,
+    DiskFile,
+    Index,
+    Origin,
+    Reading,
+    collect,
+    inside,
+)
+
+Findings = list[Finding]
+
+BUILTIN_ROLES: Final = Path(__file__).parents[2] / "roles"
+NOTED_FINDINGS: Final = 5
+"""Findings an activation tells the model; all of them are in `Activation.findings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleInfo:
+    """One role as a list shows it; `findings` counts the lint findings of its own file."""
+
+    id: str
+    source: Origin
+    path: Path
+    title: str
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A role ready for a model. `hash` changes when the role's file or any file it inlines does."""
+
+    role: str
+    hash: str
+    text: str
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files written, role file last, and what lint still has to say about them (no errors)."""
+
+    paths: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+
+
+class RoleLibrary:
+    """The roles of one workspace over the built-in ones. Cheap to make; methods block and are thread-safe."""
+
+    def __init__(self, workspace: Path | None, builtin: Path = BUILTIN_ROLES) -> None:
+        self.workspace = workspace.absolute() if workspace else None
+        self.builtin = builtin.absolute()
+
+    def list(self) -> list[RoleInfo]:
+        """All roles, by id."""
+        reading = Reading(self._scan())
+        return [
+            RoleInfo(key, file.source, file.path, title(reading.usable(file) or ""), len(reading.lint(file)))
+            for (kind, key), file in sorted(reading.index.winners.items())
+            if kind == "role"
+        ]
+
+    def ids(self) -> tuple[str, ...]:
+        """Known role ids, sorted."""
+        return _role_ids(self._scan())
+
+    def activate(self, role: str, resources: Resources = "all") -> Activation:
+        """Render a role from the files as they are now.
+
+        Raises:
+            BadRoleId, UnknownRole: no such role.
+            BrokenRole: its file is incomplete or unreadable and no good version was read before.
+        """
+        reading = Reading(self._scan())
+        file, text = self._role(reading, role)
+        document = parse("role", text)
+        whole = render(document, "all", reading.lookup)
+        shown = whole if resources == "all" else render(document, resources, reading.lookup)
+        used = [file, *(reading.index.find(kind, key) for kind, key in whole.inlined)]
+        findings = [finding for one in dict.fromkeys(used) if one for finding in reading.lint(one)]
+        told = [finding for finding in findings if finding.severity != "info"]
+        notes = [*reading.notes, *map(str, told[:NOTED_FINDINGS])]
+        return Activation(role, _digest(reading, text, whole), shown.text, tuple(notes), tuple(findings))
+
+    def hash(self, role: str) -> str | None:
+        """What `activate` would report as hash, without the lint; None if the role is unknown or cannot be used."""
+        reading = Reading(self._scan())
+        try:
+            _, text = self._role(reading, role)
+        except (UnknownRole, BrokenRole):
+            return None
+        return _digest(reading, text, render(parse("role", text), "all", reading.lookup))
+
+    def check(self, role: str | None = None) -> Findings:
+        """Lint everything, or one role with the files it references; by file and line.
+
+        Raises:
+            BadRoleId, UnknownRole: `role` is given and there is no such role.
+        """
+        reading = Reading(self._scan())
+        files, findings = reading.index.files, [*reading.index.findings]
+        if role is not None:
+            file = self._find(reading.index, role)
+            files = [file, *_referenced(reading, file)]
+            names = {one.shown for one in files}
+            findings = [finding for finding in findings if finding.file in names]
+        findings += [finding for file in files for finding in reading.lint(file)]
+        return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.column))
+
+    def write(self, role: str, files: Sequence[RoleFile], replace: bool = True) -> Written:
+        """Write files of one role into the workspace, all of them validated first, the role file last.
+
+        A file that exists is replaced where it is; a new one gets PromptX's layout. `replace=False` refuses to.
+
+        Raises:
+            BadRoleId: the role or a file's id is no id.
+            RoleRefused: lint finds an error, an id belongs to another role, or the disk refuses. Nothing was changed.
+        """
+        check_id(role)
+        for file in files:
+            check_id(file.id, f"id of the {file.kind} file")
+        reading = Reading(self._scan())
+        problems = [*_batch_problems(role, files)]
+        new = {(file.kind, file.id): normalise(file.content) for file in files}
+        if ("role", role) not in new and reading.index.find("role", role) is None:
+            problems.append(f"there is no role {role!r} yet; write its role file in the same call")
+        findings: Findings = []
+        targets: list[tuple[Path, str]] = []
+        for file in sorted(files, key=lambda file: file.kind == "role"):
+            path, said = self._target(reading.index, role, file, replace)
+            problems += said
+            targets.append((path, normalise(file.content)))
+            shown = path.relative_to(self.workspace or path.parent).as_posix()
+            findings += lint(file.kind, file.content, shown, lambda k, i: new.get((k, i)) or reading.lookup(k, i))
+        problems += [str(finding) for finding in findings if finding.severity == "error"]
+        if problems:
+            raise RoleRefused(role, problems)
+        try:
+            put(targets)
+        except OSError as exc:
+            raise RoleRefused(role, [f"the workspace cannot be written: {exc.strerror}"]) from exc
+        return Written(tuple(path for path, _ in targets), tuple(findings))
+
+    def _target(self, index: Index, role: str, file: RoleFile, replace: bool) -> tuple[Path, tuple[str, ...]]:
+        """Where a file goes, and why it may not."""
+        home = self.workspace or Path()
+        root = home / RESOURCE_FOLDER
+        path = root / layout(role, file)
+        current = index.find(file.kind, file.id)
+        if current is not None and current.source == "workspace":
+            if file.kind != "role" and current.path.parent.parent.name != role and current.path.parent.name != role:
+                return path, (f"{file.kind} {file.id!r} belongs to {current.shown}; choose another id",)
+            if not replace:
+                return path, (f"{current.shown} exists already",)
+            path = current.path
+        if self.workspace is None or not inside(path, home) or not inside(path.parent, home):
+            return path, ("its folder leads out of the workspace",)
+        return path, ()
+
+    def _role(self, reading: Reading, role: str) -> tuple[DiskFile, str]:
+        file = self._find(reading.index, role)
+        text = reading.usable(file)
+        if text is None:
+            raise BrokenRole(role, [str(finding) for finding in reading.lint(file) if finding.severity == "error"])
+        return file, text
+
+    def _find(self, index: Index, role: str) -> DiskFile:
+        if (file := index.find("role", check_id(role))) is None:
+            raise UnknownRole(role, _role_ids(index))
+        return file
+
+    def _scan(self) -> Index:
+        index = Index()
+        collect(index, "builtin", self.builtin, self.builtin)
+        if self.workspace is not None:
+            collect(index, "workspace", self.workspace / RESOURCE_FOLDER, self.workspace)
+        return index
+
+
+def _digest(reading: Reading, text: str, whole: Rendered) -> str:
+    """SHA-256 over the role's text, every text it inlines and every reference that leads nowhere."""
+    digest = hashlib.sha256(text.encode())
+    for kind, key in whole.inlined:
+        digest.update(f"\0{kind}\0{key}\0{reading.lookup(kind, key)}".encode())
+    digest.update("\0".join(whole.missing).encode())
+    return digest.hexdigest()
+
+
+def _batch_problems(role: str, files: Sequence[RoleFile]) -> Iterator[str]:
+    """What is wrong with a batch of files before their text is looked at."""
+    if not 1 <= len(files) <= MAX_FILES:
+        yield f"give 1 to {MAX_FILES} files"
+    keys = [(file.kind, file.id) for file in files]
+    for file in files:
+        name = f"{file.kind} {file.id!r}"
+        if keys.count((file.kind, file.id)) > 1:
+            yield f"{name} is given twice"
+        if file.kind == "role" and file.id != role:
+            yield f"{name}: the role file must have the role's id, {role!r}"
+        if len(file.content) > MAX_CHARS:
+            yield f"{name} has {len(file.content)} characters, keep it under {LIMIT_SHOWN}"
+        if not is_plain(file.content):
+            yield f"{name} contains NUL or a lone surrogate"
+
+
+def _role_ids(index: Index) -> tuple[str, ...]:
+    return tuple(sorted(key for kind, key in index.winners if kind == "role"))
+
+
+def _referenced(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
+    text, _ = reading.raw(file)
+    for reference in references(text or ""):
+        if found := resolve(reference, reading.lookup):
+            one = reading.index.find(found[0], found[1])
+            if one is not None:
+                yield one

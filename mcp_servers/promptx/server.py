@@ -1,0 +1,284 @@
+"""The MCP edge: tools, arguments, results. Used in process by a host, and alone by `__main__`.
+
+Owns tool names, descriptions, schemas, and how a call learns for whom it is made. Deliberately knows nothing of how
+roles and memories work. Blocking work runs in worker threads, so that the event loop never waits.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from mcp_servers.promptx import present
+from mcp_servers.promptx.dpml import KINDS, Resources
+from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
+from mcp_servers.promptx.memory import Memory, memory_folder
+from mcp_servers.promptx.nuwa import RoleFile
+from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
+
+META_WORKSPACE: Final = "agentic_rag/workspace"
+META_USER: Final = "agentic_rag/user"
+META_SCOPE: Final = "agentic_rag/scope"
+META_ADMIN: Final = "agentic_rag/admin"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptXConfig:
+    """How a server learns for whom a call is made.
+
+    `bound_by_meta` (in process): from each request's `_meta` and nothing else. Otherwise (alone) from the other
+    fields, and `_meta` is ignored. `role_write` adds the two author tools to a server that runs alone.
+    """
+
+    workspace: Path | None = None
+    builtin_roles: Path = BUILTIN_ROLES
+    scope: str = "domain"
+    user: str | None = None
+    bound_by_meta: bool = False
+    role_write: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """For whom one call is made."""
+
+    workspace: Path
+    scope: str
+    user: str | None
+    admin: bool
+    roles: RoleLibrary
+
+    def memory(self, role: str) -> Memory:
+        """The role's memory; roles that exist, or that left a memory (a copied PromptX folder), have one.
+
+        Raises:
+            BadRoleId, UnknownRole, BadScope.
+        """
+        memory = Memory(memory_folder(self.workspace, self.scope, self.user, role))
+        if not memory.exists and memory.folder.name not in (known := self.roles.ids()):
+            raise UnknownRole(role, known)
+        return memory
+
+
+def _query(value: object) -> object:
+    """Text, a list of texts, or None."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    raise ValueError("query must be text, a list of cues, or null")
+
+
+RoleId = Annotated[str, Field(description="Role id, as promptx_discover lists it.")]
+NewRoleId = Annotated[str, Field(description="Id of the role to create or change.")]
+Mode = Annotated[
+    Literal["creative", "balanced", "focused"],
+    Field(description="How far to spread: focused (few, close), balanced (default), creative (many, far)."),
+]
+# Declared as plain `str` because the SDK parses every other argument type as JSON first, which would turn the
+# query "null" into None. The validator lets None and lists through.
+Query = Annotated[
+    str,
+    PlainValidator(_query),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+    Field(description="Keywords from the memory map, separated by spaces. Leave out to see the map of everything."),
+]
+Engrams = Annotated[
+    list[Any],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["content", "schema", "strength", "type"],
+                "properties": {
+                    "content": {"type": "string", "description": "The memory itself, understandable on its own."},
+                    "schema": {
+                        "type": "string",
+                        "description": "At least two keywords, separated by spaces (or ' - ', or newlines), "
+                        "ordered as one leads to the next. Recall finds the memory by them.",
+                    },
+                    "strength": {"type": "number", "minimum": 0, "maximum": 1, "description": "Importance."},
+                    "type": {
+                        "enum": ["ATOMIC", "LINK", "PATTERN"],
+                        "description": "ATOMIC a fact, LINK a relation, PATTERN a rule or procedure.",
+                    },
+                },
+            },
+        }
+    ),
+    Field(description="What to save, as one batch: all or nothing."),
+]
+Files = Annotated[
+    list[Any],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["kind", "id", "content"],
+                "properties": {
+                    "kind": {"enum": list(KINDS)},
+                    "id": {"type": "string", "description": "File name without its suffix, any script."},
+                    "content": {"type": "string", "description": "The whole file, in its <kind>…</kind> tag."},
+                },
+            },
+        }
+    ),
+    Field(description="Files of this role; a role refers to the others as @!kind://id."),
+]
+
+_READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+_ADDS: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+)
+_REPLACES: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
+
+
+class _Tools:
+    """The tools' bodies. Their parameters are the schema the model sees."""
+
+    def __init__(self, config: PromptXConfig) -> None:
+        self._config = config
+
+    async def action(self, ctx: Context, role: RoleId, roleResources: Resources = "all") -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            return present.activation(caller.roles.activate(role, roleResources))
+
+        return await self._run(ctx, work)
+
+    async def recall(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            return present.recollection(caller.memory(role).recall(query or None, mode, _now_ms()))
+
+        return await self._run(ctx, work)
+
+    async def remember(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            return present.remembered(caller.memory(role).remember(engrams, _now_ms()))
+
+        return await self._run(ctx, work)
+
+    async def discover(self, ctx: Context) -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            return present.roles(caller.roles.list())
+
+        return await self._run(ctx, work)
+
+    async def role_write(self, ctx: Context, role: NewRoleId, files: Files) -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            if not caller.admin:
+                raise NotAllowed("role_write")
+            return present.written(role, caller.roles.write(role, _files(files)), caller.workspace)
+
+        return await self._run(ctx, work)
+
+    async def role_check(self, ctx: Context, role: RoleId = "") -> CallToolResult:
+        def work(caller: _Caller) -> present.Result:
+            if not caller.admin:
+                raise NotAllowed("role_check")
+            return present.findings(caller.roles.check(role or None))
+
+        return await self._run(ctx, work)
+
+    async def _run(self, ctx: Context, work: Callable[[_Caller], present.Result]) -> CallToolResult:
+        """Do blocking work in a worker thread; an error of ours becomes a result the model reads."""
+        try:
+            caller = self._caller(ctx)
+            text, structured = await anyio.to_thread.run_sync(work, caller)
+        except PromptXError as exc:
+            return CallToolResult(
+                content=[TextContent(text=str(exc))], structured_content=present.error(exc), is_error=True
+            )
+        return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
+
+    def _caller(self, ctx: Context) -> _Caller:
+        config = self._config
+        if not config.bound_by_meta:
+            workspace = config.workspace or Path.cwd()
+            roles = RoleLibrary(workspace, config.builtin_roles)
+            return _Caller(workspace, config.scope, config.user, config.role_write, roles)
+        meta: dict[str, Any] = dict(ctx.request_context.meta or {})
+        where, scope, user = meta.get(META_WORKSPACE), meta.get(META_SCOPE), meta.get(META_USER)
+        if not isinstance(where, str) or not Path(where).is_absolute():
+            raise NotBound(META_WORKSPACE, "the absolute path of the workspace")
+        if scope not in ("user", "domain"):
+            raise NotBound(META_SCOPE, "'user' or 'domain'")
+        if scope == "user" and not (isinstance(user, str) and user):
+            raise NotBound(META_USER, "the id of the user")
+        workspace = Path(where)
+        roles = RoleLibrary(workspace, config.builtin_roles)
+        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles)
+
+
+def _files(items: Sequence[Any]) -> list[RoleFile]:
+    """Role files as the model sent them.
+
+    Raises:
+        BadRoleFile: one of them is not `{kind, id, content}`.
+    """
+    files: list[RoleFile] = []
+    for index, item in enumerate(items):
+        values = item if isinstance(item, dict) else {}
+        kind, key, content = values.get("kind"), values.get("id"), values.get("content")
+        found = next((known for known in KINDS if known == kind), None)
+        if found is None or not isinstance(key, str) or not isinstance(content, str):
+            raise BadRoleFile(index)
+        files.append(RoleFile(found, key, content))
+    return files
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_ABOUT_ACTION: Final = (
+    "Take on a role. Call it at the start of the work, or when the task needs another role; follow what comes back: "
+    "the role's personality, principles and knowledge."
+)
+_ABOUT_RECALL: Final = (
+    "Look into a role's memory. Call it without query before a task to see the map of what is known and the strongest "
+    "memories, then with words of that map to read them. Returns a keyword map and the memories found."
+)
+_ABOUT_REMEMBER: Final = (
+    "Save what is worth knowing next time: facts, preferences, decisions, procedures. Not for what a document already "
+    "says. Returns the cues the memories are found by."
+)
+_ABOUT_DISCOVER: Final = "List the roles that can be activated, each with one line about it."
+_ABOUT_WRITE: Final = (
+    "Create or replace files of a role in this workspace. All files are checked first; if one has an error, nothing "
+    "is written and the findings come back. The role is live at its next activation."
+)
+_ABOUT_CHECK: Final = "Check role files, all or those of one role. Returns findings with file, line, column and hint."
+
+
+def create_server(config: PromptXConfig) -> MCPServer[Any]:
+    """Build the server. In process, build it once and open many sessions on it.
+
+    In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
+    `promptx_discover`, `role_write` and `role_check`; the host hides the last two where they do not apply, and they
+    ask for `_meta["agentic_rag/admin"]` at the call in any case. Alone it has the first four, also under their bare
+    names, and the last two only with `config.role_write`.
+    """
+    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory")
+    tools = _Tools(config)
+    for prefix in ("promptx_",) if config.bound_by_meta else ("promptx_", ""):
+        server.add_tool(tools.action, f"{prefix}action", "Activate role", _ABOUT_ACTION, _READS)
+        server.add_tool(tools.recall, f"{prefix}recall", "Recall", _ABOUT_RECALL, _READS)
+        server.add_tool(tools.remember, f"{prefix}remember", "Remember", _ABOUT_REMEMBER, _ADDS)
+        server.add_tool(tools.discover, f"{prefix}discover", "Discover roles", _ABOUT_DISCOVER, _READS)
+    if config.bound_by_meta or config.role_write:
+        server.add_tool(tools.role_write, "role_write", "Write role", _ABOUT_WRITE, _REPLACES)
+        server.add_tool(tools.role_check, "role_check", "Check roles", _ABOUT_CHECK, _READS)
+    return server

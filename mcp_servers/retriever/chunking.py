@@ -1,0 +1,162 @@
+"""Chunks: the indexed pieces of a parsed document, each with the sentences that can be cited from it.
+
+Pure: no I/O, no clock, no `async`. It does not know file formats, vectors or the index.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID, uuid5
+
+from mcp_servers.retriever.document import SEPARATOR, Block, ParsedDocument
+from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
+
+__all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id"]
+
+CHUNKER_VERSION = "1"
+"""Part of every chunk id and of a collection's metadata: change it when spans would come out differently."""
+
+TARGET_TOKENS = 300
+OVERLAP_TOKENS = 40
+"""A sentence up to this size is repeated at the start of the next chunk, so that a pronoun keeps its noun."""
+
+MINIMUM_TOKENS = 60
+"""A shorter rest joins the chunk before it instead of becoming a chunk that matches by accident."""
+
+_NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """An indexed piece. `text == parsed.text[start:end]`; `sentences` are offsets within `text`, in order.
+
+    `chunk_id` is a UUID in its usual text form, so that it is a point id of the index as it stands.
+    """
+
+    chunk_id: str
+    document_id: str
+    document_name: str
+    ordinal: int
+    heading_path: tuple[str, ...]
+    page: int | None
+    cells: str | None
+    text: str
+    start: int
+    end: int
+    sentences: tuple[Span, ...]
+
+
+class _Unit(NamedTuple):
+    """A sentence or a line that no chunk boundary cuts; offsets into the parsed text."""
+
+    start: int
+    end: int
+    tokens: int
+    prose: bool
+
+
+class _Place(NamedTuple):
+    """What all text of one chunk shares."""
+
+    heading_path: tuple[str, ...]
+    page: int | None
+    cells: str | None
+
+
+def chunk_id(document_id: str, ordinal: int) -> str:
+    """The id of a document's chunk: the same whenever, wherever and however often it is made."""
+    return str(uuid5(_NAMESPACE, f"{document_id}\0{CHUNKER_VERSION}\0{ordinal}"))
+
+
+def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str) -> list[Chunk]:
+    """Cut `parsed` into chunks of about `TARGET_TOKENS`, in reading order.
+
+    Headings go to `heading_path` of what stands below them; one with nothing below becomes text. A chunk never
+    spans two sections, pages or cell ranges. Every character that is not white space lies in a chunk or heading.
+    """
+    text = parsed.text
+    chunks: list[Chunk] = []
+    for place, units in _sections(parsed.blocks):
+        for group in _pack(units):
+            start, end = group[0].start, group[-1].end
+            chunks.append(
+                Chunk(
+                    chunk_id=chunk_id(document_id, len(chunks)),
+                    document_id=document_id,
+                    document_name=document_name,
+                    ordinal=len(chunks),
+                    heading_path=place.heading_path,
+                    page=place.page,
+                    cells=place.cells,
+                    text=text[start:end],
+                    start=start,
+                    end=end,
+                    sentences=tuple(Span(unit.start - start, unit.end - start) for unit in group),
+                )
+            )
+    return chunks
+
+
+def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]:
+    """Runs of units that share one place."""
+    path: list[tuple[int, str]] = []
+    place: _Place | None = None
+    units: list[_Unit] = []
+    offset = 0
+    for index, block in enumerate(blocks):
+        is_body = block.kind != "heading"
+        if block.kind == "heading" and block.text.strip():
+            path = [*(above for above in path if above[0] < block.level), (block.level, block.text)]
+            is_body = not _has_body(blocks, index)
+        if is_body:
+            here = _Place(tuple(title for _, title in path), block.page, block.cells)
+            if here != place:
+                if place and units:
+                    yield place, units
+                place, units = here, []
+            units.extend(_units(block, offset))
+        offset += len(block.text) + len(SEPARATOR)
+    if place and units:
+        yield place, units
+
+
+def _has_body(blocks: tuple[Block, ...], index: int) -> bool:
+    """Whether anything stands below the heading at `index` (text, or a deeper heading that becomes text)."""
+    below = next((blocks[at] for at in range(index + 1, len(blocks)) if blocks[at].text.strip()), None)
+    return below is not None and (below.kind != "heading" or below.level > blocks[index].level)
+
+
+def _units(block: Block, offset: int) -> Iterator[_Unit]:
+    prose = block.kind in ("prose", "heading")
+    for span in split_sentences(block.text) if prose else _lines(block):
+        yield _Unit(offset + span.start, offset + span.end, estimate_tokens(block.text[span.start : span.end]), prose)
+
+
+def _lines(block: Block) -> Iterator[Span]:
+    """Lines of code, rows of a table, and the sentences of each list item."""
+    start = 0
+    for line in block.text.split("\n"):
+        if block.kind == "list":
+            yield from (Span(start + span.start, start + span.end) for span in split_sentences(line))
+        else:
+            yield from fit(block.text, Span(start, start + len(line)))
+        start += len(line) + 1
+
+
+def _pack(units: list[_Unit]) -> list[list[_Unit]]:
+    """Fill chunks up to the target; a chunk after the first may open with the last sentence before it."""
+    groups: list[list[_Unit]] = [[]]
+    size = repeated = 0
+    for unit in units:
+        if groups[-1] and size + unit.tokens > TARGET_TOKENS:
+            last = groups[-1][-1]
+            overlap = [last] if last.prose and last.tokens <= OVERLAP_TOKENS and len(groups[-1]) > 1 else []
+            groups.append(overlap)
+            repeated = len(overlap)
+            size = sum(each.tokens for each in overlap)
+        groups[-1].append(unit)
+        size += unit.tokens
+    rest = groups[-1][repeated:]
+    if len(groups) > 1 and sum(unit.tokens for unit in rest) < MINIMUM_TOKENS:
+        groups[-2:] = [groups[-2] + rest]
+    return groups

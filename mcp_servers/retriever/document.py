@@ -1,0 +1,95 @@
+"""The parsed document: what every file format becomes before it is chunked.
+
+Pure values. It knows neither files nor formats nor chunks.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from mcp_servers.retriever.sentences import estimate_tokens
+
+SEPARATOR = "\n\n"
+"""Stands between two blocks in `ParsedDocument.text`; a character span counts it."""
+
+HEADING_LIMIT = 200
+"""Characters kept of a heading: longer ones are body text set large."""
+
+ROW_GROUP_TOKENS = 250
+"""A table is handed on in groups of whole rows of about this size, each below the table's header."""
+
+BlockKind = Literal["heading", "prose", "list", "code", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One structural piece. `level` is 1..6 for a heading, else 0; `page` counts from 1 (a slide is a page);
+    `cells` is `Sheet!A2:D9` for rows of a sheet. Lines of `list`, `code` and `table` are units of their own."""
+
+    kind: BlockKind
+    text: str
+    level: int = 0
+    page: int | None = None
+    cells: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    """Blocks in reading order, the page count where pages exist, and remarks about what could not be read."""
+
+    blocks: tuple[Block, ...]
+    pages: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole text; spans of chunks are offsets into it."""
+        return SEPARATOR.join(block.text for block in self.blocks)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ParsedDocument":
+        return cls(tuple(Block(**block) for block in data["blocks"]), data["pages"], tuple(data["notes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ParseLimits:
+    """What one file may cost. The child process enforces memory and CPU itself; the parent, wall time and output."""
+
+    max_bytes: int = 100 * 2**20
+    max_pages: int = 1_000
+    max_characters: int = 20_000_000
+    max_unpacked_bytes: int = 400 * 2**20
+    memory_bytes: int = 1536 * 2**20
+    seconds: float = 120.0
+
+
+def heading(text: str, level: int, page: int | None = None) -> Block:
+    """A heading block, or prose when it is too long to be one."""
+    text = " ".join(text.split())
+    if len(text) > HEADING_LIMIT:
+        return Block("prose", text, page=page)
+    return Block("heading", text, min(max(level, 1), 6), page)
+
+
+def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
+    """Cut a table into groups of whole rows; the first row is the header and is repeated on each group.
+
+    Yields `(first, last, text)`: indexes into `rows` (without the repeated header) and the lines, cells joined
+    by ` | `. A table of one row is its own group.
+    """
+    lines = [" | ".join(" ".join(cell.split()) for cell in row).strip() for row in rows]
+    if len(lines) == 1:
+        yield 0, 0, lines[0]
+        return
+    header, first = lines[0], 1
+    tokens = [estimate_tokens(line) for line in lines]
+    size = tokens[0]
+    for index in range(1, len(lines)):
+        if index > first and size + tokens[index] > ROW_GROUP_TOKENS:
+            yield first, index - 1, "\n".join([header, *lines[first:index]])
+            first, size = index, tokens[0]
+        size += tokens[index]
+    yield first, len(lines) - 1, "\n".join([header, *lines[first:]])

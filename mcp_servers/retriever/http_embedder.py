@@ -1,0 +1,88 @@
+"""Embedding by an HTTP endpoint with the shape of OpenAI's `POST /embeddings`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import httpx2
+
+from mcp_servers.retriever.errors import EmbedderFailed
+
+BATCH = 64
+ATTEMPTS = 3
+RETRY_SECONDS = 0.5
+"""Before the second attempt; doubled before the third."""
+
+TIMEOUT_SECONDS = 30.0
+MAX_REASON = 200
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class HttpEmbedder:
+    """`Embedder` on `{base}/embeddings`. `transport` is for tests and proxies; the key is never in `name` or errors."""
+
+    def __init__(
+        self,
+        base: str,
+        model: str,
+        api_key: str = "",
+        transport: httpx2.AsyncBaseTransport | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._url = base.rstrip("/") + "/embeddings"
+        self._model = model
+        self._retry_seconds = retry_seconds
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_SECONDS, transport=transport)
+
+    @property
+    def name(self) -> str:
+        return f"http:{self._model or self._url}"
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for at in range(0, len(texts), BATCH):
+            vectors += self._vectors(await self._post(texts[at : at + BATCH]), len(texts[at : at + BATCH]))
+        if len({len(vector) for vector in vectors}) > 1:
+            raise EmbedderFailed(self.name, "the endpoint returned vectors of different dimensions")
+        return vectors
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await self.embed_documents([text])
+        return vector
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, texts: Sequence[str]) -> Any:
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await anyio.sleep(self._retry_seconds * 2 ** (attempt - 1))
+            try:
+                response = await self._client.post(self._url, json={"model": self._model, "input": list(texts)})
+            except httpx2.HTTPError as exc:
+                reason = f"no answer ({type(exc).__name__})"
+                continue
+            if response.status_code == 200:
+                return self._json(response)
+            reason = f"status {response.status_code}: {response.text[:MAX_REASON]}"
+            if response.status_code not in _RETRIED:
+                break
+        raise EmbedderFailed(self.name, reason)
+
+    def _json(self, response: httpx2.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError as exc:
+            raise EmbedderFailed(self.name, "the endpoint's answer is not JSON") from exc
+
+    def _vectors(self, answer: Any, count: int) -> list[list[float]]:
+        try:
+            rows = sorted(answer["data"], key=lambda row: row["index"])
+            vectors = [[float(number) for number in row["embedding"]] for row in rows]
+        except (KeyError, TypeError, ValueError) as exc:
+            raise EmbedderFailed(self.name, "the endpoint's answer has not the shape of /embeddings") from exc
+        if len(vectors) != count or not all(vectors):
+            raise EmbedderFailed(self.name, f"the endpoint returned {len(vectors)} vectors for {count} texts")
+        return vectors

@@ -1,0 +1,206 @@
+"""What an index is: the protocol both implementations fulfil, and the values that cross it.
+
+Here is also how a chunk becomes a point's payload and the text its vectors are made of. Which engine stores it, how
+hits are ranked and what a tool shows of them is decided elsewhere.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, NamedTuple, Protocol
+
+from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk, Span
+from mcp_servers.retriever.lexical import TOKENIZER, Sparse
+
+LEXICAL = "bm25"
+DENSE = "dense"
+"""Names of a point's two vectors."""
+
+UPSERT_BATCH = 64
+"""Points given to the engine at once: it holds the interpreter lock for about 10 ms of 128."""
+
+KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
+"""Payload fields that are filtered on; `ordinal` beside them is an integer index."""
+
+_COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(?:@[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Dense vectors of one embedder, in the order of the chunks they belong to; all of one dimension."""
+
+    embedder: str
+    vectors: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured of the dense leg in one collection (see `calibration`): its competence 0..1 by script, the
+    cosine of an unrelated chunk and of a match, and how many points there were."""
+
+    competence: Mapping[str, float]
+    noise: float
+    match: float
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionMeta:
+    """What a collection's vectors were made with. `embedder` and `dimension` are None until dense vectors came."""
+
+    tokenizer: str = TOKENIZER
+    chunker: str = CHUNKER_VERSION
+    embedder: str | None = None
+    dimension: int | None = None
+    calibration: Calibration | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "CollectionMeta":
+        calibration = data.get("calibration")
+        return cls(**{**data, "calibration": Calibration(**calibration) if calibration else None})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A filter; None and "" mean any. `document_ids` is what the caller may see at all: an empty one matches nothing.
+    `document` is an id or an exact name, `type` a file name ending without its dot, `heading` one of the path."""
+
+    document_ids: tuple[str, ...] | None = None
+    document: str | None = None
+    type: str | None = None
+    heading: str | None = None
+
+
+EVERYTHING = Selection()
+
+
+class Scored(NamedTuple):
+    chunk_id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Legs:
+    """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself."""
+
+    lexical: tuple[Scored, ...] = ()
+    dense: tuple[Scored, ...] = ()
+    self_score: float = 0.0
+
+
+class Index(Protocol):
+    """Stores chunks with their vectors, one collection for each domain. All calls may come from any task.
+
+    `collection` is a name, or `name@n` as `rebuild` gives it. Reading a collection that does not exist finds nothing.
+    Raises `IndexFault` errors only.
+    """
+
+    async def upsert(
+        self,
+        collection: str,
+        chunks: Sequence[Chunk],
+        dense: Dense | None = None,
+        lexical: Sequence[Sparse] | None = None,
+    ) -> None:
+        """Insert or replace by chunk id, making the collection when needed. `lexical` are the BM25 vectors if they
+        were made elsewhere. Raises `IndexMismatch` when `dense` does not fit what the collection records."""
+
+    async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
+        """Give dense vectors to chunks that were indexed without; ids that are gone meanwhile are skipped."""
+
+    async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
+        """Up to `limit` chunks that have no dense vector yet."""
+
+    async def delete_document(self, collection: str, document_id: str) -> None: ...
+
+    async def drop(self, collection: str) -> None:
+        """Remove the collection with all its generations."""
+
+    async def count(self, collection: str, document_id: str | None = None) -> int: ...
+
+    async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
+        """The document's chunks with ordinals from `offset` to below `offset + limit`, in order."""
+
+    async def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
+        """Chunks by id; unknown ids are left out."""
+
+    async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]: ...
+
+    async def document_names(self, collection: str, selection: Selection) -> list[str]:
+        """Names of the documents that `selection` leaves, sorted, at most 1 000."""
+
+    async def search_legs(
+        self,
+        collection: str,
+        query: str,
+        vector: Sequence[float] | None = None,
+        selection: Selection = EVERYTHING,
+        limit: int = 100,
+    ) -> Legs:
+        """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors."""
+
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+        """Up to `limit` chunks picked at random, with their normalised dense vectors."""
+
+    async def meta(self, collection: str) -> CollectionMeta | None: ...
+
+    async def set_calibration(self, collection: str, calibration: Calibration) -> None: ...
+
+    async def rebuild(self, collection: str, meta: CollectionMeta) -> str:
+        """Begin an empty generation beside the live one; returns the name to fill it under."""
+
+    async def swap(self, collection: str, generation: str) -> None:
+        """Make `generation` (from `rebuild`) the live one; the old one is kept for `roll_back`."""
+
+    async def roll_back(self, collection: str) -> bool:
+        """Make the generation before the last `swap` live again; False when there is none."""
+
+    async def aclose(self) -> None: ...
+
+
+def split_name(collection: str) -> tuple[str, int | None]:
+    """`law@3` to `("law", 3)`. Raises ValueError on a name that could be a path or an alias of another."""
+    if not _COLLECTION.fullmatch(collection):
+        raise ValueError(f"{collection!r} is not a collection name")
+    name, _, generation = collection.partition("@")
+    return name, int(generation) if generation else None
+
+
+def searchable_text(chunk: Chunk) -> str:
+    """What the vectors of a chunk are made of: its headings and its text."""
+    return "\n".join((*chunk.heading_path, chunk.text))
+
+
+def to_payload(chunk: Chunk) -> dict[str, Any]:
+    """A point's payload: the stored text that citations are checked against, and what filters look at."""
+    return {
+        "document_id": chunk.document_id,
+        "document_name": chunk.document_name,
+        "type": PurePath(chunk.document_name).suffix.lower().lstrip("."),
+        "ordinal": chunk.ordinal,
+        "heading_path": list(chunk.heading_path),
+        "page": chunk.page,
+        "cells": chunk.cells,
+        "text": chunk.text,
+        "start": chunk.start,
+        "end": chunk.end,
+        "sentences": [offset for span in chunk.sentences for offset in span],
+    }
+
+
+def from_payload(chunk_id: str, payload: Mapping[str, Any]) -> Chunk:
+    offsets = payload["sentences"]
+    return Chunk(
+        chunk_id=chunk_id,
+        document_id=payload["document_id"],
+        document_name=payload["document_name"],
+        ordinal=payload["ordinal"],
+        heading_path=tuple(payload["heading_path"]),
+        page=payload["page"],
+        cells=payload["cells"],
+        text=payload["text"],
+        start=payload["start"],
+        end=payload["end"],
+        sentences=tuple(Span(*pair) for pair in zip(offsets[::2], offsets[1::2], strict=True)),
+    )

@@ -1,0 +1,371 @@
+"""The index on a Qdrant server, for installations that outgrow one machine.
+
+Same vectors, ids and payload as the embedded one. The collection `domain_x` is an alias of its live generation
+`domain_x__3`; `domain_x__previous` is an alias of the one before, for `roll_back`. What a generation was made with is
+its collection metadata. Importing this costs 0.4 s (`qdrant_client`).
+"""
+
+import math
+import time
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+from qdrant_client import AsyncQdrantClient
+from qdrant_client import models as m
+from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+
+from mcp_servers.retriever import lexical as bm25
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexUnavailable
+from mcp_servers.retriever.index import (
+    DENSE,
+    EVERYTHING,
+    KEYWORD_FIELDS,
+    LEXICAL,
+    UPSERT_BATCH,
+    Calibration,
+    CollectionMeta,
+    Dense,
+    Legs,
+    Scored,
+    Selection,
+    from_payload,
+    searchable_text,
+    split_name,
+    to_payload,
+)
+from mcp_servers.retriever.lexical import Sparse
+
+TIMEOUT_SECONDS = 10
+"""Of one request to the Qdrant server."""
+
+KNOWN_SECONDS = 10.0
+"""How long a collection's metadata and token weights are believed: another replica may swap or fill it."""
+
+MAX_NAMES = 1_000
+_PREVIOUS = "__previous"
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Known:
+    meta: CollectionMeta
+    points: int
+    until: float
+    idf: dict[int, float] = field(default_factory=dict)
+
+
+class ServerIndex:
+    """`Index` on `client`, which it closes. Make one with `AsyncQdrantClient(url=…, api_key=…, timeout=…)`."""
+
+    def __init__(self, client: AsyncQdrantClient) -> None:
+        self._client = client
+        self._known: dict[str, _Known] = {}
+        self._closed = False
+
+    async def upsert(
+        self,
+        collection: str,
+        chunks: Sequence[Chunk],
+        dense: Dense | None = None,
+        lexical: Sequence[Sparse] | None = None,
+    ) -> None:
+        if not chunks:
+            return
+        known = await self._look(collection) or await self._create(collection)
+        if dense:
+            await self._make_room(collection, known, dense)
+        for at in range(0, len(chunks), UPSERT_BATCH):
+            batch = chunks[at : at + UPSERT_BATCH]
+            sparse = lexical[at : at + UPSERT_BATCH] if lexical else bm25.document_vectors(map(searchable_text, batch))
+            points: list[m.PointStruct] = []
+            for index, (chunk, weights) in enumerate(zip(batch, sparse, strict=True)):
+                vectors: dict[str, Any] = {LEXICAL: _sparse(weights)}
+                if dense:
+                    vectors[DENSE] = list(dense.vectors[at + index])
+                points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=to_payload(chunk)))
+            await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
+
+    async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
+        known = await self._look(collection)
+        if known is None or not chunk_ids:
+            return
+        await self._make_room(collection, known, dense)
+        there = await self.existing(collection, chunk_ids)
+        pairs = zip(chunk_ids, dense.vectors, strict=True)
+        vectors = [m.PointVectors(id=id_, vector={DENSE: list(vector)}) for id_, vector in pairs if id_ in there]
+        if vectors:
+            await self._call("store vectors", self._client.update_vectors(_physical(collection), vectors, wait=True))
+
+    async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
+        known = await self._look(collection)
+        if known is None:
+            return []
+        missing = m.Filter(must_not=[m.HasVectorCondition(has_vector=DENSE)]) if known.meta.dimension else None
+        return await self._scroll(collection, missing, limit)
+
+    async def delete_document(self, collection: str, document_id: str) -> None:
+        if await self._look(collection):
+            chosen = m.FilterSelector(filter=m.Filter(must=[_match("document_id", document_id)]))
+            await self._call("delete a document", self._client.delete(_physical(collection), chosen, wait=True))
+
+    async def drop(self, collection: str) -> None:
+        name, _ = split_name(collection)
+        for generation in await self._generations(name):
+            await self._call("drop a collection", self._client.delete_collection(f"{name}__{generation}"))
+        self._known.clear()
+
+    async def count(self, collection: str, document_id: str | None = None) -> int:
+        if not await self._look(collection):
+            return 0
+        chosen = None if document_id is None else m.Filter(must=[_match("document_id", document_id)])
+        found = await self._call("count chunks", self._client.count(_physical(collection), chosen, exact=True))
+        return found.count
+
+    async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
+        if limit <= 0 or not await self._look(collection):
+            return []
+        ordinals = m.FieldCondition(key="ordinal", range=m.Range(gte=offset, lt=offset + limit))
+        chosen = m.Filter(must=[_match("document_id", document_id), ordinals])
+        return sorted(await self._scroll(collection, chosen, limit), key=lambda chunk: chunk.ordinal)
+
+    async def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
+        records = await self._retrieve(collection, chunk_ids, True)
+        return {str(record.id): from_payload(str(record.id), record.payload or {}) for record in records}
+
+    async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
+        return {str(record.id) for record in await self._retrieve(collection, chunk_ids, False)}
+
+    async def document_names(self, collection: str, selection: Selection) -> list[str]:
+        if selection.document_ids == () or not await self._look(collection):
+            return []
+        facet = self._client.facet(
+            _physical(collection), "document_name", facet_filter=_filter(selection), limit=MAX_NAMES, exact=True
+        )
+        return sorted(str(hit.value) for hit in (await self._call("list documents", facet)).hits)
+
+    async def search_legs(
+        self,
+        collection: str,
+        query: str,
+        vector: Sequence[float] | None = None,
+        selection: Selection = EVERYTHING,
+        limit: int = 100,
+    ) -> Legs:
+        known = await self._look(collection)
+        if known is None or selection.document_ids == ():
+            return Legs()
+        nearest: list[tuple[str, Any]] = [(LEXICAL, _sparse(bm25.query_vector(query)))]
+        if vector is not None and known.meta.dimension == len(vector):
+            nearest.append((DENSE, list(vector)))
+        requests = [
+            m.QueryRequest(query=each, using=using, filter=_filter(selection), limit=limit) for using, each in nearest
+        ]
+        answers = await self._call("search", self._client.query_batch_points(_physical(collection), requests))
+        legs = [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
+        return Legs(legs[0], legs[1] if len(legs) > 1 else (), await self._self_score(collection, known, query))
+
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+        known = await self._look(collection)
+        if known is None or not known.meta.dimension:
+            return []
+        query = self._client.query_points(
+            _physical(collection),
+            query=m.SampleQuery(sample=m.Sample.RANDOM),
+            query_filter=m.Filter(must=[m.HasVectorCondition(has_vector=DENSE)]),
+            limit=limit,
+            with_payload=True,
+            with_vectors=[DENSE],
+        )
+        answer: Any = await self._call("sample chunks", query)
+        return [(from_payload(str(each.id), each.payload), each.vector[DENSE]) for each in answer.points]
+
+    async def meta(self, collection: str) -> CollectionMeta | None:
+        known = await self._look(collection)
+        return known.meta if known else None
+
+    async def set_calibration(self, collection: str, calibration: Calibration) -> None:
+        if known := await self._look(collection):
+            await self._record(collection, known, replace(known.meta, calibration=calibration))
+
+    async def rebuild(self, collection: str, meta: CollectionMeta) -> str:
+        name, _ = split_name(collection)
+        number = max(await self._generations(name), default=0) + 1
+        await self._create_generation(f"{name}__{number}", meta)
+        return f"{name}@{number}"
+
+    async def swap(self, collection: str, generation: str) -> None:
+        name, number = split_name(generation)
+        live = await self._target(name)
+        if live == f"{name}__{number}":
+            return
+        await self._point(name, f"{name}__{number}", live)
+        for other in await self._generations(name):
+            if f"{name}__{other}" not in (live, f"{name}__{number}"):
+                await self._call("drop a collection", self._client.delete_collection(f"{name}__{other}"))
+
+    async def roll_back(self, collection: str) -> bool:
+        name, _ = split_name(collection)
+        live, previous = await self._target(name), await self._target(name + _PREVIOUS)
+        if previous is None:
+            return False
+        await self._point(name, previous, live)
+        return True
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._client.close()
+
+    async def _call(self, action: str, call: Awaitable[T]) -> T:
+        """The boundary to the client: its transport and protocol errors, and the local client's ValueErrors."""
+        try:
+            return await call
+        except (ApiException, ValueError) as exc:
+            raise IndexUnavailable(action, str(exc)[:500]) from exc
+
+    async def _look(self, collection: str) -> _Known | None:
+        """What is known of the collection; None when there is none."""
+        split_name(collection)
+        if self._closed:
+            raise IndexClosed
+        known = self._known.get(collection)
+        if known is None or known.until < time.monotonic():
+            self._known.pop(collection, None)
+            try:
+                info = await self._client.get_collection(_physical(collection))
+            except UnexpectedResponse as exc:
+                if exc.status_code == 404:
+                    return None
+                raise IndexUnavailable("open a collection", str(exc)[:500]) from exc
+            except ApiException as exc:
+                raise IndexUnavailable("open a collection", str(exc)[:500]) from exc
+            except ValueError:  # what the local client says instead of 404
+                return None
+            meta = CollectionMeta.from_json(info.config.metadata or {})
+            known = _Known(meta, info.points_count or 0, time.monotonic() + KNOWN_SECONDS)
+            self._known[collection] = known
+        return known
+
+    async def _create(self, collection: str) -> _Known:
+        generation = await self.rebuild(collection, CollectionMeta())
+        await self.swap(collection, generation)
+        known = await self._look(collection)
+        if known is None:
+            raise IndexUnavailable("create a collection", f"{collection} is gone at once")
+        return known
+
+    async def _create_generation(self, physical: str, meta: CollectionMeta) -> None:
+        dense = {DENSE: _dense_params(meta.dimension)} if meta.dimension else {}
+        create = self._client.create_collection(
+            physical,
+            vectors_config=dense,
+            sparse_vectors_config={LEXICAL: m.SparseVectorParams(modifier=m.Modifier.IDF)},
+            metadata=asdict(meta),
+        )
+        await self._call("create a collection", create)
+        for key in (*KEYWORD_FIELDS, "ordinal"):
+            schema = m.PayloadSchemaType.INTEGER if key == "ordinal" else m.PayloadSchemaType.KEYWORD
+            await self._call("create a collection", self._client.create_payload_index(physical, key, schema))
+
+    async def _make_room(self, collection: str, known: _Known, dense: Dense) -> None:
+        """Let the collection have vectors like these. Raises `IndexMismatch` when it has others."""
+        meta, dimension = known.meta, len(dense.vectors[0])
+        if meta.embedder not in (None, dense.embedder):
+            raise IndexMismatch("embedder", meta.embedder, dense.embedder)
+        if meta.dimension not in (None, dimension):
+            raise IndexMismatch("dimension", meta.dimension, dimension)
+        if meta.dimension is None:
+            config = m.DenseVectorConfig(size=dimension, distance=m.Distance.COSINE)
+            create = self._client.create_vector_name(
+                _physical(collection), DENSE, m.DenseVectorNameConfig(dense=config)
+            )
+            await self._call("add dense vectors", create)
+            await self._record(collection, known, replace(meta, embedder=dense.embedder, dimension=dimension))
+
+    async def _record(self, collection: str, known: _Known, meta: CollectionMeta) -> None:
+        known.meta = meta
+        update = self._client.update_collection(_physical(collection), metadata=asdict(meta))
+        await self._call("record a collection", update)
+
+    async def _generations(self, name: str) -> list[int]:
+        found = await self._call("list collections", self._client.get_collections())
+        numbers = (each.name.removeprefix(f"{name}__") for each in found.collections)
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    async def _target(self, alias: str) -> str | None:
+        aliases = await self._call("list aliases", self._client.get_aliases())
+        return next((each.collection_name for each in aliases.aliases if each.alias_name == alias), None)
+
+    async def _point(self, name: str, live: str, previous: str | None) -> None:
+        """Both aliases in one atomic change."""
+        changes: list[m.AliasOperations] = []
+        for alias, target in ((name, live), (name + _PREVIOUS, previous)):
+            changes.append(m.DeleteAliasOperation(delete_alias=m.DeleteAlias(alias_name=alias)))
+            if target:
+                create = m.CreateAlias(collection_name=target, alias_name=alias)
+                changes.append(m.CreateAliasOperation(create_alias=create))
+        await self._call("swap a collection", self._client.update_collection_aliases(changes))
+        self._known.pop(name, None)
+
+    async def _scroll(self, collection: str, chosen: m.Filter | None, limit: int) -> list[Chunk]:
+        scroll = self._client.scroll(_physical(collection), scroll_filter=chosen, limit=limit, with_payload=True)
+        records, _ = await self._call("read chunks", scroll)
+        return [from_payload(str(record.id), record.payload or {}) for record in records]
+
+    async def _retrieve(self, collection: str, chunk_ids: Collection[str], payload: bool) -> list[m.Record]:
+        if not chunk_ids or not await self._look(collection):
+            return []
+        retrieve = self._client.retrieve(_physical(collection), list(chunk_ids), with_payload=payload)
+        return await self._call("read chunks", retrieve)
+
+    async def _self_score(self, collection: str, known: _Known, query: str) -> float:
+        """As in the embedded index: the rarity of a token shows in the score of the best point for it alone."""
+        (tokens,) = bm25.document_vectors([query])
+        unknown = [token for token in tokens.indices if token not in known.idf]
+        requests = [
+            m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
+            for token in unknown
+        ]
+        answers = self._client.query_batch_points(_physical(collection), requests)
+        for token, answer in zip(unknown, await self._call("search", answers), strict=True):
+            known.idf[token] = math.log(2 * known.points + 2)
+            for point in answer.points:
+                sparse: Any = point.vector
+                weight = sparse[LEXICAL].values[sparse[LEXICAL].indices.index(token)]
+                known.idf[token] = point.score / weight
+        return sum(known.idf[token] * weight for token, weight in zip(tokens.indices, tokens.values, strict=True))
+
+
+def _physical(collection: str) -> str:
+    """The server's name for `law` (an alias) or `law@3`."""
+    name, generation = split_name(collection)
+    return f"{name}__{generation}" if generation else name
+
+
+def _dense_params(dimension: int) -> m.VectorParams:
+    return m.VectorParams(size=dimension, distance=m.Distance.COSINE)
+
+
+def _sparse(vector: Sparse) -> m.SparseVector:
+    return m.SparseVector(indices=vector.indices, values=vector.values)
+
+
+def _match(key: str, value: str) -> m.FieldCondition:
+    return m.FieldCondition(key=key, match=m.MatchValue(value=value))
+
+
+def _filter(selection: Selection) -> m.Filter | None:
+    must: list[m.Condition] = []
+    if selection.document_ids is not None:
+        must.append(m.FieldCondition(key="document_id", match=m.MatchAny(any=list(selection.document_ids))))
+    if selection.document:
+        named = _match("document_id", selection.document), _match("document_name", selection.document)
+        must.append(m.Filter(should=[*named]))
+    if selection.type:
+        must.append(_match("type", selection.type))
+    if selection.heading:
+        must.append(_match("heading_path", selection.heading))
+    return m.Filter(must=must) if must else None

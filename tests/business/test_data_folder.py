@@ -1,0 +1,36 @@
+"""Who owns the data folder, and how the command line finds its server."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.data_folder import DataFolder, find_server
+from agentic_rag.errors import BadConfiguration, DataFolderOwned
+
+
+def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    first = DataFolder.own(folder)
+    with pytest.raises(DataFolderOwned, match=r"process \d+ \(since 20"):
+        DataFolder.own(folder)
+    first.release()
+    first.release()
+    DataFolder.own(folder).release()
+
+
+def test_a_server_is_found_only_while_its_process_has_the_folder(tmp_path: Path) -> None:
+    assert find_server(tmp_path) is None
+    owner = DataFolder.own(tmp_path)
+    assert find_server(tmp_path) is None
+    owner.announce("http://127.0.0.1:1234")
+    assert find_server(tmp_path) == "http://127.0.0.1:1234"
+    left = (tmp_path / "server.json").read_text()
+    owner.release()
+    (tmp_path / "server.json").write_text(left)  # as a kill -9 leaves it
+    assert find_server(tmp_path) is None
+
+
+def test_a_folder_that_cannot_be_made_is_bad_configuration(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATA"):
+        DataFolder.own(tmp_path / "file" / "data")

@@ -1,0 +1,92 @@
+"""A server for the client to talk to: the real `/ws` over conversations in memory, and the REST it needs."""
+
+import io
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from agentic_rag.chat.screen import Screen
+from agentic_rag.errors import AgenticRagError, NotFound
+from agentic_rag.server.auth import Guard
+from agentic_rag.server.replies import on_refusal
+from agentic_rag.server.ws import websocket_endpoint
+from agentic_rag.server.wsprotocol import SocketProtocol
+from agentic_rag.users import User
+from tests.ws.memory import Desk
+from tests.ws.serving import serving
+
+LOCAL = User("local")
+
+
+class Connections(SocketProtocol):
+    """Every connection, so that a test can break them as a network does."""
+
+    seen: list["Connections"]
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.seen.append(self)
+
+
+def break_connections() -> None:
+    for connection in Connections.seen:
+        connection.transport.abort()
+    Connections.seen.clear()
+
+
+@asynccontextmanager
+async def chat_server(desk: Desk) -> AsyncGenerator[str]:
+    """Serve and yield the URL. Each POST opens the next conversation of the domain ``demo``."""
+
+    async def create(request: Request) -> Response:
+        domain = (await request.json())["domainId"]
+        if domain != "demo":
+            raise NotFound("domain", domain)
+        conversation_id = f"conv_{len(desk.conversations) + 1}"
+        desk.open(conversation_id)
+        return JSONResponse({"id": conversation_id, "domainId": domain}, 201)
+
+    async def get(request: Request) -> Response:
+        found = await desk.get(LOCAL, request.path_params["id"])
+        return JSONResponse({"id": found.id, "domainId": "demo"})
+
+    async def messages(request: Request) -> Response:
+        found = await desk.get(LOCAL, request.path_params["id"])
+        items = [{"role": "assistant", "turnId": turn.id, "content": f"stored {turn.id}"} for turn in found.turns]
+        return JSONResponse({"items": items})
+
+    app = Starlette(
+        routes=[
+            Route("/api/conversations", create, methods=["POST"]),
+            Route("/api/conversations/{id}", get),
+            Route("/api/conversations/{id}/messages", messages),
+            WebSocketRoute("/ws", websocket_endpoint(desk, desk)),
+        ],
+        exception_handlers={AgenticRagError: on_refusal},
+    )
+    Connections.seen = []
+    async with serving(Guard(app), ws=Connections) as address:
+        yield f"http://{address}"
+
+
+class Paper:
+    """A screen whose output is text."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._out = io.StringIO()
+        self._err = io.StringIO()
+        self.screen = Screen(Console(file=self._out), Console(file=self._err), as_json=as_json)
+
+    @property
+    def out(self) -> str:
+        return self._out.getvalue()
+
+    @property
+    def err(self) -> str:
+        return self._err.getvalue()

@@ -1,0 +1,104 @@
+"""The command as a process: exit codes, Ctrl-C, pipes."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.events import Error, Text
+from tests.chat.serving import chat_server
+from tests.ws.memory import Desk
+
+COMMAND = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "chat"]
+PROCESS_SECONDS = 60.0
+"""A process that takes longer hangs; importing is slow on a busy machine."""
+
+
+def environment(**given: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTIC_RAG_")}
+    return kept | {"PYTHONUTF8": "1"} | given
+
+
+async def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
+    with anyio.fail_after(PROCESS_SECONDS):
+        ended = await anyio.run_process(
+            [*COMMAND, *arguments], input=stdin.encode(), check=False, cwd=cwd, env=environment(**variables)
+        )
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+
+async def test_one_message_is_answered_and_the_process_ends_with_0(tmp_path: Path) -> None:
+    desk = Desk(lambda turn_id: desk.answer(turn_id, "Hello ", "你好"))
+    async with chat_server(desk) as url:
+        code, out, err = await run(tmp_path, "demo", "Hi", "--url", url)
+        assert (code, out.splitlines()[0]) == (0, "Hello 你好")
+        assert "\x1b" not in out
+        assert err == "conversation conv_1\n"
+        assert desk.turns["turn_1"].content == "Hi"
+        code, out, err = await run(tmp_path, "demo", "More", "--conversation", "conv_1", AGENTIC_RAG_URL=url)
+        assert (code, desk.turns["turn_2"].conversation_id) == (0, "conv_1")
+
+
+async def test_messages_are_read_from_a_pipe_until_it_ends(tmp_path: Path) -> None:
+    desk = Desk(lambda turn_id: desk.answer(turn_id, f"answer to {desk.turns[turn_id].content}"))
+    async with chat_server(desk) as url:
+        code, out, _ = await run(tmp_path, "demo", "--url", url, stdin="one\n\ntwo\n")
+    assert code == 0
+    assert [line for line in out.splitlines() if line.startswith("answer")] == ["answer to one", "answer to two"]
+
+
+async def test_a_failed_turn_ends_the_process_with_1_and_one_line(tmp_path: Path) -> None:
+    desk = Desk(lambda turn_id: desk.say(turn_id, Error("LLM_SERVICE_ERROR", "overloaded", True)))
+    async with chat_server(desk) as url:
+        code, _, err = await run(tmp_path, "demo", "Hi", "--url", url)
+        assert (code, err.splitlines()[0]) == (1, "error: LLM_SERVICE_ERROR: overloaded")
+        code, _, err = await run(tmp_path, "nowhere", "Hi", "--url", url)
+        assert (code, err) == (1, "error: There is no domain 'nowhere'.\n")
+
+
+async def test_wrong_usage_is_2_and_a_missing_server_5(tmp_path: Path) -> None:
+    assert (await run(tmp_path))[0] == 2
+    code, _, err = await run(tmp_path, "demo", "Hi", "--url", "nonsense")
+    assert (code, err.count("\n")) == (2, 1)
+    code, _, err = await run(tmp_path, "demo", "Hi", "--url", "http://127.0.0.1:1")
+    assert (code, err.count("\n")) == (5, 1)
+    assert "http://127.0.0.1:1" in err
+
+
+async def test_ctrl_c_interrupts_the_turn_and_a_second_one_leaves(tmp_path: Path) -> None:
+    started = anyio.Event()
+    desk = Desk()
+
+    def start(turn_id: str) -> None:
+        desk.say(turn_id, Text("so far"))
+        started.set()
+
+    desk.on_start = start
+    async with chat_server(desk) as url:
+        process = await anyio.open_process([*COMMAND, "demo", "Hi", "--url", url], cwd=tmp_path, env=environment())
+        async with process:
+            assert process.stdout is not None
+            with anyio.fail_after(PROCESS_SECONDS):
+                assert (await process.stdout.receive()).decode().strip() == "so far"
+                process.send_signal(signal.SIGINT)
+                assert await process.wait() == 130
+        assert desk.turns["turn_1"].events[-1].type == "interrupted"
+
+
+async def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Path) -> None:
+    desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
+    desk.deaf = True
+    async with chat_server(desk) as url:
+        process = await anyio.open_process([*COMMAND, "demo", "Hi", "--url", url], cwd=tmp_path, env=environment())
+        async with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            with anyio.fail_after(PROCESS_SECONDS):
+                await process.stdout.receive()
+                process.send_signal(signal.SIGINT)
+                assert "again" in (await process.stderr.receive()).decode()
+                process.send_signal(signal.SIGINT)
+                assert await process.wait() == 130
+        assert not desk.turns["turn_1"].ended

@@ -1,0 +1,30 @@
+"""The five minutes, seen from the terminal: the real server, no key, the demo domain."""
+
+from pathlib import Path
+
+import anyio
+
+from tests.chat.test_command import run
+from tests.e2e.serving import serving
+
+
+async def test_the_demo_shows_role_recall_search_and_a_numbered_citation(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as server:
+        await server.indexed()
+        code, out, _ = await run(tmp_path, "demo", "整机保修几年？", "--data", str(data))
+    assert code == 0
+    for shown in ("→ promptx_action(", "→ promptx_recall(", "→ search_documents(", "[1] 售后服务手册.md"):
+        assert shown in out
+    cited = out[out.index("[1] 售后服务手册.md") :].splitlines()[1].strip()
+    assert f"{cited}[1]" in out
+
+
+async def test_a_server_that_is_gone_is_said_plainly(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as server:
+        url = server.url
+    with anyio.fail_after(60):
+        code, _, err = await run(tmp_path, "demo", "Hi", "--url", url, "--data", str(data))
+    assert code == 5
+    assert err.startswith(f"error: No server answers at {url}")

@@ -1,0 +1,149 @@
+"""What is seen of each event."""
+
+import json
+
+import pytest
+
+from agentic_rag.events import (
+    Done,
+    Error,
+    EventBody,
+    Hit,
+    Interrupted,
+    Notice,
+    Reference,
+    Retrieval,
+    Retrying,
+    SourceReference,
+    StepReset,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+    TurnStarted,
+    Usage,
+    encode,
+)
+from tests.chat.serving import Paper
+
+CITED = Reference(1, "doc_1", "manual.pdf", "chunk_1", "Three\nyears.", 0.9, 4)
+MARK = SourceReference(1, 1, 0, 5, "doc_1", "manual.pdf", "chunk_1", "Three years.", 0.9, 4)
+TURN: tuple[EventBody, ...] = (
+    TurnStarted("msg_u", "msg_a", "How long?", "scripted", "img_1"),
+    Thinking("Let me look."),
+    ToolCall("call_1", "search_documents", "retriever", {"query": "warranty [bold]", "k": 3}),
+    ToolProgress("call_1", 1, 2, "half"),
+    Retrieval(
+        "documents", "warranty", (Hit("c", "manual.pdf", "Three\nyears.", 0.5, page=4), Hit("d", "a.md", "x", 1))
+    ),
+    ToolResult("call_1", "search_documents", "retriever", "ok", "…", False, 12),
+    ToolResult("call_2", "other", "x", "error", "it\nfailed", False, 3),
+    StepReset(1),
+    Retrying(1, 1500, "overloaded"),
+    Notice("ROLE_CHANGED", "The role changed."),
+    Text("Three "),
+    Text("years"),
+    MARK,
+    MARK,
+    Text("."),
+    Done("msg_a", Usage(7, 0, 0, 2), "end_turn", (CITED,), "scripted", {"total": 1234}),
+)
+
+
+def show(paper: Paper, *bodies: EventBody, agent: str = "") -> None:
+    for seq, body in enumerate(bodies, 1):
+        event = encode(body, conversation_id="conv_1", turn_id="turn_1", seq=seq, ts="t", agent=agent)
+        paper.screen.show(event.data.decode(), event.fields())
+
+
+def test_a_turn_reads_from_top_to_bottom() -> None:
+    paper = Paper()
+    show(paper, *TURN)
+    assert paper.out.splitlines() == [
+        "Let me look.",
+        '→ search_documents(query="warranty [bold]", k=3)',
+        "  … 1/2 half",
+        "  documents: 2 hits for warranty",
+        "    manual.pdf, page 4 0.50  Three years.",
+        "    a.md 1.00  x",
+        "← search_documents ok 12 ms",
+        "← other error 3 ms: it failed",
+        "(the connection to the model broke: what it said since the last tool call is said again)",
+        "(retrying in 1.5 s: overloaded)",
+        "! ROLE_CHANGED: The role changed.",
+        "",
+        "Three years[1].",
+        "",
+        "[1] manual.pdf, page 4",
+        "    Three years.",
+        "scripted · 7 tokens in, 2 out · 1.2 s",
+    ]
+    assert paper.err == ""
+
+
+def test_with_json_each_event_is_one_line_as_it_came() -> None:
+    paper = Paper(as_json=True)
+    show(paper, *TURN, Text("\x9b31m\u202e\x1b[0m[red]"))
+    lines = [json.loads(line) for line in paper.out.splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(TURN) + 2))
+    assert lines[-1]["text"] == "\x9b31m\u202e\x1b[0m[red]"
+    assert not set(paper.out) & set("\x9b\u202e\x1b")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Text("\x1b]0;title\x07 \x9b2J \r\u202e[bold]x[/bold]:smile:"),
+        Notice("X\x1b[2J", "a\x1b[2Jb[bold]x[/bold]:smile:"),
+        ToolCall("c", "t\x1b[1m", "s", {"a\x1b": "\x1b[2J[bold]x[/bold]:smile:"}),
+        ToolResult("c", "t", "s", "error", "\x1b[2J\x07[bold]x[/bold]:smile:", False, 1),
+        Error("E\x1b", "\x1b[2J[bold]x[/bold]:smile:", False),
+        Retrieval("memory", "\x1b[2J", (Hit("h", "n\x1b", "\x1b[bold]x[/bold]:smile:", 1.0),)),
+        Done(
+            "m",
+            Usage(),
+            "s\x1b",
+            (Reference(1, "d", "n\x1b", "c", "\x1b[bold]x[/bold]:smile:", 1.0),),
+            "m\x1b",
+        ),
+    ],
+    ids=lambda body: body.type,
+)
+def test_text_from_the_server_is_neither_markup_nor_a_control_sequence(body: EventBody) -> None:
+    paper = Paper()
+    show(paper, body)
+    shown = paper.out + paper.err
+    assert not set(shown) & set("\x1b\x07\x9b\r\u202e")
+    assert "[bold]x[/bold]:smile:" in shown
+
+
+def test_a_delegates_tools_are_shown_under_its_name_and_its_text_is_left_to_it() -> None:
+    paper = Paper()
+    show(paper, ToolCall("c", "search", "s", {}), Text("inner"), Thinking("inner"), MARK, agent="researcher")
+    assert paper.out == "→ researcher: search()\n"
+
+
+def test_an_error_is_one_line_beside_the_answer() -> None:
+    paper = Paper()
+    show(paper, Text("so far"), Error("LLM_SERVICE_ERROR", "over\nloaded", True))
+    assert paper.out == "so far\n"
+    assert paper.err == "error: LLM_SERVICE_ERROR: over loaded\n"
+
+
+def test_an_interrupted_answer_says_so() -> None:
+    paper = Paper()
+    show(paper, Text("so far"), Interrupted())
+    assert paper.out == "so far\n(interrupted)\n"
+
+
+def test_another_stop_reason_is_told() -> None:
+    paper = Paper()
+    show(paper, Done("m", Usage(), "max_tokens", (), "scripted"))
+    assert paper.out.startswith("stopped: max_tokens · scripted")
+
+
+def test_events_of_a_newer_server_are_passed_over() -> None:
+    paper = Paper()
+    paper.screen.show("{}", {"type": "hologram", "seq": 1})
+    assert paper.out == ""

@@ -1,0 +1,167 @@
+"""One turn seen by the client, however often the connection drops."""
+
+import socket
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.chat.command import Chat, open_conversation
+from agentic_rag.chat.talk import Ending, Server, Talk
+from agentic_rag.command_client import Refused, Unreachable
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import Error, Text
+from tests.chat.serving import Paper, break_connections, chat_server
+from tests.ws.memory import DONE, Desk
+from tests.ws.serving import PATIENCE
+
+TEXTS = [f"part {n} " for n in range(6)]
+
+
+def talk_to(url: str, heard: list[dict[str, Any]], notes: list[str]) -> Talk:
+    return Talk(Server(url), "conv_1", lambda raw, event: heard.append(event), notes.append)
+
+
+async def test_a_turn_is_heard_whole_and_in_order() -> None:
+    desk = Desk(lambda turn_id: desk.answer(turn_id, *TEXTS))
+    heard: list[dict[str, Any]] = []
+    async with chat_server(desk) as url:
+        assert await open_conversation(Server(url), "demo", None) == "conv_1"
+        assert await talk_to(url, heard, []).say("Hi") == "done"
+    assert [event["seq"] for event in heard] == list(range(1, 9))
+    assert [event["text"] for event in heard if event["type"] == "text"] == TEXTS
+
+
+@pytest.mark.parametrize("dropped_after", range(1, 8))
+async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or_repeat(dropped_after: int) -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    heard: list[dict[str, Any]] = []
+    notes: list[str] = []
+
+    def hear(raw: str, event: dict[str, Any]) -> None:
+        heard.append(event)
+        if len(heard) == dropped_after:
+            break_connections()
+            desk.answer("turn_1", *TEXTS[dropped_after - 1 :]) if dropped_after < 7 else desk.say("turn_1", DONE)
+
+    desk.on_start = lambda turn_id: desk.say(turn_id, *(Text(text) for text in TEXTS[: dropped_after - 1]))
+    async with chat_server(desk) as url:
+        with anyio.fail_after(PATIENCE):
+            assert await Talk(Server(url), "conv_1", hear, notes.append).say("Hi") == "done"
+    assert [event["seq"] for event in heard] == list(range(1, 9))
+    assert len(notes) == 1
+    assert len(desk.turns) == 1
+
+
+async def test_a_connection_that_drops_before_the_acceptance_is_heard_makes_no_second_turn() -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    heard: list[dict[str, Any]] = []
+
+    def drop_once(turn_id: str) -> None:
+        break_connections()
+        desk.answer(turn_id, *TEXTS)
+
+    desk.on_start = drop_once
+    async with chat_server(desk) as url:
+        with anyio.fail_after(PATIENCE):
+            assert await talk_to(url, heard, []).say("Hi") == "done"
+    assert [event["seq"] for event in heard] == list(range(1, 9))
+    assert len(desk.turns) == 1
+
+
+async def test_a_turn_that_is_stopped_ends_interrupted() -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    endings: list[Ending] = []
+    started = anyio.Event()
+    desk.on_start = lambda turn_id: started.set()
+
+    async def say(talk: Talk) -> None:
+        endings.append(await talk.say("Hi"))
+
+    async with chat_server(desk) as url, anyio.create_task_group() as tasks:
+        talk = talk_to(url, [], [])
+        tasks.start_soon(say, talk)
+        await started.wait()
+        await talk.stop()
+    assert endings == ["interrupted"]
+
+
+async def test_a_stop_during_a_broken_connection_is_kept_until_the_next_one() -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    talk: Talk
+    stopping = anyio.Event()
+
+    def note(text: str) -> None:  # told between two connections
+        stopping.set()
+
+    async def stop() -> None:
+        await stopping.wait()
+        await talk.stop()
+
+    desk.on_start = lambda turn_id: break_connections()
+    async with chat_server(desk) as url, anyio.create_task_group() as tasks:
+        talk = Talk(Server(url), "conv_1", lambda raw, event: None, note)
+        tasks.start_soon(stop)
+        with anyio.fail_after(PATIENCE):
+            assert await talk.say("Hi") == "interrupted"
+
+
+async def test_what_the_server_refuses_is_said_in_its_words() -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    async with chat_server(desk) as url:
+        with pytest.raises(Refused, match="visible character"):
+            await talk_to(url, [], []).say("  ")
+        with pytest.raises(Refused, match="no domain 'nowhere'"):
+            await open_conversation(Server(url), "nowhere", None)
+        with pytest.raises(Refused, match="no conversation 'conv_9'"):
+            await open_conversation(Server(url), "demo", "conv_9")
+        with pytest.raises(InvalidInput, match="belongs to the domain 'demo'"):
+            await open_conversation(Server(url), "other", "conv_1")
+
+
+async def test_a_turn_that_fails_ends_with_its_error() -> None:
+    desk = Desk(lambda turn_id: desk.say(turn_id, Error("LLM_SERVICE_ERROR", "overloaded", True)))
+    desk.open("conv_1")
+    async with chat_server(desk) as url:
+        assert await talk_to(url, [], []).say("Hi") == "error"
+
+
+async def test_without_a_server_the_first_attempt_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(Unreachable, match=url):
+        await talk_to(url, [], []).say("Hi")
+    with pytest.raises(Unreachable, match=url):
+        await open_conversation(Server(url), "demo", None)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://localhost", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="url"):
+        Server(url)
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "secret" not in repr(Server("http://localhost:1", "secret"))
+
+
+async def test_a_turn_whose_events_are_gone_is_shown_from_its_stored_answer() -> None:
+    desk = Desk()
+    desk.open("conv_1")
+    paper = Paper()
+
+    def lose(turn_id: str) -> None:
+        desk.answer(turn_id, "unheard")
+        desk.prune(turn_id)
+
+    desk.on_start = lose
+    async with chat_server(desk) as url:
+        chat = Chat(Server(url), paper.screen, "conv_1")
+        assert await chat.turn("Hi") == "resync"
+    assert paper.out == "stored turn_1\n"
+    assert "gone" in paper.err

@@ -1,0 +1,130 @@
+"""The real server as a subprocess, and a client that speaks to it as anybody would."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from websockets.asyncio.client import ClientConnection, connect
+
+START_SECONDS = 30.0
+
+Event = dict[str, Any]
+
+
+def environment(**given: str) -> dict[str, str]:
+    """Return this process's environment without what would configure a server, plus the given."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
+    }
+    return kept | given
+
+
+class Server:
+    """One running server process; ``url`` is where it listens."""
+
+    def __init__(self, child: subprocess.Popen[str], url: str, data: Path) -> None:
+        self.child = child
+        self.url = url
+        self.data = data
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send one JSON request and return the answer's JSON (None when empty)."""
+        payload = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, payload, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        return await anyio.to_thread.run_sync(self.call, method, path, body)
+
+    async def conversation(self, domain: str = "demo") -> str:
+        made = await self.ask("POST", "/api/conversations", {"domainId": domain})
+        return str(made["id"])
+
+    async def indexed(self, domain: str = "demo") -> list[Any]:
+        """Wait until every document of a domain is searchable and return them."""
+        with anyio.fail_after(START_SECONDS):
+            while True:
+                items = (await self.ask("GET", f"/api/domains/{domain}/documents"))["items"]
+                if items and all(item["status"] in ("indexed", "failed") for item in items):
+                    return list(items)
+
+    @asynccontextmanager
+    async def chat(self, conversation: str) -> AsyncIterator["Chat"]:
+        async with connect(self.url.replace("http", "ws") + "/ws", compression=None) as socket:
+            yield Chat(socket, conversation)
+
+
+class Chat:
+    """A socket that talks to one conversation."""
+
+    def __init__(self, socket: ClientConnection, conversation: str) -> None:
+        self.socket = socket
+        self.conversation = conversation
+
+    async def send(self, **frame: Any) -> None:
+        await self.socket.send(json.dumps(frame))
+
+    async def frame(self) -> Event:
+        with anyio.fail_after(START_SECONDS):
+            received: Event = json.loads(await self.socket.recv())
+        return received
+
+    async def say(self, content: str, on_event: Callable[[Event], Any] | None = None, **options: Any) -> list[Event]:
+        """Send a message and return the turn's events; ``on_event`` may answer with a frame to send."""
+        await self.send(type="message", conversationId=self.conversation, content=content, **options)
+        events: list[Event] = []
+        while True:
+            received = await self.frame()
+            if "seq" not in received or received["type"] == "subscribed":
+                assert received["type"] in ("accepted", "subscribed"), received
+                continue
+            events.append(received)
+            reply = on_event(received) if on_event is not None else None
+            if reply is not None:
+                await self.send(**reply)
+            if received["type"] in ("done", "error", "interrupted"):
+                return events
+
+
+@contextmanager
+def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
+    """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
+    command = [str(Path(sys.executable).with_name("agentic-rag")), "serve", "--port", "0", "--data", str(data)]
+    child = subprocess.Popen(
+        [*command, *options],
+        env=environment(AGENTIC_RAG_DRAIN_SECONDS="1", **variables),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=data.parent,
+    )
+    try:
+        assert child.stdout is not None
+        said = ""
+        while not (said := child.stdout.readline()).startswith("Agentic RAG serves"):
+            assert said, f"the server ended with {child.wait()}"
+        yield Server(child, said.split()[3], data)
+    finally:
+        child.terminate()
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event["text"] for event in events if event["type"] == "text")

@@ -1,0 +1,156 @@
+"""The real server against the fake Messages API: thinking, parallel tools, citations, and stops at every event."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.replies import Fault, Reply
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
+from tests.e2e.serving import Event, Server, serving, text_of
+
+QUESTION = "How many days of leave do I get, and when does the office open?"
+
+
+def brain(request: dict[str, Any]) -> Reply:
+    """Answer by what stands in the request: three steps for the question, one for anything else."""
+    last = max(i for i, message in enumerate(request["messages"]) if _asks(message))
+    steps_so_far = sum(message["role"] == "assistant" for message in request["messages"][last:])
+    if request["messages"][last]["content"][-1]["text"] != QUESTION:
+        return Reply(say("The second answer."))
+    if steps_so_far == 0:
+        calls = (Use("promptx_action", {"role": "guide"}), Use("search_documents", {"query": "days of paid leave"}))
+        return Reply(Step((Think("First the role, and a search."), *calls)), rate=400)
+    if steps_so_far == 1:
+        return Reply(Step((Think("And the other half."), Use("search_documents", {"query": "office hours"}))), rate=400)
+    cited = Say("You get paid leave, as the handbook says.", (Cite(0), Cite(0, cited_text="an invented sentence")))
+    return Reply(Step((Think("Now I know."), Say("Here it is: "), cited, Say(" That is all."))), rate=400)
+
+
+def _asks(message: dict[str, Any]) -> bool:
+    """Whether a user speaks here, and not only tools."""
+    return message["role"] == "user" and any(block["type"] == "text" for block in message["content"])
+
+
+def key(api: FakeMessagesAPI) -> dict[str, str]:
+    return {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}
+
+
+async def ready(server: Server) -> None:
+    await server.indexed()
+
+
+async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api:
+        with serving(tmp_path / "data", **key(api)) as server:
+            await ready(server)
+            async with server.chat(await server.conversation()) as chat:
+                events = await chat.say(QUESTION)
+                kinds = [event["type"] for event in events]
+                assert kinds.count("iteration_start") == 3
+                assert kinds[-1] == "done"
+                assert "thinking" in kinds
+                calls = [place for place, kind in enumerate(kinds) if kind == "tool_call"]
+                results = [place for place, kind in enumerate(kinds) if kind == "tool_result"]
+                assert len(calls) == len(results) == 3
+                assert calls[1] < results[0]
+                references = events[-1]["references"]
+                assert len(references) == 1
+                assert references[0]["citedText"] != "an invented sentence"
+                assert events[-1]["usage"]["cacheReadTokens"] >= 0
+                again = await chat.say("And now?")
+                assert text_of(again) == "The second answer."
+    assert api.refused == []
+    histories = [request["messages"] for request in api.requests]
+    assert all("_passage" not in str(history) and "_references" not in str(history) for history in histories)
+
+
+async def test_a_turn_stopped_at_any_event_leaves_a_conversation_that_goes_on(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api:
+        with serving(tmp_path / "data", **key(api)) as server:
+            await ready(server)
+            async with server.chat(await server.conversation()) as chat:
+                total = (await chat.say(QUESTION))[-1]["seq"]
+            ends = [await _stopped_at(server, number) for number in range(1, total)]
+    assert api.refused == []
+    assert ends.count("interrupted") >= total * 3 // 4, ends
+
+
+async def _stopped_at(server: Server, number: int) -> str:
+    """Interrupt a turn when its event of this number arrives, then send a second message; return how it ended."""
+    conversation = await server.conversation()
+
+    def stop(event: Event) -> Event | None:
+        return {"type": "interrupt", "conversationId": conversation} if event["seq"] == number else None
+
+    async with server.chat(conversation) as chat:
+        events = await chat.say(QUESTION, stop)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        again = await chat.say("And now?")
+        assert again[-1]["type"] == "done", again[-1]
+        assert text_of(again) == "The second answer."
+    return str(events[-1]["type"])
+
+
+async def test_an_answer_that_breaks_off_is_reset_and_given_whole(tmp_path: Path) -> None:
+    broken = Reply(say("A long answer that will break off."), Fault(error_after=6, error_type="overloaded_error"))
+    async with FakeMessagesAPI(broken, say("A whole answer.")) as api:
+        with serving(tmp_path / "data", **key(api)) as server:
+            async with server.chat(await server.conversation()) as chat:
+                events = await chat.say("Hello")
+    kinds = [event["type"] for event in events]
+    reset = kinds.index("step_reset")
+    assert text_of(events[reset:]) == "A whole answer."
+    assert kinds[-1] == "done"
+
+
+async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp_path: Path) -> None:
+    async with FakeMessagesAPI() as api:
+        given = {"ANTHROPIC_API_KEY": "not-the-key", "ANTHROPIC_BASE_URL": api.url}
+        with serving(tmp_path / "one", **given) as server:
+            async with server.chat(await server.conversation()) as chat:
+                events = await chat.say("Hello")
+                assert events[-1]["code"] == "LLM_SERVICE_ERROR"
+                assert "ANTHROPIC_API_KEY" in events[-1]["message"]
+                assert "not-the-key" not in str(events)
+                assert (await chat.say("Hello?"))[-1]["type"] == "error"
+    given = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_RETRY_BUDGET_SECONDS": "0.1"}
+    with serving(tmp_path / "two", **given) as server:
+        async with server.chat(await server.conversation()) as chat:
+            events = await chat.say("Hello")
+            assert events[-1]["code"] == "LLM_SERVICE_ERROR"
+            assert "ANTHROPIC_BASE_URL" in events[-1]["message"]
+
+
+async def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api:
+        data = tmp_path / "data"
+        with serving(data, **key(api)) as server:
+            await ready(server)
+            conversation = await server.conversation()
+            seen: list[Event] = []
+            async with server.chat(conversation) as chat:
+                await chat.send(type="message", conversationId=conversation, content=QUESTION)
+                while not [event for event in seen if event["type"] == "tool_result"]:
+                    seen.append(await chat.frame())
+                server.child.kill()
+                await anyio.to_thread.run_sync(server.child.wait)
+        events = [event for event in seen if "seq" in event and event["type"] not in ("accepted", "subscribed")]
+        turn, last = events[-1]["turnId"], events[-1]["seq"]
+        with serving(data, **key(api)) as server:
+            async with server.chat(conversation) as chat:
+                await chat.send(type="subscribe", conversationId=conversation, turnId=turn, after=last)
+                while not events or events[-1]["type"] not in ("done", "error", "interrupted"):
+                    received = await chat.frame()
+                    if "seq" in received and received["type"] != "subscribed":
+                        events.append(received)
+                assert events[-1]["type"] == "done"
+                numbers = [event["seq"] for event in events]
+                assert numbers == sorted(set(numbers))
+                void = next(event["voids"] for event in events if event["type"] == "resumed")
+                gaps = [number for number in range(1, numbers[-1] + 1) if number not in numbers]
+                assert all(void[0] <= number <= void[1] for number in gaps)
+                again = await chat.say("And now?")
+                assert text_of(again) == "The second answer."
+    assert api.refused == []

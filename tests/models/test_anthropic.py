@@ -1,0 +1,395 @@
+"""The adapter against the fake API over real HTTP, and against the SDK's own reading of the same stream."""
+
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import anyio
+import pytest
+
+from agentic_rag.errors import BadConfiguration, ModelError
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block, Message, ToolSpec, tool_result_block, user_message
+from agentic_rag.models.anthropic import AnthropicModel, CitationMode
+from agentic_rag.models.anthropic_decoder import AnswerDecoder
+from agentic_rag.models.anthropic_request import request_body, search_results
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+)
+from agentic_rag.models.marks import INSTRUCTION
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.replies import Fault, Reply, Scripted, demo
+from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, say, step_events
+
+LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+RESULT: Block = {
+    "type": "search_result",
+    "source": "doc_1",
+    "title": "Leave",
+    "content": [{"type": "text", "text": "Staff get 25 days. "}, {"type": "text", "text": "Sick leave needs a note."}],
+    "citations": {"enabled": True},
+    "_passage": {"document_id": "doc_1"},
+}
+ASKED: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+FOUND: Message = {"role": "user", "content": [tool_result_block("t", [RESULT])]}
+HELLO = ModelRequest("claude-x", 100, (), (user_message("hello"),))
+SEARCHED = ModelRequest("claude-x", 100, (), (user_message("hello"), ASKED, FOUND), (LOOK,))
+
+RICH = Step(
+    (
+        Think("Let me think, 想一想 🚀."),
+        Redacted("opaque"),
+        Say("Staff get 25 days.", (Cite(0), Cite(0, 0, 2))),
+        Say(" Ünïcödé — 二十五天 🎉\n\n```py\nx = [1]\n```"),
+        Use("look", {"query": 'a "quoted" \\ 引号 \n', "deep": {"list": [1, 2.5, None, True]}}),
+        Use("look", {}),
+    )
+)
+
+
+@asynccontextmanager
+async def connected(
+    *script: Scripted, citations: CitationMode = "native", **options: Any
+) -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
+    """A fake with this script and a model that talks to it; everything within a time limit."""
+    async with FakeMessagesAPI(*script, **options) as api:
+        model = AnthropicModel(api.key, api.url, citations=citations)
+        try:
+            yield model, api
+        finally:
+            await model.aclose()
+
+
+async def collected(model: AnthropicModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
+    with anyio.fail_after(20):
+        async with model.stream(request) as events:
+            return [event async for event in events]
+
+
+def same(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> None:
+    """The events are the step's, apart from ids and figures that the fake makes up."""
+
+    def comparable(event: ModelEvent) -> str:
+        text = repr(MessageCompleted(event.stop_reason, Usage()) if isinstance(event, MessageCompleted) else event)
+        return re.sub(r"toolu_\w+", "toolu", text)
+
+    expected = step_events(step, model=request.model, results=search_results(request.messages))
+    assert [comparable(event) for event in events] == [comparable(event) for event in expected]
+
+
+async def test_every_kind_of_block_arrives_as_its_events() -> None:
+    async with connected(RICH) as (model, _):
+        same(await collected(model, SEARCHED), RICH, SEARCHED)
+
+
+def seen_by_the_sdk(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> list[ModelEvent]:
+    """Decode the SDK's own event objects, written out again as JSON."""
+    decoder = AnswerDecoder()
+    decoded = [decoder.decode(event.to_json(indent=None).encode("utf-8", "surrogatepass")) for event in raw]
+    return [event for event in decoded if event is not None]
+
+
+@pytest.mark.parametrize("fault", [Fault(), Fault(chunk=1), Fault(chunk=7), Fault(newline="\r\n")])
+async def test_our_reading_of_a_stream_is_the_sdks_event_for_event(fault: Fault) -> None:
+    ids = Step(tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH.blocks)))
+    reply = Reply(Step(ids.blocks, usage=Usage(7, 6, 5, 4)), fault)
+    async with connected(reply, reply, reply) as (model, api):
+        ours = await collected(model, SEARCHED)
+        client = anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0)
+        async with client:
+            stream = await client.messages.create(**request_body(SEARCHED), stream=True)
+            sdks = [event async for event in stream]
+            async with client.messages.stream(**request_body(SEARCHED)) as helper:
+                final = await helper.get_final_message()
+    assert ours == seen_by_the_sdk(sdks)
+    blocks = [event.block for event in ours if isinstance(event, BlockStopped)]
+    assert blocks == [_without_nulls(block.to_dict()) for block in final.content]
+    assert isinstance(ours[-1], MessageCompleted)
+    assert ours[-1].usage == Usage(7, 6, 5, 4)
+    assert (final.usage.input_tokens, final.usage.output_tokens) == (7, 4)
+
+
+def _without_nulls(block: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in block.items() if value is not None}
+
+
+async def test_what_the_sdk_sends_and_what_we_send_is_the_same_request() -> None:
+    async with connected(say("a"), say("b")) as (model, api):
+        await collected(model, SEARCHED)
+        async with anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0) as client:
+            async for _ in await client.messages.create(**request_body(SEARCHED), stream=True):
+                pass
+    ours, sdks = api.calls
+    assert ours.request == sdks.request
+    for header in ("authorization", "anthropic-version", "content-type", "user-agent"):
+        assert ours.headers[header] == sdks.headers[header]
+
+
+async def test_an_answer_can_be_sent_back_as_it_came() -> None:
+    async with connected(Step((Think("hm"), Say("I look."), Use("look", {"q": 1}))), say("done")) as (model, _):
+        answer = [event.block for event in await collected(model, HELLO_WITH_TOOL) if isinstance(event, BlockStopped)]
+        results = [tool_result_block(block["id"], []) for block in answer if block["type"] == "tool_use"]
+        history: tuple[Message, ...] = (
+            *HELLO_WITH_TOOL.messages,
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": results},
+        )
+        events = await collected(model, ModelRequest("claude-x", 100, (), history, (LOOK,), thinking="adaptive"))
+    assert isinstance(events[-1], MessageCompleted)
+
+
+HELLO_WITH_TOOL = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,), thinking="adaptive")
+
+
+async def test_tool_input_that_was_cut_off_or_is_no_object_is_marked_broken() -> None:
+    uses = (
+        Use("look", raw='{"query": "lea'),
+        Use("look", raw="[1]"),
+        Use("look", raw="{nope}"),
+        Use("look", {"ok": 1}),
+    )
+    async with connected(Step(uses, stop_reason="max_tokens")) as (model, _):
+        events = await collected(model)
+    blocks = [event.block for event in events if isinstance(event, BlockStopped)]
+    assert [block.get("_broken_input") for block in blocks] == ['{"query": "lea', "[1]", "{nope}", None]
+    assert [block["input"] for block in blocks] == [{}, {}, {}, {"ok": 1}]
+    assert isinstance(events[-1], MessageCompleted)
+    assert events[-1].stop_reason == "max_tokens"
+
+
+async def test_citations_name_result_blocks_and_text() -> None:
+    async with connected(say("Two sentences.", Cite(0, 0, 2))) as (model, _):
+        events = await collected(model, SEARCHED)
+    (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
+    assert (citation.search_result_index, citation.start, citation.end) == (0, 0, 2)
+    assert citation.cited_text == "Staff get 25 days. Sick leave needs a note."
+    assert citation.raw["type"] == "search_result_location"
+    assert citation.raw["source"] == "doc_1"
+
+
+async def test_marks_mode_sends_no_search_result_and_yields_citations_all_the_same() -> None:
+    step = Step((Say("", pieces=("A note is needed for sick leave [", "[1", "]", "]. Bye")),))
+    async with connected(step, citations="marks") as (model, api):
+        events = await collected(model, SEARCHED)
+    sent = api.requests[0]
+    assert "search_result" not in repr(sent["messages"])
+    assert sent["messages"][2]["content"][0]["content"][0]["text"].startswith("[1] Leave\n")
+    assert sent["system"][-1]["text"] == INSTRUCTION
+    (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
+    assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 2)
+    blocks = [event.block for event in events if isinstance(event, BlockStopped)]
+    assert [block["text"] for block in blocks] == ["A note is needed for sick leave. ", "Bye"]
+    assert [block.get("citations") for block in blocks] == [[citation.raw], None]
+
+
+async def test_marks_mode_leaves_double_brackets_alone_when_nothing_was_found() -> None:
+    async with connected(say("x[[1]]"), citations="marks") as (model, _):
+        assert BlockStopped(0, {"type": "text", "text": "x[[1]]"}) in await collected(model)
+
+
+async def test_parameters_reach_the_endpoint() -> None:
+    request = ModelRequest(
+        "claude-x", 7, (), HELLO.messages, (LOOK,), {"type": "none"}, temperature=0.3, thinking="adaptive"
+    )
+    async with connected(say("a"), also_allowed={"temperature"}) as (model, api):
+        await collected(model, request)
+    sent = api.requests[0]
+    assert sent["stream"] is True
+    assert sent["max_tokens"] == 7
+    assert sent["temperature"] == 0.3
+    assert sent["tool_choice"] == {"type": "none"}
+    assert sent["thinking"] == {"type": "adaptive"}
+
+
+async def test_a_second_call_reads_what_the_first_one_cached() -> None:
+    long = ModelRequest("claude-x", 7, ({"type": "text", "text": "rule. " * 1000},), HELLO.messages)
+    async with connected(say("a"), say("b")) as (model, _):
+        first, second = [(await collected(model, long))[-1] for _ in range(2)]
+    assert isinstance(first, MessageCompleted)
+    assert isinstance(second, MessageCompleted)
+    assert first.usage.cache_write == second.usage.cache_read > 1000
+    assert first.usage.sent == second.usage.sent
+
+
+async def test_a_request_with_a_lone_surrogate_or_a_huge_number_still_leaves() -> None:
+    use: Message = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {"n": 10**30}}],
+    }
+    request = ModelRequest("claude-x", 7, (), (user_message("a\ud800b"), use, FOUND), (LOOK,))
+    async with connected(say("a")) as (model, api):
+        await collected(model, request)
+    assert api.requests[0]["messages"][0]["content"][0]["text"] == "a?b"
+    assert api.requests[0]["messages"][1]["content"][0]["input"] == {"n": 10**30}
+
+
+async def test_a_connection_is_used_again_for_the_next_step() -> None:
+    async with connected(*[say("a")] * 5) as (model, api):
+        for _ in range(5):
+            await collected(model)
+    assert len({call.headers["x-peer"] for call in api.calls}) == 1
+
+
+async def test_leaving_a_stream_early_closes_the_connection_at_once() -> None:
+    async with connected(Reply(demo(50), Fault(silent_after=20))) as (model, api):
+        with anyio.fail_after(20):
+            async with model.stream(HELLO) as events:
+                async for event in events:
+                    if isinstance(event, TextDelta):
+                        break
+            await api.calls[0].left.wait()
+
+
+async def test_a_cancelled_call_closes_the_connection_at_once() -> None:
+    async with connected(Reply(say("a"), Fault(silent_after=0))) as (model, api):
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(collected, model)
+                while not api.calls:
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            await api.calls[0].left.wait()
+
+
+async def test_two_hundred_streams_at_once_are_answered_each_with_its_own_text() -> None:
+    def echo(request: dict[str, Any]) -> Step:
+        return say(request["messages"][0]["content"][0]["text"] * 20)
+
+    async with connected(then=echo) as (model, _):
+
+        async def one(number: int) -> None:
+            events = await collected(model, ModelRequest("m", 9, (), (user_message(f"<{number}>"),)))
+            text = "".join(event.text for event in events if isinstance(event, TextDelta))
+            assert text == f"<{number}>" * 20
+
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(one, number)
+
+
+async def test_warming_up_builds_the_client_once_and_closing_twice_is_fine() -> None:
+    async with connected(say("a")) as (model, _):
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(model.warm_up)
+        await collected(model)
+        await model.aclose()
+        await model.aclose()
+        with pytest.raises(RuntimeError, match="closed"):
+            await collected(model)
+
+
+def test_making_a_model_imports_no_sdk() -> None:
+    code = (
+        "import sys; from agentic_rag.models.anthropic import AnthropicModel; AnthropicModel('k');"
+        "print([name for name in ('anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("key", ["", " ", "sk with space", "sk-ключ", "sk\nx: y", "sk\x00"])
+def test_a_key_that_no_header_can_carry_is_refused_without_repeating_it(key: str) -> None:
+    with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY") as caught:
+        AnthropicModel(key)
+    assert not key.strip() or key not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["api.example.com", "ftp://x", "http://", "http://x:port", "http://[x", "::"])
+def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadConfiguration, match="ANTHROPIC_BASE_URL"):
+        AnthropicModel("k", url)
+
+
+def test_neither_key_nor_credentials_of_the_url_are_shown() -> None:
+    model = AnthropicModel("sk-secret", "https://user:pass@example.com:8443/base/?q=1")
+    assert repr(model) == "AnthropicModel('https://example.com:8443/base', api_key=***)"
+    assert model.name == "anthropic"
+
+
+async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeMessagesAPI(say("through the proxy")) as api:
+        monkeypatch.setenv("http_proxy", api.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        model = AnthropicModel(api.key, "http://api.invalid")
+        assert TextDelta(0, "through ") in await collected(model)
+        await model.aclose()
+    assert api.calls[0].headers["host"] == "api.invalid"
+
+
+def decoded(*values: str) -> list[ModelEvent | None]:
+    decoder = AnswerDecoder()
+    return [decoder.decode(value.encode()) for value in values]
+
+
+START = '{"type":"message_start","message":{"model":"m"}}'
+OPEN = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+
+
+def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
+    odd = '{"type":"content_block_delta","index":0,"delta":{"type":"odd_delta","x":1}}'
+    assert decoded(START, '{"type":"news"}', OPEN, odd, '{"type":"ping"}')[1:] == [
+        None,
+        BlockStarted(0, {"type": "text", "text": ""}),
+        None,
+        None,
+    ]
+
+
+def test_a_block_of_an_unknown_type_is_passed_on_as_it_came() -> None:
+    odd = '{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":[1]}}'
+    assert decoded(START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
+        0, {"type": "odd", "x": [1]}
+    )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{",
+        "[]",
+        "3",
+        "null",
+        "{}",
+        '{"type":"content_block_delta"}',
+        '{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"x"}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":5}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":[]}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}',
+        '{"type":"content_block_delta","index":[],"delta":{"type":"text_delta","text":"x"}}',
+        '{"type":"content_block_stop","index":4}',
+        OPEN,
+        '{"type":"message_start"}',
+        '{"type":"message_delta"}',
+        '{"type":"message_stop"}',
+        '{"type":"content_block_start","index":1,"content_block":{}}',
+    ],
+)
+def test_what_the_api_never_sends_is_a_broken_stream(event: str) -> None:
+    with pytest.raises(ModelError, match="malformed") as caught:
+        decoded(START, OPEN, event)
+    assert caught.value.started
+    assert caught.value.retryable
+    assert caught.value.kind == "malformed_stream"
+
+
+def test_empty_deltas_are_no_events() -> None:
+    empty = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}'
+    assert decoded(START, OPEN, empty)[2] is None
+
+
+def test_the_started_event_names_the_model_that_answers() -> None:
+    assert decoded(START) == [MessageStarted("m")]

@@ -1,0 +1,299 @@
+"""Faults 1 to 8 of quality.md at the adapter: never a lost or a false end, always the right word about retrying."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.messages import ToolSpec, user_message
+from agentic_rag.models.anthropic import AnthropicModel
+from agentic_rag.models.anthropic_decoder import AnswerDecoder
+from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, TextDelta
+from agentic_rag.models.sse import SSEReader
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.frames import PING, frames
+from agentic_rag.testing.replies import Fault, Reply, Scripted, demo
+from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events
+
+LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+HELLO = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,))
+STEP = Step((Think("hm"), Say("Grüße 🚀"), Use("look", {"q": "ü"}, "t1")))
+FRAMES = frames(step_events(STEP, model="claude-x"), "msg_1")
+SHORT = Step((Say("ü"), Use("look", {"q": "ü"}, "t1")), usage=Usage(1, 2, 3, 4))
+SHORT_FRAMES = frames(step_events(SHORT, model="claude-x"), "msg_" + "0" * 24)
+
+
+@dataclass
+class Outcome:
+    """What a call gave before it failed, and how."""
+
+    events: list[ModelEvent] = field(default_factory=list)
+    error: ModelError | None = None
+
+
+@asynccontextmanager
+async def connected(*script: Scripted, key: str = "") -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
+    async with FakeMessagesAPI(*script) as api:
+        model = AnthropicModel(key or api.key, api.url)
+        try:
+            yield model, api
+        finally:
+            await model.aclose()
+
+
+async def called(model: AnthropicModel) -> Outcome:
+    outcome = Outcome()
+    with anyio.fail_after(20):
+        try:
+            async with model.stream(HELLO) as events:
+                async for event in events:
+                    outcome.events.append(event)
+        except ModelError as exc:
+            outcome.error = exc
+    return outcome
+
+
+async def failed(fault: Fault, step: Step = STEP) -> tuple[list[ModelEvent], ModelError]:
+    """Return the events before the failure, and the failure; then the model must still work."""
+    async with connected(Reply(step, fault), say("fine")) as (model, _):
+        outcome = await called(model)
+        after = await called(model)
+    assert outcome.error is not None
+    assert isinstance(after.events[-1], MessageCompleted)
+    return outcome.events, outcome.error
+
+
+async def completed(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
+    async with connected(Reply(step, fault)) as (model, _):
+        outcome = await called(model)
+    assert outcome.error is None
+    return outcome.events
+
+
+# 1, 2
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
+async def test_an_overloaded_or_failing_service_may_be_asked_again(status: int) -> None:
+    events, error = await failed(Fault(status=status, message="Overloaded"))
+    assert events == []
+    assert (error.http_status, error.retryable, error.started) == (status, True, False)
+    assert "Overloaded" in str(error)
+
+
+async def test_the_wait_a_service_asks_for_is_passed_on() -> None:
+    _, error = await failed(Fault(status=529, retry_after="7"))
+    assert error.retry_after == 7
+    assert error.kind == "overloaded_error"
+
+
+async def test_a_rate_limit_may_be_tried_again_only_with_a_time_to_wait() -> None:
+    _, without = await failed(Fault(status=429))
+    _, given = await failed(Fault(status=429, retry_after="2"))
+    assert (without.retryable, without.retry_after) == (False, None)
+    assert (given.retryable, given.retry_after) == (True, 2)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
+async def test_a_refusal_is_final(status: int) -> None:
+    _, error = await failed(Fault(status=status, message="no"))
+    assert (error.http_status, error.retryable, error.started) == (status, False, False)
+
+
+async def test_a_wrong_key_is_told_in_plain_words() -> None:
+    async with connected(key="sk-wrong") as (model, _):
+        outcome = await called(model)
+    assert str(outcome.error) == "The model's service refused the key. Check ANTHROPIC_API_KEY."
+
+
+async def test_a_refused_request_says_what_the_api_says() -> None:
+    async with connected() as (model, api):
+        with pytest.raises(ModelError, match="text content blocks must contain non-whitespace") as caught:
+            async with model.stream(ModelRequest("m", 1, (), (user_message(" "),))):
+                raise AssertionError("the stream opened")
+        assert api.refused
+    assert caught.value.kind == "invalid_request_error"
+
+
+# 3
+
+
+async def test_a_closed_port_may_be_tried_again_and_is_named() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        model = AnthropicModel("sk-secret", url)
+        outcome = await called(model)
+        await model.aclose()
+    assert outcome.error is not None
+    assert (outcome.error.retryable, outcome.error.started) == (True, False)
+    assert str(outcome.error) == (
+        f"The model's service cannot be reached at {url}. Check ANTHROPIC_BASE_URL and the network."
+    )
+
+
+async def test_a_connection_closed_without_an_answer_may_be_tried_again() -> None:
+    _, error = await failed(Fault(refuse=True))
+    assert (error.retryable, error.started, error.http_status) == (True, False, None)
+
+
+# 4
+
+
+@pytest.mark.parametrize(
+    ("cut", "stride"),
+    [
+        pytest.param(lambda at: Fault(drop_at=at), 1, id="the connection is closed"),
+        pytest.param(lambda at: Fault(end_at=at), 7, id="the body ends"),
+    ],
+)
+async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:
+    whole = await completed(Fault(), SHORT)
+    size = sum(map(len, SHORT_FRAMES)) - 1  # without the very last line feed the last event is not complete
+    places = range(0, size, stride)
+    async with connected(*[Reply(SHORT, cut(at)) for at in places]) as (model, _):
+        for at in places:
+            outcome = await called(model)
+            assert outcome.error is not None, at
+            assert (outcome.error.retryable, outcome.error.started) == (True, True), at
+            assert outcome.events == whole[: len(outcome.events)], at
+
+
+async def test_a_connection_dropped_after_the_end_takes_nothing_from_the_answer() -> None:
+    events = await completed(Fault(drop_at=10**9))
+    assert isinstance(events[-1], MessageCompleted)
+
+
+# 5
+
+
+@pytest.mark.parametrize("after", range(len(FRAMES)))
+async def test_an_error_event_anywhere_ends_the_answer_as_an_error(after: int) -> None:
+    events, error = await failed(Fault(error_after=after, message="Overloaded"))
+    assert not any(isinstance(event, MessageCompleted) for event in events)
+    assert (error.kind, error.http_status, error.retryable, error.started) == ("overloaded_error", 200, True, True)
+    assert "Overloaded" in str(error)
+
+
+async def test_an_error_event_about_the_request_is_final() -> None:
+    _, error = await failed(Fault(error_after=2, error_type="invalid_request_error"))
+    assert not error.retryable
+
+
+# 6
+
+
+@pytest.mark.parametrize("garbage", ['{"type": "content_block_del', "[]", "\x00", '{"type": "content_block_delta"}'])
+async def test_a_malformed_event_is_an_error_and_not_the_end(garbage: str) -> None:
+    _, error = await failed(Fault(garbage_after=4, garbage=garbage))
+    assert (error.kind, error.retryable, error.started) == ("malformed_stream", True, True)
+
+
+async def test_an_endless_event_is_an_error() -> None:
+    _, error = await failed(Fault(garbage_after=4, garbage="x" * (17 * 1024 * 1024)))
+    assert (error.kind, error.retryable, error.started) == ("malformed_stream", True, True)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64, 10_000])
+async def test_an_answer_is_the_same_in_any_pieces_and_with_any_line_ends(chunk: int, newline: str) -> None:
+    step = Step(STEP.blocks, usage=None)
+    assert (await completed(Fault(chunk=chunk, newline=newline), step))[1:] == (await completed(Fault(), step))[1:]
+
+
+async def test_an_answer_that_is_no_stream_points_at_the_endpoint() -> None:
+    async with connected(Reply(STEP, Fault(content_type="text/html; charset=utf-8")), say("fine")) as (model, api):
+        outcome = await called(model)
+        assert (await called(model)).error is None
+    assert outcome.error is not None
+    assert (outcome.error.retryable, outcome.events) == (False, [])
+    assert str(outcome.error) == f"{api.url} answers with text/html, not with a stream. Check ANTHROPIC_BASE_URL."
+
+
+# 7
+
+
+def test_pings_are_no_events_so_that_silence_can_be_measured() -> None:
+    def decoded(stream: list[bytes]) -> list[ModelEvent]:
+        reader, decoder = SSEReader(), AnswerDecoder()
+        decoded = [decoder.decode(data) for frame in stream for _, data in reader.feed(frame)]
+        return [event for event in decoded if event is not None]
+
+    assert decoded([part for frame in FRAMES for part in (frame, PING)]) == decoded(FRAMES)
+
+
+async def test_a_silent_stream_can_be_left_at_any_time() -> None:
+    async with connected(Reply(demo(3), Fault(silent_after=5, ping_seconds=0.001))) as (model, api):
+        with anyio.fail_after(20):
+            async with model.stream(HELLO) as events:
+                seen = [await anext(events) for _ in range(4)]
+            await api.calls[0].left.wait()
+    assert isinstance(seen[-1], TextDelta)
+
+
+KEYS = [
+    "type",
+    "index",
+    "delta",
+    "content_block",
+    "message",
+    "usage",
+    "error",
+    "text",
+    "thinking",
+    "partial_json",
+    "citation",
+    "stop_reason",
+    "model",
+]
+TYPES = [
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "error",
+    "text_delta",
+    "thinking_delta",
+    "input_json_delta",
+    "citations_delta",
+    "signature_delta",
+    "text",
+    "tool_use",
+    "thinking",
+]
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(TYPES), st.sampled_from(TYPES), JSONS, JSONS), max_size=6))
+def test_any_json_is_an_event_or_a_model_error(values: list[tuple[str, str, object, object]]) -> None:
+    decoder = AnswerDecoder()
+    for kind, inner_kind, first, second in values:
+        inner = {"type": inner_kind, **(second if isinstance(second, dict) else {"text": second})}
+        value = {"type": kind, "index": 0, "delta": inner, "content_block": inner, "message": first, "usage": first}
+        with suppress(ModelError):
+            decoder.decode(json.dumps(value).encode())
+
+
+# 8
+
+
+@pytest.mark.parametrize("raw", ['{"q": ', '{"q": "ü', "nonsense", '"text"', "[[", '{"q": "\\ud800"}'])
+async def test_truncated_or_broken_tool_input_is_told_and_never_guessed(raw: str) -> None:
+    step = Step((Use("look", raw=raw, id="t1"),), stop_reason="max_tokens")
+    events = await completed(Fault(), step)
+    (block,) = [getattr(event, "block", None) for event in events if type(event).__name__ == "BlockStopped"]
+    assert block == {"type": "tool_use", "id": "t1", "name": "look", "input": {}, "_broken_input": raw}

@@ -1,0 +1,168 @@
+"""Every failure of the SDK and its HTTP client has a rule."""
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic import _error_classes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.errors import ModelError
+from agentic_rag.models.anthropic_errors import (
+    FINAL_STATUSES,
+    RETRYABLE_STATUSES,
+    SDK_EXCEPTIONS,
+    model_error,
+    parse_retry_after,
+    stream_error,
+)
+
+KEY = "sk-very-secret"
+REQUEST = httpx2.Request("POST", "https://api.example.com/v1/messages", headers={"authorization": f"Bearer {KEY}"})
+
+
+def mapped(exc: Exception, *, started: bool = False) -> ModelError:
+    return model_error(exc, model="claude-x", base_url="https://api.example.com", secret=KEY, started=started)
+
+
+def status_exception(status: int, message: str = "no", **headers: str) -> anthropic.APIStatusError:
+    """What the SDK raises for this status."""
+    body = {"type": "error", "error": {"type": "some_error", "message": message}}
+    response = httpx2.Response(status, headers=headers, json=body, request=REQUEST)
+    return _error_classes.make_status_error("Error", body=body, response=response)
+
+
+def subclasses(base: type[Any]) -> set[type[Any]]:
+    return {base}.union(*(subclasses(cls) for cls in base.__subclasses__()))
+
+
+def test_every_exception_of_the_sdk_has_a_rule() -> None:
+    by_status = subclasses(anthropic.APIStatusError) - {anthropic.APIStatusError}
+    named = {
+        cls.__name__
+        for cls in subclasses(anthropic.AnthropicError) - by_status
+        if cls.__module__ == "anthropic"  # its public tree; helpers have their own
+    }
+    assert named - {"AnthropicError"} == SDK_EXCEPTIONS
+    statuses = {status for status, _ in _error_classes.ERROR_CLASSES}
+    assert statuses - {429} <= RETRYABLE_STATUSES | FINAL_STATUSES
+    assert not RETRYABLE_STATUSES & FINAL_STATUSES
+    declared = {getattr(cls, "status_code", None) for cls in by_status}
+    assert {status for status in declared if isinstance(status, int)} <= statuses
+
+
+def test_every_exception_of_the_http_client_becomes_a_model_error() -> None:
+    for cls in subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL}:
+        exc: Exception = Exception.__new__(cls, "broken")  # their constructors differ
+        assert isinstance(mapped(exc), ModelError), cls
+        assert isinstance(mapped(exc, started=True), ModelError), cls
+
+
+def test_every_class_of_the_http_client_is_known() -> None:
+    public = {cls for _, cls in inspect.getmembers(httpx2, inspect.isclass) if issubclass(cls, Exception)}
+    known = subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL, httpx2.CookieConflict}
+    assert {cls for cls in public if not issubclass(cls, Warning)} <= known
+
+
+@pytest.mark.parametrize("status", sorted(RETRYABLE_STATUSES | {520, 524}))
+def test_a_transient_failure_may_be_tried_again(status: int) -> None:
+    error = mapped(status_exception(status))
+    assert error.retryable
+    assert error.http_status == status
+    assert error.kind == "some_error"
+    assert not error.started
+
+
+@pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
+def test_a_final_refusal_is_not_tried_again(status: int) -> None:
+    assert not mapped(status_exception(status, **{"retry-after": "3"})).retryable
+
+
+def test_too_many_requests_is_tried_again_only_when_the_service_says_when() -> None:
+    assert not mapped(status_exception(429)).retryable
+    error = mapped(status_exception(429, **{"retry-after": "7"}))
+    assert error.retryable
+    assert error.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(401, "ANTHROPIC_API_KEY"), (403, "ANTHROPIC_API_KEY"), (404, "ANTHROPIC_BASE_URL"), (413, "too large")],
+)
+def test_the_operator_is_told_what_to_check(status: int, says: str) -> None:
+    assert says in str(mapped(status_exception(status)))
+
+
+def test_an_unreachable_endpoint_is_named_with_its_setting() -> None:
+    for exc in (anthropic.APIConnectionError(request=REQUEST), anthropic.APITimeoutError(request=REQUEST)):
+        error = mapped(exc)
+        assert error.retryable
+        assert "https://api.example.com" in str(error)
+        assert "ANTHROPIC_BASE_URL" in str(error)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 529])
+def test_the_key_is_in_no_message_even_if_the_service_repeats_it(status: int) -> None:
+    assert KEY not in repr(mapped(status_exception(status, f"bad key {KEY}")))
+
+
+def test_a_lost_connection_after_the_answer_began_calls_for_a_reset() -> None:
+    for exc in (httpx2.ReadError("reset"), httpx2.RemoteProtocolError("closed"), httpx2.DecodingError("gzip")):
+        error = mapped(exc, started=True)
+        assert error.started
+        assert error.retryable
+
+
+def test_an_exception_of_ours_is_not_dressed_up_as_the_services() -> None:
+    with pytest.raises(ZeroDivisionError):
+        mapped(ZeroDivisionError())
+
+
+@pytest.mark.parametrize("kind", ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", ""])
+def test_a_transient_error_inside_a_stream_is_tried_again(kind: str) -> None:
+    error = stream_error(kind, "sorry")
+    assert error.retryable
+    assert error.started
+
+
+def test_an_error_inside_a_stream_that_will_stay_is_not_tried_again() -> None:
+    assert not stream_error("invalid_request_error", "no").retryable
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "12"}, 12),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "?", "retry-after": "9"}, 9),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+    ],
+)
+def test_retry_after_is_read_as_seconds(headers: dict[str, str], seconds: float | None) -> None:
+    assert parse_retry_after(httpx2.Headers(headers)) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    for value in (format_datetime(in_an_hour, usegmt=True), format_datetime(in_an_hour.replace(tzinfo=None))):
+        seconds = parse_retry_after({"retry-after": value})
+        assert seconds is not None
+        assert 3500 < seconds <= 3600
+
+
+@given(st.text(st.characters(codec="latin-1")))
+def test_any_retry_after_is_survived(value: str) -> None:
+    seconds = parse_retry_after({"retry-after": value, "retry-after-ms": value})
+    assert seconds is None or seconds >= 0

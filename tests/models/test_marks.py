@@ -1,0 +1,172 @@
+"""Citations for endpoints without them: passages in, marks out."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block, Message, plain_text, tool_result_block, user_message
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Citation,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.models.marks import INSTRUCTION, MarkedAnswer, best_blocks, with_numbered_passages
+
+
+def passage(title: str, *sentences: str) -> Block:
+    content = [{"type": "text", "text": sentence} for sentence in sentences]
+    return {"type": "search_result", "source": f"src:{title}", "title": title, "content": content, "_passage": {}}
+
+
+LEAVE = passage("Leave", "Staff get 25 days of leave. ", "Sick leave needs a note. ", "Ask HR.")
+PARKING = passage("Parking", "Parking costs 40 pounds a month.")
+
+
+def read(pieces: Sequence[str], passages: Sequence[Block] = (LEAVE, PARKING)) -> list[ModelEvent]:
+    answer = MarkedAnswer(passages)
+    events: list[ModelEvent] = [MessageStarted("m"), BlockStarted(0, {"type": "text", "text": ""})]
+    events += [TextDelta(0, piece) for piece in pieces]
+    events += [
+        BlockStopped(0, {"type": "text", "text": "".join(pieces)}),
+        MessageCompleted("end_turn", Usage()),
+    ]
+    return [out for event in events for out in answer.take(event)]
+
+
+def blocks(events: Sequence[ModelEvent]) -> list[Block]:
+    return [event.block for event in events if isinstance(event, BlockStopped)]
+
+
+def citations(events: Sequence[ModelEvent]) -> list[Citation]:
+    return [event.citation for event in events if isinstance(event, CitationDelta)]
+
+
+def test_search_results_become_text_numbered_over_the_whole_request() -> None:
+    asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    answer: Message = {"role": "user", "content": [tool_result_block("t", [PARKING]), {"type": "text", "text": "and?"}]}
+    first: Message = {"role": "user", "content": [LEAVE]}
+    request, passages = with_numbered_passages(ModelRequest("m", 1, (), (first, asked, answer)))
+    assert passages == [LEAVE, PARKING]
+    assert request.messages[0]["content"][0]["text"].startswith("[1] Leave\nStaff get 25 days of leave. \nSick")
+    assert request.messages[2]["content"][0]["content"] == [
+        {"type": "text", "text": "[2] Parking\nParking costs 40 pounds a month."}
+    ]
+    assert request.messages[1] == asked
+    assert request.system[-1]["text"] == INSTRUCTION
+
+
+def test_the_instruction_is_there_before_the_first_search() -> None:
+    request, passages = with_numbered_passages(ModelRequest("m", 1, (), (user_message("hi"),)))
+    assert passages == []
+    assert request.system[-1]["text"] == INSTRUCTION
+
+
+def test_a_mark_becomes_a_citation_of_the_sentence_it_most_resembles() -> None:
+    events = read(["You need a note for sick leave [[1]]."])
+    (citation,) = citations(events)
+    assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 2)
+    assert citation.cited_text == "Sick leave needs a note. "
+    assert citation.raw == {
+        "type": "search_result_location",
+        "cited_text": "Sick leave needs a note. ",
+        "search_result_index": 0,
+        "source": "src:Leave",
+        "title": "Leave",
+        "start_block_index": 1,
+        "end_block_index": 2,
+    }
+    assert blocks(events) == [{"type": "text", "text": "You need a note for sick leave.", "citations": [citation.raw]}]
+
+
+def test_each_marked_statement_gets_its_own_block_and_the_rest_follows() -> None:
+    events = read(["25 days [[1]]. Parking is 40 pounds[[2]][[1]]! Anything else?"])
+    assert [block["text"] for block in blocks(events)] == ["25 days. ", "Parking is 40 pounds! ", "Anything else?"]
+    assert [len(block.get("citations", [])) for block in blocks(events)] == [1, 2, 0]
+    indexes = [event.index for event in events if isinstance(event, BlockStarted | BlockStopped)]
+    assert indexes == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_mark_at_the_very_end_leaves_no_empty_block() -> None:
+    events = read(["25 days [[1]]", ".\n"])
+    assert [block["text"] for block in blocks(events)] == ["25 days.\n"]
+
+
+def test_marks_nobody_gave_are_removed_and_cite_nothing() -> None:
+    events = read(["A [[3]] b [[0]]."])
+    assert plain_text(blocks(events)) == "A b."
+    assert citations(events) == []
+
+
+def test_a_mark_before_any_text_cites_nothing() -> None:
+    events = read(["[[1]] So."])
+    assert plain_text(blocks(events)) == " So."
+    assert citations(events) == []
+
+
+@pytest.mark.parametrize("text", ["a[1] b", "[[x]] [[1,2]]", "list[[", "[ [1]]", "[[1]", "[[1234567]]", "x [["])
+def test_what_is_no_mark_stays_text(text: str) -> None:
+    assert plain_text(blocks(read(list(text)))) == text
+
+
+TEXTS = st.lists(
+    st.sampled_from(["word ", "词。", "[[1]]", " [[2]]", "[[7]]", "[", "[[", "]]", "1", " ", "\n", ".", "[[12"])
+).map("".join)
+
+
+@given(TEXTS, st.lists(st.integers(0, 200)))
+def test_any_chunking_of_an_answer_gives_the_same_blocks_and_no_mark_is_left(text: str, places: list[int]) -> None:
+    ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
+    pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    events, whole = read(pieces), read([text])
+    assert blocks(events) == blocks(whole)
+    assert citations(events) == citations(whole)
+    deltas = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert deltas == plain_text(blocks(events))
+    assert "[[1]]" not in text or len(deltas) < len(text)
+
+
+def test_blocks_of_other_kinds_keep_their_place_beside_split_text() -> None:
+    answer = MarkedAnswer([LEAVE])
+    use: Block = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    thought: Block = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    events: list[ModelEvent] = [
+        BlockStarted(0, thought),
+        ThinkingDelta(0, "hm"),
+        BlockStopped(0, thought),
+        BlockStarted(1, {"type": "text", "text": ""}),
+        TextDelta(1, "25 days [[1]]. More"),
+        BlockStopped(1, {"type": "text", "text": "25 days [[1]]. More"}),
+        BlockStarted(2, use),
+        BlockStopped(2, use),
+    ]
+    out = [each for event in events for each in answer.take(event)]
+    assert [(event.index, event.block["type"]) for event in out if isinstance(event, BlockStopped)] == [
+        (0, "thinking"),
+        (1, "text"),
+        (2, "text"),
+        (3, "tool_use"),
+    ]
+    assert ThinkingDelta(0, "hm") in out
+
+
+def test_without_a_shared_word_the_whole_passage_is_cited() -> None:
+    assert best_blocks(LEAVE, "It is so.") == (0, 3)
+
+
+def test_only_the_last_sentence_before_the_mark_counts() -> None:
+    assert best_blocks(LEAVE, "Sick leave needs a note. Staff get 25 days") == (0, 1)
+
+
+def test_scripts_without_spaces_are_matched_too() -> None:
+    chinese = passage("假期", "员工每年有二十五天假期。", "病假需要医生证明。")
+    assert best_blocks(chinese, "请病假要有医生的证明") == (1, 2)

@@ -1,0 +1,326 @@
+"""What the stand-ins refuse, rule by rule, and the two liberties the API grants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentic_rag.testing.block_problems import sign
+from agentic_rag.testing.problems import problems
+
+JSON = dict[str, Any]
+
+TOOL: JSON = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+RESULT: JSON = {
+    "type": "search_result",
+    "source": "doc_1",
+    "title": "Doc",
+    "content": [{"type": "text", "text": "One."}],
+    "citations": {"enabled": True},
+}
+
+
+def text(value: Any) -> JSON:
+    return {"type": "text", "text": value}
+
+
+def used(ident: str = "toolu_1", name: str = "look") -> JSON:
+    return {"type": "tool_use", "id": ident, "name": name, "input": {}}
+
+
+def answered(ident: str = "toolu_1", content: Any = "found") -> JSON:
+    return {"type": "tool_result", "tool_use_id": ident, "content": content}
+
+
+def user(*blocks: JSON) -> JSON:
+    return {"role": "user", "content": list(blocks)}
+
+
+def assistant(*blocks: JSON) -> JSON:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def request(*messages: JSON, **parameters: Any) -> JSON:
+    return {"model": "m", "max_tokens": 5, "messages": list(messages or [user(text("hi"))]), **parameters}
+
+
+def turn(*content: JSON, results: list[JSON] | None = None, **parameters: Any) -> JSON:
+    """A request in which the model used a tool."""
+    after = user(*(results if results is not None else [answered()]))
+    return request(user(text("hi")), assistant(*(content or [used()])), after, **{"tools": [TOOL], **parameters})
+
+
+THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        request(),
+        request({"role": "user", "content": "hi"}),
+        request(system="be brief", stream=True, stop_sequences=["END"]),
+        request(system=[{**text("be brief"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}]),
+        turn(),
+        turn(THOUGHT, text("I look."), used(), thinking={"type": "adaptive"}),
+        turn({"type": "redacted_thinking", "data": "x"}, used()),
+        turn(used("a"), used("b"), results=[answered("b"), answered("a"), text("and?")]),
+        turn(results=[answered(content=[text("see"), RESULT])]),
+        turn(results=[{"type": "tool_result", "tool_use_id": "toolu_1"}]),
+        turn(results=[{**answered(content=[text("no")]), "is_error": True}]),
+        turn(tool_choice={"type": "none"}),
+        turn(tool_choice={"type": "tool", "name": "look", "disable_parallel_tool_use": True}),
+        request(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000),
+        request(user(RESULT, text("which?"))),
+        request(user({**RESULT, "citations": {"enabled": False}}, {**RESULT, "citations": None})),
+        request(user({"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}, text("what?"))),
+    ],
+)
+def test_a_request_the_api_takes_has_no_problems(accepted: JSON) -> None:
+    assert problems(accepted) == []
+
+
+def test_neighbouring_messages_of_one_role_are_joined() -> None:
+    parts = [
+        user(text("a")),
+        user(text("b")),
+        assistant(text("c")),
+        assistant(used()),
+        user(answered()),
+        user(text("d")),
+    ]
+    assert problems(request(*parts, tools=[TOOL])) == []
+
+
+def test_an_old_turn_may_have_used_a_tool_that_is_no_longer_offered() -> None:
+    assert problems(turn(used(name="gone_long_ago"))) == []
+
+
+def test_private_data_of_tools_may_look_like_a_breakpoint() -> None:
+    use = {**used(), "input": {"cache_control": 1, "content": [{"cache_control": 2}] * 9}}
+    assert problems(turn(use)) == []
+
+
+CACHED = {"type": "ephemeral"}
+FIVE = [{**text(str(number)), "cache_control": CACHED} for number in range(5)]
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("no object", [], "request: must be a JSON object"),
+    ("unknown top-level key", request(temperature=0.5), "temperature: Extra inputs"),
+    ("no model", {"max_tokens": 1, "messages": [user(text("x"))]}, "model: Field required"),
+    ("blank model", request(model=" "), "model: "),
+    ("no max_tokens", {"model": "m", "messages": [user(text("x"))]}, "max_tokens: Field required"),
+    ("max_tokens 0", request(max_tokens=0), "max_tokens: "),
+    ("max_tokens true", request(max_tokens=True), "max_tokens: "),
+    ("no messages", {"model": "m", "max_tokens": 1}, "messages: Field required"),
+    ("empty messages", {"model": "m", "max_tokens": 1, "messages": []}, "messages: at least one"),
+    ("messages no list", {"model": "m", "max_tokens": 1, "messages": "hi"}, "messages: at least one"),
+    ("stream no boolean", request(stream="yes"), "stream: "),
+    ("blank stop sequence", request(stop_sequences=[" "]), "stop_sequences: "),
+    ("message no object", request("hi"), "messages.0: "),  # type: ignore[arg-type]
+    ("message with a further key", request({**user(text("x")), "id": 1}), "messages.0.id: Extra inputs"),
+    ("unknown role", request({"role": "system", "content": "x"}), "messages.0.role: "),
+    ("no content", request({"role": "user"}), "messages.0.content: "),
+    ("empty content", request(user()), "messages.0.content: all messages must have non-empty"),
+    ("first message not user", request(assistant(text("a")), user(text("b"))), "messages.0.role: first message"),
+    (
+        "last message assistant",
+        request(user(text("a")), assistant(text("b"))),
+        "messages.1.content.0: the conversation",
+    ),
+    ("empty text", request(user(text(""))), "messages.0.content.0.text: text content blocks must be non-empty"),
+    ("blank text", request(user(text(" \n"))), "messages.0.content.0.text: text content blocks must contain"),
+    ("blank string", request({"role": "user", "content": " "}), "messages.0.content: text content"),
+    ("blank system", request(system=" "), "system: text content"),
+    ("blank system block", request(system=[text("")]), "system.0.text: text content"),
+    ("system of another type", request(system=[RESULT]), "system.0.type: "),
+    ("text no string", request(user(text(3))), "messages.0.content.0.text: Input should be a valid string"),
+    ("citations no list", request(user({**text("x"), "citations": {}})), "messages.0.content.0.citations: "),
+    ("unknown block type", request(user({"type": "audio"})), "messages.0.content.0.type: "),
+    ("block no object", request(user("x")), "messages.0.content.0.type: "),  # type: ignore[arg-type]
+    ("a private key", request(user({**text("x"), "_passage": 1})), "messages.0.content.0._passage: Extra inputs"),
+    ("tool_use by the user", request(user(used()), tools=[TOOL]), "messages.0.content.0.type: "),
+    ("tool_result by the assistant", turn(answered()), "messages.1.content.0.type: "),
+    ("image without source", request(user({"type": "image"})), "messages.0.content.0.source: Field required"),
+    ("image with odd source", request(user({"type": "image", "source": {}})), "messages.0.content.0.source.type: "),
+    # thinking
+    (
+        "no signature",
+        turn({"type": "thinking", "thinking": "x"}, used()),
+        "messages.1.content.0.signature: Field required",
+    ),
+    ("wrong signature", turn({**THOUGHT, "signature": "x"}, used()), "messages.1.content.0: Invalid `signature`"),
+    ("changed thinking", turn({**THOUGHT, "thinking": "hmm"}, used()), "messages.1.content.0: Invalid `signature`"),
+    ("thinking no string", turn({**THOUGHT, "thinking": 1}, used()), "messages.1.content.0.thinking: "),
+    ("redacted without data", turn({"type": "redacted_thinking", "data": ""}, used()), "messages.1.content.0.data: "),
+    (
+        "message ends in thinking",
+        request(user(text("a")), assistant(text("b"), THOUGHT), user(text("c"))),
+        "messages.1.content.1: The final block",
+    ),
+    (
+        "breakpoint on thinking",
+        turn({**THOUGHT, "cache_control": CACHED}, used()),
+        "messages.1.content.0.cache_control: ",
+    ),
+    ("unknown thinking", request(thinking={"type": "deep"}), "thinking.type: "),
+    ("thinking budget", request(thinking={"type": "enabled", "budget_tokens": 9}), "thinking.budget_tokens: "),
+    # tool use and results
+    (
+        "no result",
+        request(user(text("a")), assistant(used()), user(text("b")), tools=[TOOL]),
+        "messages.1.content.0: `tool_use`",
+    ),
+    (
+        "one of two results missing",
+        turn(used("a"), used("b"), results=[answered("a")]),
+        "messages.1.content.1: `tool_use` id 'b'",
+    ),
+    (
+        "result a turn late",
+        request(
+            user(text("a")), assistant(used()), user(text("b")), assistant(text("c")), user(answered()), tools=[TOOL]
+        ),
+        "messages.1.content.0: `tool_use`",
+    ),
+    (
+        "result after text",
+        turn(results=[text("so"), answered()]),
+        "messages.2.content.1: `tool_result` blocks must come first",
+    ),
+    (
+        "result after the text of a joined neighbour",
+        request(user(text("a")), assistant(used()), user(text("b")), user(answered()), tools=[TOOL]),
+        "messages.3.content.0: `tool_result` blocks must come first",
+    ),
+    (
+        "unknown result id",
+        turn(results=[answered(), answered("x")]),
+        "messages.2.content.1.tool_use_id: unexpected id 'x'",
+    ),
+    ("result at the start", request(user(answered()), tools=[TOOL]), "messages.0.content.0.tool_use_id: unexpected"),
+    ("doubled result", turn(results=[answered(), answered()]), "messages.2.content.1.tool_use_id: each `tool_use`"),
+    ("doubled use id", turn(used(), used()), "messages.1.content.1.id: `tool_use` ids must be unique"),
+    (
+        "use id of an older turn",
+        request(
+            user(text("a")), assistant(used()), user(answered()), assistant(used()), user(answered()), tools=[TOOL]
+        ),
+        "messages.3.content.0.id: `tool_use` ids must be unique",
+    ),
+    (
+        "use without input",
+        turn({"type": "tool_use", "id": "a", "name": "look"}),
+        "messages.1.content.0.input: Field required",
+    ),
+    ("input no object", turn({**used(), "input": []}), "messages.1.content.0.input: "),
+    (
+        "use id off the pattern",
+        turn(used("a b"), results=[answered("a b")]),
+        "messages.1.content.0.id: String should match",
+    ),
+    ("use name off the pattern", turn(used(name="a b")), "messages.1.content.0.name: String should match"),
+    ("result id no string", turn(results=[answered(1)]), "messages.2.content.0.tool_use_id: "),  # type: ignore[arg-type]
+    ("blank result", turn(results=[answered(content=" ")]), "messages.2.content.0.content: text content"),
+    ("blank text in a result", turn(results=[answered(content=[text("")])]), "messages.2.content.0.content.0.text: "),
+    ("tool use in a result", turn(results=[answered(content=[used("b")])]), "messages.2.content.0.content.0.type: "),
+    ("is_error no boolean", turn(results=[{**answered(), "is_error": 1}]), "messages.2.content.0.is_error: "),
+    (
+        "error with a search result",
+        turn(results=[{**answered(content=[text("no"), RESULT]), "is_error": True}]),
+        "messages.2.content.0.content: all content must be type `text`",
+    ),
+    ("tool use without tools", turn(tools=[]), "tools: Requests which have `tool_use`"),
+    # tools
+    ("tools no list", request(tools={}), "tools: "),
+    ("tool no object", request(tools=["look"]), "tools.0: "),
+    ("tool name off the pattern", request(tools=[{**TOOL, "name": "look.up"}]), "tools.0.name: String should match"),
+    ("tool name too long", request(tools=[{**TOOL, "name": "x" * 65}]), "tools.0.name: String should match"),
+    ("tool name with a line end", request(tools=[{**TOOL, "name": "look\n"}]), "tools.0.name: String should match"),
+    ("doubled tool", request(tools=[TOOL, TOOL]), "tools.1.name: Tool names must be unique"),
+    ("no schema", request(tools=[{"name": "look"}]), "tools.0.input_schema: "),
+    ("schema no object", request(tools=[{**TOOL, "input_schema": True}]), "tools.0.input_schema: "),
+    (
+        "schema not of an object",
+        request(tools=[{**TOOL, "input_schema": {"type": "array"}}]),
+        "tools.0.input_schema.type: ",
+    ),
+    ("description no string", request(tools=[{**TOOL, "description": None}]), "tools.0.description: "),
+    ("tool with a further key", request(tools=[{**TOOL, "server": "x"}]), "tools.0.server: Extra inputs"),
+    ("tool_choice without tools", request(tool_choice={"type": "auto"}), "tool_choice: may only be specified"),
+    ("unknown tool_choice", request(tools=[TOOL], tool_choice={"type": "some"}), "tool_choice.type: "),
+    (
+        "tool_choice of no tool",
+        request(tools=[TOOL], tool_choice={"type": "tool", "name": "x"}),
+        "tool_choice.name: Tool 'x'",
+    ),
+    (
+        "odd key in tool_choice",
+        request(tools=[TOOL], tool_choice={"type": "none", "name": "x"}),
+        "tool_choice.name: Extra",
+    ),
+    (
+        "forced tool while thinking",
+        request(tools=[TOOL], tool_choice={"type": "any"}, thinking={"type": "adaptive"}),
+        "tool_choice: Thinking may not be enabled",
+    ),
+    # search results
+    ("search result without title", request(user({**RESULT, "title": ""})), "messages.0.content.0.title: "),
+    ("search result without content", request(user({**RESULT, "content": []})), "messages.0.content.0.content: "),
+    (
+        "search result of images",
+        request(user({**RESULT, "content": [RESULT]})),
+        "messages.0.content.0.content.0.type: ",
+    ),
+    ("blank sentence", request(user({**RESULT, "content": [text(" ")]})), "messages.0.content.0.content.0.text: "),
+    ("citations no setting", request(user({**RESULT, "citations": True})), "messages.0.content.0.citations.enabled: "),
+    (
+        "citations on some results only",
+        turn(results=[answered(content=[RESULT, {**RESULT, "citations": {"enabled": False}}])]),
+        "messages.2.content.0.content.1.citations: must be enabled on all",
+    ),
+    # cache breakpoints
+    ("five breakpoints", request(user(*FIVE)), "messages.0.content.4.cache_control: A maximum of 4"),
+    (
+        "the fifth inside a result",
+        turn(system=FIVE[:4], results=[answered(content=FIVE[:1])]),
+        "messages.2.content.0.content.0.cache_control: A maximum of 4",
+    ),
+    ("the fifth at the top", request(system=FIVE[:4], cache_control=CACHED), "cache_control: A maximum of 4"),
+    (
+        "unknown breakpoint",
+        request(user({**text("x"), "cache_control": {"type": "for_ever"}})),
+        "messages.0.content.0.cache_control: must",
+    ),
+    (
+        "unknown ttl",
+        request(user({**text("x"), "cache_control": {**CACHED, "ttl": "1d"}})),
+        "messages.0.content.0.cache_control.ttl: ",
+    ),
+    # surrogates
+    ("surrogate in text", request(user(text("a\ud800"))), "messages.0.content.0.text: string holds a lone surrogate"),
+    ("surrogate in a key", turn({**used(), "input": {"\udfff": 1}}), "messages.1.content.0.input: string holds"),
+    ("surrogate in a tool", request(tools=[{**TOOL, "description": "\udc00"}]), "tools.0.description: string holds"),
+]
+
+
+@pytest.mark.parametrize(("refused", "start"), [pytest.param(value, start, id=name) for name, value, start in REFUSED])
+def test_a_refusal_names_the_path_and_the_rule(refused: Any, start: str) -> None:
+    assert any(problem.startswith(start) for problem in problems(refused)), problems(refused)
+
+
+def test_an_older_endpoint_may_take_further_parameters() -> None:
+    assert problems(request(temperature=0.5), also_allowed={"temperature"}) == []
+
+
+def test_all_problems_of_a_request_are_told() -> None:
+    assert len(problems(request(user(text("")), max_tokens=0, foo=1))) == 3
+
+
+def _damaged(change: Callable[[JSON], None]) -> list[str]:
+    whole = turn(THOUGHT, used())
+    change(whole)
+    return problems(whole)
+
+
+def test_a_signature_belongs_to_its_thinking_alone() -> None:
+    assert _damaged(lambda whole: whole["messages"][1]["content"][0].update(signature=sign("other")))

@@ -1,0 +1,94 @@
+"""The SSE reader: the same events whatever the chunking, line ends or spelling."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.models.sse import EventTooLarge, SSEReader
+
+Events = list[tuple[str, bytes]]
+
+
+def read(*chunks: bytes, limit: int = 1000) -> Events:
+    reader = SSEReader(limit)
+    return [event for chunk in chunks for event in reader.feed(chunk)]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+SPELLINGS = """data: x|data:y|data|data: |data:  two|event: ping|event:named|event|: note||id: 7|retry: 5|unknown: z
+|data: 你好 🚀|event: é|\ufeffdata: marked""".replace("\n", "")
+LINES = st.sampled_from([line.encode() for line in SPELLINGS.split("|")])
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+@given(st.lists(st.tuples(LINES, ENDS)), st.lists(st.integers(0, 10_000)))
+def test_any_chunking_of_a_stream_gives_the_same_events(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
+    data = b"".join(line + end for line, end in lines)
+    assert read(*cut(data, places)) == read(data) == read(*(data[at : at + 1] for at in range(len(data))))
+
+
+@given(st.lists(LINES.filter(lambda line: line != b"")))
+def test_the_kind_of_line_end_does_not_change_the_events(lines: list[bytes]) -> None:
+    whole = [*lines, b"", b"data: last", b"", b""]
+    assert read(b"\n".join(whole)) == read(b"\r\n".join(whole)) == read(b"\r".join(whole))
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
+def test_any_bytes_are_read_without_failing_and_alike_in_any_chunking(data: bytes, places: list[int]) -> None:
+    assert read(*cut(data, places)) == read(data)
+
+
+def test_an_event_has_its_name_and_its_data() -> None:
+    assert read(b"event: ping\ndata: {}\n\n") == [("ping", b"{}")]
+
+
+def test_an_event_without_a_name_is_a_message() -> None:
+    assert read(b"data: 1\n\n") == [("message", b"1")]
+
+
+def test_a_name_holds_for_one_event_only() -> None:
+    assert read(b"event: a\ndata: 1\n\ndata: 2\n\n") == [("a", b"1"), ("message", b"2")]
+
+
+def test_lines_of_data_are_joined_by_a_line_feed() -> None:
+    assert read(b"data: a\ndata:\ndata: b\n\n") == [("message", b"a\n\nb")]
+
+
+def test_only_one_leading_space_is_dropped() -> None:
+    assert read(b"data:  a\n\n") == [("message", b" a")]
+
+
+def test_comments_ids_and_unknown_fields_are_skipped() -> None:
+    assert read(b": hello\nid: 3\nretry: 9\nfoo: bar\ndata: x\n\n") == [("message", b"x")]
+
+
+def test_an_event_without_data_is_none() -> None:
+    assert read(b"event: a\n\ndata\n\n\n\n") == []
+
+
+def test_what_is_left_open_at_the_end_is_no_event() -> None:
+    assert read(b"data: x\n") == []
+
+
+def test_an_event_is_out_as_soon_as_its_empty_line_is() -> None:
+    reader = SSEReader()
+    assert reader.feed(b"data: x\r\n\r") == [("message", b"x")]
+    assert reader.feed(b"\ndata: y\n\n") == [("message", b"y")]
+
+
+def test_a_byte_order_mark_opens_the_first_line_only() -> None:
+    assert read(b"\xef\xbb\xbfdata: x\n\n\xef\xbb\xbfdata: y\n\n") == [("message", b"x")]
+
+
+@pytest.mark.parametrize("chunks", [[b"data: " + b"x" * 200], [b"x"] * 200, [b"data: xxxxxxxxx\n"] * 20])
+def test_an_endless_line_or_event_is_refused_before_it_fills_memory(chunks: list[bytes]) -> None:
+    with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
+        read(*chunks, limit=100)
+
+
+def test_many_small_events_never_count_together() -> None:
+    assert len(read(*[b"data: xxxxxxxxx\n\n"] * 50, limit=100)) == 50

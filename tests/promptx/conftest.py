@@ -1,0 +1,35 @@
+"""Fixtures of the promptx tests: a copy of the recorded memory, an empty workspace."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+ROLE = "assistant"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """An empty workspace."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def recorded(workspace: Path) -> Path:
+    """A fresh copy of the recorded memory, laid out as the domain memory of the role `assistant`."""
+    folder = workspace / ".promptx" / "cognition" / ROLE
+    folder.mkdir(parents=True)
+    for name in ("engrams.db", "network.json"):
+        shutil.copyfile(DATA / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def resources(workspace: Path) -> Path:
+    """The folder role files are dropped into."""
+    folder = workspace / ".promptx" / "resource"
+    folder.mkdir(parents=True)
+    return folder

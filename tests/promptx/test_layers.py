@@ -1,0 +1,59 @@
+"""What the modules of this package may import and contain."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mcp_servers.promptx
+
+PACKAGE = Path(mcp_servers.promptx.__file__).parent
+ORDER = [
+    *("errors", "ids", "dpml", "lint", "network", "recall", "rolefiles", "nuwa", "roles"),
+    *("ledger", "snapshot", "live", "memory", "present", "server", "__main__"),
+]
+PURE = ["errors", "ids", "dpml", "lint", "network", "recall"]
+EFFECTS = {"os", "io", "time", "datetime", "random", "sqlite3", "threading", "asyncio", "anyio", "subprocess", "shutil"}
+
+
+def imported(module: str) -> set[str]:
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def test_every_module_is_in_the_order_the_package_states() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"}
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
+    ours = {name.split(".")[2] for name in imported(module) if name.startswith("mcp_servers.promptx.")}
+    assert ours <= set(ORDER[: ORDER.index(module)])
+    assert not any(name.split(".")[0] == "agentic_rag" for name in imported(module))
+
+
+def test_the_environment_is_read_by_the_standalone_command_alone() -> None:
+    sources = {module: (PACKAGE / f"{module}.py").read_text("utf-8") for module in ORDER}
+    assert [module for module, source in sources.items() if "environ" in source or "getenv" in source] == ["__main__"]
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_core_is_pure(module: str) -> None:
+    assert not {name.split(".")[0] for name in imported(module)} & EFFECTS
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+    calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    assert "open" not in calls
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(tree))
+
+
+def test_roles_and_memory_are_used_without_loading_mcp() -> None:
+    code = "import sys, mcp_servers.promptx.roles, mcp_servers.promptx.memory; sys.exit('mcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parents[1], check=False).returncode == 0

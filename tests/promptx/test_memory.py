@@ -1,0 +1,371 @@
+"""One memory: what enters it, what it says, and what survives on disk."""
+
+import json
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
+from mcp_servers.promptx.live import SHELF
+from mcp_servers.promptx.memory import MAX_BATCH, MAX_CONTENT, Memory, folder_user, memory_folder
+
+from .conftest import ROLE
+
+NOW = 1_795_300_000_000
+
+
+def engram(**changed: Any) -> dict[str, Any]:
+    return {"content": "the notice period is two months", "schema": "contract notice period", "strength": 0.7} | {
+        "type": "ATOMIC",
+        **changed,
+    }
+
+
+def network_file(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "network.json").read_text("utf-8"))
+    return content
+
+
+def rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(folder / "engrams.db") as connection:
+        found = connection.execute(sql).fetchall()
+    connection.close()
+    return found
+
+
+def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
+    [saved] = Memory(tmp_path / ROLE).remember([engram(schema="合同 - notice - 合同", strength=0)], NOW)
+    stamp, _, suffix = saved.id.partition("_")
+    assert stamp == str(NOW)
+    assert len(suffix) == 9
+    assert set(suffix) <= set("0123456789abcdefghijklmnopqrstuvwxyz")
+    assert rows(tmp_path / ROLE, "SELECT * FROM engrams") == [
+        (saved.id, saved.content, '["合同","notice","合同"]', "ATOMIC", NOW, 0.0, "{}")
+    ]
+    assert rows(tmp_path / ROLE, "SELECT * FROM cue_index") == [("合同", saved.id), ("notice", saved.id)]
+    assert rows(tmp_path / ROLE, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_strength_zero_stays_zero_and_counts_as_more_only_in_the_weight(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram(schema="a b", strength=0)], NOW)
+    found = memory.recall("a", "balanced", NOW)
+    assert found.engrams[0].strength == 0
+    assert found.edges[1].weight == NOW * 0.8
+
+
+BAD_ENGRAMS = {
+    "one keyword": (engram(schema="alone"), "schema gives 1 keyword(s), at least 2 are needed."),
+    "strength above 1": (engram(strength=1.01), "strength must be a number from 0 to 1."),
+    "negative strength": (engram(strength=-0.1), "strength must be a number from 0 to 1."),
+    "strength as text": (engram(strength="0.5"), "strength must be a number from 0 to 1."),
+    "strength as truth": (engram(strength=True), "strength must be a number from 0 to 1."),
+    "strength not a number": (engram(strength=float("nan")), "strength must be a number from 0 to 1."),
+    "strength beyond floats": (engram(strength=10**400), "strength must be a number from 0 to 1."),
+    "unknown type": (engram(type="FACT"), "type must be ATOMIC, LINK or PATTERN, not 'FACT'."),
+    "no type": ({"content": "c", "schema": "a b", "strength": 1}, "type must be ATOMIC, LINK or PATTERN, not 'None'."),
+    "blank content": (engram(content=" \n"), "content must be text that is not empty."),
+    "content as number": (engram(content=5), "content must be text that is not empty."),
+    "a megabyte": (engram(content="x" * 1_000_000), f"content has 1000000 characters, {MAX_CONTENT} are allowed."),
+    "schema as list": (engram(schema=["a", "b"]), "schema must be text"),
+    "endless schema": (engram(schema="a b " * 5000), "schema is too long"),
+    "NUL": (engram(content="a\0b"), "content or schema contains NUL or a lone surrogate"),
+    "lone surrogate": (engram(schema="a \ud800"), "content or schema contains NUL or a lone surrogate"),
+    "not an object": ("a b", "must be an object"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ENGRAMS)
+def test_a_bad_engram_names_its_index_and_none_of_the_batch_is_saved(tmp_path: Path, case: str) -> None:
+    bad, reason = BAD_ENGRAMS[case]
+    memory = Memory(tmp_path / ROLE)
+    with pytest.raises(BadEngram) as caught:
+        memory.remember([engram(), bad, engram()], NOW)  # type: ignore[list-item]
+    assert caught.value.index == 1
+    assert caught.value.reason.startswith(reason)
+    assert str(caught.value).startswith("engrams[1]: ")
+    assert not memory.exists
+
+
+def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    with pytest.raises(BadEngram, match="the batch is empty"):
+        memory.remember([], NOW)
+    with pytest.raises(BadEngram, match="at most 100"):
+        memory.remember([engram()] * (MAX_BATCH + 1), NOW)
+    assert not memory.exists
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "field"),
+    [
+        ("a", "wild", "mode"),
+        ("a\0", "balanced", "query"),
+        (["\udfff"], "balanced", "query"),
+        ("a" * 3000, "focused", "query"),
+    ],
+)
+def test_a_bad_recall_names_the_field(tmp_path: Path, query: str | list[str], mode: str, field: str) -> None:
+    with pytest.raises(BadRecall) as caught:
+        Memory(tmp_path / ROLE).recall(query, mode, NOW)
+    assert caught.value.field == field
+
+
+def test_recalling_from_nothing_says_nothing_and_creates_nothing(tmp_path: Path) -> None:
+    found = Memory(tmp_path / ROLE).recall("a", "balanced", NOW)
+    assert (found.mind.activated, found.engrams, found.overview) == (["mind"], (), ())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_budget(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
+    found = memory.recall(None, "balanced", NOW)
+    assert found.engrams == ()
+    assert [one.strength for one in found.overview] == [0.9, 0.8, 0.7, 0.6]
+    assert found.mind.activated == ["mind", "contract", "notice", "period"]
+
+
+def test_a_query_that_names_no_cue_gets_the_map_and_is_marked(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram()], NOW)
+    found = memory.recall("weather", "balanced", NOW)
+    assert (found.fallback, found.engrams, len(found.overview)) == ("dmn", (), 1)
+
+
+def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
+    found = memory.recall("请问合同期限是多久？", "balanced", NOW)
+    assert (found.fallback, found.center) == ("contained", "合同期限")
+    assert [one.content for one in found.engrams] == ["合同期限为两年"]
+
+
+def test_recall_counts_reach_the_file_with_the_next_remember_and_survive_a_restart(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram(schema="a b")], NOW)
+    memory.flush()
+    memory.recall("a", "balanced", NOW)
+    memory.recall("a", "balanced", NOW)
+    assert network_file(memory.folder)["cues"]["a"]["recallFrequency"] == 0
+    memory.remember([engram(schema="c d")], NOW + 1)
+    memory.flush()
+    SHELF.close()
+    memory.recall("b", "balanced", NOW)
+    memory.flush()
+    counts = {word: cue["recallFrequency"] for word, cue in network_file(memory.folder)["cues"].items()}
+    assert counts == {"a": 6, "b": 6, "c": 2, "d": 2}  # the last recall fell back to the hubs: all four
+
+
+def test_counts_another_process_saved_are_added_to_ours(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram(schema="a b")], NOW)
+    memory.flush()
+    memory.recall("a", "balanced", NOW)
+    content = network_file(memory.folder)
+    content["cues"]["a"]["recallFrequency"] = 10
+    (memory.folder / "network.json").write_text(json.dumps(content, indent=2), "utf-8")
+    memory.flush()
+    assert network_file(memory.folder)["cues"]["a"]["recallFrequency"] == 12
+
+
+def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    first, second = memory.remember([engram(schema="b 10 a"), engram(schema="9 b")], NOW)
+    memory.flush()
+    content = network_file(memory.folder)
+    assert list(content) == ["version", "timestamp", "newestEngram", "cues"]
+    assert content["newestEngram"] == second.id
+    assert list(content["cues"]) == ["9", "10", "b", "a"]
+    assert content["cues"]["b"] == {
+        "word": "b",
+        "connections": [{"target": "10", "weight": NOW * 0.7}],
+        "recallFrequency": 0,
+        "memories": [first.id, second.id],
+    }
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"cues": {"a": 1}}', "\udcff", "{}" * 100])
+def test_a_corrupt_network_is_made_again_from_the_engrams(recorded: Path, damage: str) -> None:
+    memory = Memory(recorded)
+    expected = memory.recall(None, "balanced", NOW).mindmap
+    SHELF.close()
+    (recorded / "network.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
+    assert memory.recall(None, "balanced", NOW).mindmap == expected
+    memory.flush()
+    assert len(network_file(recorded)["cues"]) == 28
+
+
+def test_a_network_cut_at_any_line_is_made_again_from_the_engrams(recorded: Path) -> None:
+    lines = (recorded / "network.json").read_text("utf-8").splitlines(keepends=True)
+    for cut in range(0, len(lines), 97):
+        (recorded / "network.json").write_text("".join(lines[:cut]), "utf-8")
+        SHELF.close()
+        assert len(Memory(recorded).recall(None, "balanced", NOW).mind.activated) > 15
+
+
+def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Path) -> None:
+    content = network_file(recorded)
+    kept = dict(list(content["cues"].items())[:5])
+    (recorded / "network.json").write_text(json.dumps(content | {"cues": kept}), "utf-8")  # and on one line
+    Memory(recorded).flush()
+    cues = network_file(recorded)["cues"]
+    assert len(cues) == 28
+    assert {word: cue["recallFrequency"] for word, cue in cues.items() if cue["recallFrequency"]} == {
+        word: cue["recallFrequency"] for word, cue in kept.items()
+    }
+
+
+def test_a_deleted_memory_leaves_database_network_and_state(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    first, second = memory.remember([engram(schema="secret word"), engram(schema="word other")], NOW)
+    memory.recall("secret", "balanced", NOW)
+    assert memory.delete([first.id, "unknown"]) == 1
+    assert memory.export()[0]["id"] == second.id
+    assert list(network_file(memory.folder)["cues"]) == ["word", "other"]
+    assert not (memory.folder / "state.json").exists()
+    assert memory.recall("secret", "balanced", NOW).fallback == "dmn"
+    assert rows(memory.folder, "SELECT DISTINCT engram_id FROM cue_index") == [(second.id,)]
+    assert not any(b"secret" in path.read_bytes() for path in memory.folder.iterdir())
+
+
+def test_deleting_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
+    assert Memory(tmp_path / ROLE).delete(["1"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    for number in range(5):
+        memory.remember([engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
+    page = memory.browse(offset=1, limit=2)
+    assert (page.total, [one.content for one in page.engrams]) == (5, ["Number 3", "Number 2"])
+    assert [one.content for one in memory.browse(q="number 4").engrams] == ["Number 4"]
+    assert memory.browse(q="KEY1").total == 1
+    assert memory.browse(q="关键词").total == 5
+    assert memory.browse(q="%").total == 0
+
+
+def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tmp_path: Path) -> None:
+    copy = Memory(tmp_path / "imported")
+    done = copy.import_(recorded)
+    assert (done.added, done.skipped) == (72, ())
+    assert copy.import_(recorded).added == 0
+    original = Memory(recorded).recall("w03", "creative", NOW)
+    found = copy.recall("w03", "creative", NOW)
+    assert (found.mindmap, found.engrams, found.edges) == (original.mindmap, original.engrams, original.edges)
+    assert copy.export() == Memory(recorded).export()
+
+
+def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path) -> None:
+    connection = sqlite3.connect(recorded / "engrams.db")
+    connection.execute("UPDATE engrams SET type='FACT', strength=NULL WHERE content='c0_0'")
+    connection.execute("UPDATE engrams SET schema='not json' WHERE content='c0_1'")
+    connection.commit()
+    connection.close()
+    done = Memory(tmp_path / "imported").import_(recorded)
+    assert done.added == 70
+    assert [reason.partition(": ")[2] for reason in done.skipped] == [
+        "type must be ATOMIC, LINK or PATTERN, not 'FACT'.",
+        "schema gives 0 keyword(s), at least 2 are needed.",
+    ]
+
+
+def test_importing_a_folder_without_a_database_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MemoryUnavailable, match=r"there is no engrams\.db"):
+        Memory(tmp_path / ROLE).import_(tmp_path)
+
+
+def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path, tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    memory.remember([engram()], NOW)
+    memory.recall(None, "balanced", NOW)
+    SHELF.close()
+    memory.recall(None, "balanced", NOW)
+    for name in ("engrams.db", "engrams.db-wal", "engrams.db-shm"):
+        (memory.folder / name).unlink(missing_ok=True)
+    (recorded / "engrams.db").rename(memory.folder / "engrams.db")
+    assert memory.browse().total == 72
+    assert "w00" in memory.recall(None, "balanced", NOW).mind.activated
+
+
+def test_a_database_that_is_none_is_a_named_error(tmp_path: Path) -> None:
+    folder = tmp_path / ROLE
+    folder.mkdir()
+    (folder / "engrams.db").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(MemoryUnavailable, match="not a database") as caught:
+        Memory(folder).recall(None, "balanced", NOW)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(MemoryUnavailable, match="Not a directory"):
+        Memory(tmp_path / "file" / ROLE).remember([engram()], NOW)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_can_be_recalled_from_and_refuses_to_remember_by_name(recorded: Path) -> None:
+    recorded.chmod(0o555)
+    memory = Memory(recorded)
+    assert len(memory.recall("w00", "balanced", NOW).engrams) == 50
+    with pytest.raises(MemoryUnavailable):
+        memory.remember([engram()], NOW)
+    assert memory.browse().total == 72
+    recorded.chmod(0o755)
+
+
+def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+
+    def work(name: int) -> None:
+        for number in range(10):
+            memory.remember([engram(schema=f"shared t{name} n{number}")], NOW + number)
+            memory.recall("shared", "focused", NOW)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.browse().total == 40
+    memory.flush()
+    assert set(network_file(memory.folder)["cues"]) == {
+        "shared",
+        *(f"t{n}" for n in range(4)),
+        *(f"n{n}" for n in range(10)),
+    }
+
+
+def test_scopes_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert memory_folder(tmp_path, "domain", None, "助手") == tmp_path / ".promptx/cognition/助手"
+    assert memory_folder(tmp_path, "user", "a.b@c", ROLE) == tmp_path / ".promptx/cognition.user/a%2Eb%40c" / ROLE
+
+
+@pytest.mark.parametrize("user", ["alice", "Alice", "a b", "用户", "100%", "a%2Eb", "~", "..x", "a.b@example.com"])
+def test_a_user_id_comes_back_from_its_folder_and_no_two_share_one_even_where_case_is_folded(user: str) -> None:
+    name = memory_folder(Path("/w"), "user", user, ROLE).parent.name
+    assert folder_user(name) == user
+    others = {"alice", "Alice", "a.b", "a%2Eb"} - {user}
+    assert name.lower() not in {memory_folder(Path("/w"), "user", one, ROLE).parent.name.lower() for one in others}
+
+
+@pytest.mark.parametrize("user", ["", "..", ".", "../x", "a/b", "a\\b", "a\0", "a\nb", "\ud800", "x" * 300])
+def test_a_user_id_that_is_a_path_or_no_text_is_refused(user: str) -> None:
+    with pytest.raises(BadScope):
+        memory_folder(Path("/w"), "user", user, ROLE)
+
+
+@pytest.mark.parametrize("role", ["", "..", "../x", "a/b", ".hidden", "a\0", "a\n", "\ud800", "x" * 65])
+def test_a_role_that_is_no_id_has_no_memory(role: str) -> None:
+    with pytest.raises(BadRoleId):
+        memory_folder(Path("/w"), "domain", None, role)
+
+
+def test_an_unknown_scope_is_refused() -> None:
+    with pytest.raises(BadScope, match="must be 'domain' or 'user'"):
+        memory_folder(Path("/w"), "../x", None, ROLE)

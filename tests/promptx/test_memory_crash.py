@@ -1,0 +1,88 @@
+"""What is on disk after a process was killed, ran out of disk, or shared the memory with another one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mcp_servers.promptx.live import SHELF
+from mcp_servers.promptx.memory import Memory
+
+from .victim import REFUSED, SIZES, batch
+
+ROOT = Path(__file__).parents[2]
+BEFORE, AFTER = 3, 6
+
+
+def victim(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.promptx.victim", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def template(folder: Path) -> Path:
+    """A memory with one batch in it."""
+    memory = Memory(folder)
+    memory.remember(batch("old", 0), 1_000)
+    memory.flush()
+    SHELF.close()
+    return folder
+
+
+def rows_if_sound(folder: Path) -> int:
+    """How many engrams there are, after checking that all is consistent and that the memory can go on."""
+    memory = Memory(folder)
+    engrams = memory.export()
+    words = list(dict.fromkeys(cue for engram in engrams for cue in engram["cues"]))
+    assert set(memory.recall(words, "focused", 3_000).mind.activated) == {"mind", *words}
+    memory.remember(batch("later", 2), 3_000)
+    memory.flush()
+    assert memory.browse().total == len(engrams) + 3
+    SHELF.close()
+    return len(engrams)
+
+
+def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with victim("lines", template(tmp_path / "template"), tmp_path / "out") as process:
+        assert process.wait(120) == 0
+    counts = [rows_if_sound(folder) for folder in sorted((tmp_path / "out").iterdir())]
+    assert counts == sorted(counts)  # once it is there it stays
+    assert set(counts) == {BEFORE, AFTER}
+    assert len(counts) > 100
+
+
+def test_out_of_disk_at_any_size_the_batch_is_saved_or_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with victim("sizes", template(tmp_path / "template"), tmp_path / "out") as process:
+        assert process.wait(120) == 0
+    codes = set()
+    for folder in sorted((tmp_path / "out").iterdir()):
+        code = int((folder / "code").read_text())
+        count = rows_if_sound(folder)
+        assert (code, count) in {(0, AFTER), (REFUSED, BEFORE), (REFUSED, AFTER)}, folder.name
+        codes.add(code)
+    assert codes == {0, REFUSED}
+    assert len(SIZES) > 20
+
+
+def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    with victim("write", folder, "w", 10_000) as process:
+        assert process.stdout is not None
+        acknowledged = [process.stdout.readline() for _ in range(25)]
+        process.kill()
+        acknowledged += process.stdout.readlines()
+    count = rows_if_sound(folder)
+    assert count % 3 == 0
+    assert count >= 3 * len(acknowledged)
+
+
+def test_two_processes_writing_one_role_lose_nothing_and_a_third_reaches_every_keyword(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    with victim("write", folder, "a", 40) as one, victim("write", folder, "b", 40) as other:
+        one.communicate(timeout=60)
+        other.communicate(timeout=60)
+    assert (one.returncode, other.returncode) == (0, 0)
+    memory = Memory(folder)
+    assert memory.browse().total == 240
+    words = ["shared", "a", "b", *(f"{name}{n}x{part}" for name in "ab" for n in range(40) for part in range(3))]
+    assert set(memory.recall(words, "focused", 3_000).mind.activated) == {"mind", *words}

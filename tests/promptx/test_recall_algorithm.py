@@ -1,0 +1,137 @@
+"""The pure core of memory: keywords, network, centres, spreading, ranking, mindmap."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.promptx.network import Network, keywords, object_order
+from mcp_servers.promptx.recall import (
+    MAX_MAP_NODES,
+    MODES,
+    TYPE_QUOTA,
+    Trace,
+    choose_centres,
+    collect,
+    mindmap,
+    rank,
+    spread,
+)
+
+WORDS = st.sampled_from(["mind", "a", "b", "c", "d", "10", "9", "合同", "期限", "e", "f", "g", "h"])
+SCHEMAS = st.lists(st.lists(WORDS, min_size=2, max_size=6), max_size=30)
+
+
+def network_of(schemas: list[list[str]]) -> Network:
+    network = Network()
+    for number, words in enumerate(schemas):
+        network.learn(f"{number:03}", words, 1_000_000 + number, 0.5)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("a b  c", ["a", "b", "c"]),
+        ("long cue - b - c d", ["long cue", "b", "c d"]),
+        ("one line\n two - lines \r\n\n", ["one line", "two - lines"]),
+        ("tab\tstays together", ["tab\tstays", "together"]),
+        ("   ", []),
+    ],
+)
+def test_a_schema_is_split_by_the_strongest_separator_it_contains(schema: str, expected: list[str]) -> None:
+    assert keywords(schema) == expected
+
+
+def test_integer_like_words_come_first_in_ascending_order_as_in_a_javascript_object() -> None:
+    words = ["b", "10", "007", "9", "-1", "4294967294", "4294967295", "1.5", "0", "٣", "a"]
+    ordered = ["0", "9", "10", "4294967294", "b", "007", "-1", "4294967295", "1.5", "٣", "a"]
+    assert object_order(words) == ordered
+
+
+def test_an_edge_carries_the_weight_of_the_newest_engram_and_keeps_its_place() -> None:
+    network = Network()
+    network.learn("1", ["a", "b", "c"], 1000, 0.5)
+    network.learn("2", ["a", "d"], 2000, 1.0)
+    network.learn("3", ["a", "b"], 3000, 0.0)
+    assert network.edges["a"] == {"b": 3000 * 0.8, "d": 2000.0}
+    assert list(network.edges["a"]) == ["b", "d"]
+    assert network.edges["b"] == {"c": 1000 * 0.9 * 0.5}
+    assert network.members == {"a": ["1", "2", "3"], "b": ["1", "3"], "c": ["1"], "d": ["2"]}
+
+
+def test_of_several_words_the_one_with_most_edges_is_the_centre_and_the_first_wins_a_tie() -> None:
+    network = network_of([["b", "a"], ["b", "c"], ["d", "a"], ["d", "c"], ["a", "c"]])
+    assert choose_centres(network, "x a d b") == (["d"], None)
+
+
+def test_a_list_makes_every_known_word_a_centre() -> None:
+    network = network_of([["a", "b"], ["c", "d"]])
+    assert choose_centres(network, ["d", "x", "a"]) == (["d", "a"], None)
+    assert choose_centres(network, ["x"]) == (["a", "c"], "dmn")
+
+
+def test_a_word_without_edges_falls_back_to_the_hubs_and_is_marked() -> None:
+    network = network_of([["a", "b"]])
+    assert choose_centres(network, "b") == (["a"], "dmn")
+
+
+def test_an_unsegmented_sentence_finds_the_longest_cues_it_contains() -> None:
+    network = network_of([["合同", "期限"], ["合同期限", "违约金"], ["违约", "金"]])
+    assert choose_centres(network, "请问合同期限和违约金是什么") == (["合同期限", "违约金"], "contained")
+
+
+@pytest.mark.parametrize("query", [None, "null"])
+def test_no_query_starts_at_the_fifteen_greatest_hubs(query: str | None) -> None:
+    network = network_of([["7", "a"], *([f"w{n:02}", "x"] for n in range(20)), ["w19", "y"]])
+    assert choose_centres(network, query) == (["w19", "7", *(f"w{n:02}" for n in range(13))], None)
+
+
+@given(SCHEMAS, st.sampled_from(sorted(MODES)), st.one_of(st.none(), WORDS, st.lists(WORDS, max_size=4)))
+def test_what_is_activated_is_known_reached_by_its_edges_and_drawn_once(
+    schemas: list[list[str]], mode: str, query: str | list[str] | None
+) -> None:
+    network = network_of(schemas)
+    centres, _ = choose_centres(network, query)
+    mind = spread(network, centres, MODES[mode])
+    assert mind.activated[0] == "mind"
+    assert set(mind.activated) - {"mind"} <= set(network.edges)
+    reached = {"mind"}
+    for edge in mind.edges:
+        assert edge.source in reached
+        reached.add(edge.target)
+    assert reached == set(mind.activated)
+    lines = mindmap(mind)
+    drawn = [line.strip() for line in lines[2:]]
+    assert len(drawn) == len(set(drawn)) < MAX_MAP_NODES
+    assert set(drawn) <= set(mind.activated)
+
+
+def test_a_map_stops_at_a_hundred_nodes_and_at_the_sixth_level() -> None:
+    wide = network_of([[f"w{n}", f"x{n}"] for n in range(300)])
+    mind = spread(wide, [f"w{n}" for n in range(300)], MODES["balanced"])
+    assert len(mindmap(mind)) == MAX_MAP_NODES + 1
+    chain = network_of([[f"w{n}", f"w{n + 1}"] for n in range(12)])
+    mind = spread(chain, ["w0"], MODES["creative"])
+    assert mindmap(mind)[-1] == "              w5"
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=3),
+        st.tuples(st.sampled_from(["ATOMIC", "LINK", "PATTERN"]), st.floats(0, 1), st.integers(0, 10**13)),
+    ),
+    st.integers(1, 80),
+)
+def test_ranking_returns_each_engram_once_and_respects_limit_and_quotas(traces: dict[str, Trace], limit: int) -> None:
+    chosen = rank(dict.fromkeys(traces, 1), traces, limit, 10**12)
+    assert len(chosen) == len(set(chosen)) == min(limit, len(traces))
+    for kind, quota in TYPE_QUOTA.items():
+        others_left = any(traces[key][0] != kind for key in traces.keys() - set(chosen))
+        if sum(traces[key][0] == kind for key in chosen) > quota:
+            assert not others_left or len(chosen) == limit
+
+
+def test_the_first_cue_that_has_an_engram_decides_its_depth() -> None:
+    network = network_of([["a", "b"], ["b", "c"]])
+    mind = spread(network, ["a"], MODES["creative"])
+    assert collect(network, mind) == {"000": 1, "001": mind.depth["b"]}

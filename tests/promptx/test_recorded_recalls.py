@@ -1,0 +1,81 @@
+"""The 24 recalls recorded from PromptX itself, and the files it recorded them from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from mcp_servers.promptx.memory import Memory
+from mcp_servers.promptx.server import PromptXConfig, create_server
+
+from .conftest import DATA, ROLE
+
+CASES: list[dict[str, Any]] = json.loads((DATA / "cases.json").read_text("utf-8"))
+NETWORK: dict[str, Any] = json.loads((DATA / "network.json").read_text("utf-8"))
+
+
+def named(case: dict[str, Any]) -> str:
+    return f"{case['query']}-{case['mode']}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_recorded_recall_is_reproduced(recorded: Path, case: dict[str, Any]) -> None:
+    found = Memory(recorded).recall(case["query"], case["mode"] or "balanced", case["now_ms"])
+    assert found.mind.activated == case["activated_cues"]
+    assert [[edge.source, edge.target, edge.weight] for edge in found.edges] == case["connections"]
+    assert [engram.content for engram in found.engrams] == case["engrams_in_order"]
+    assert list(found.mindmap) == case["mindmap"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+async def test_a_recorded_recall_is_reproduced_by_the_tool(
+    recorded: Path, workspace: Path, case: dict[str, Any]
+) -> None:
+    arguments = {"role": ROLE, "query": case["query"], "mode": case["mode"] or "balanced"}
+    async with Client(create_server(PromptXConfig(workspace))) as client:
+        result = (await client.call_tool("promptx_recall", arguments)).structured_content
+    assert result["activated"] == case["activated_cues"]
+    assert [[edge["from"], edge["to"], edge["weight"]] for edge in result["edges"]] == case["connections"]
+    assert result["mindmap"] == case["mindmap"]
+    # The tool's clock is not the recording's, so engrams of nearly equal score may change places.
+    assert len(result["engrams"]) == len(case["engrams_in_order"])
+
+
+def test_the_network_made_from_the_engrams_is_the_recorded_one_to_the_last_bit(recorded: Path) -> None:
+    Memory(recorded).flush()
+    written = json.loads((recorded / "network.json").read_text("utf-8"))
+    assert list(written["cues"]) == list(NETWORK["cues"])
+    assert written["cues"] == NETWORK["cues"]
+
+
+def test_the_network_file_is_written_as_promptx_writes_it(recorded: Path) -> None:
+    Memory(recorded).flush()
+    written = (recorded / "network.json").read_text("utf-8").splitlines()
+    original = (DATA / "network.json").read_text("utf-8").splitlines()
+    assert written[1] == original[1]
+    assert written[3].startswith('  "newestEngram": "1795293794848_')
+    assert written[4:] == original[3:]
+
+
+def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
+    case = next(case for case in CASES if case["query"] == "w03" and case["mode"] == "focused")
+    Memory(recorded).recall("w03", "focused", case["now_ms"])
+    state = json.loads((recorded / "state.json").read_text("utf-8"))
+    assert list(state) == ["centerWord", "timestamp", "roleId", "activatedCues", "connections", "metadata"]
+    assert (state["centerWord"], state["timestamp"], state["roleId"]) == ("w03", case["now_ms"], ROLE)
+    assert state["activatedCues"] == case["activated_cues"]
+    assert [[edge["from"], edge["to"], edge["weight"]] for edge in state["connections"]] == case["connections"]
+    assert state["metadata"] == {
+        "nodeCount": len(case["activated_cues"]),
+        "connectionCount": len(case["connections"]),
+        "anchorVersion": "1.0.0",
+    }
+
+
+def test_a_network_with_nothing_but_engrams_recalls_the_same_without_frequencies(recorded: Path) -> None:
+    (recorded / "network.json").unlink()
+    found = Memory(recorded).recall("w00", "balanced", 1_795_293_822_917)
+    assert found.mind.activated[:2] == ["mind", "w00"]
+    assert len(found.engrams) == 50

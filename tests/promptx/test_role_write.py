@@ -1,0 +1,120 @@
+"""Writing roles: validated before anything is replaced, inside the workspace, all or nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.promptx.errors import BadRoleId, RoleRefused
+from mcp_servers.promptx.nuwa import RoleFile, template
+from mcp_servers.promptx.roles import RoleLibrary
+
+ROLE = RoleFile("role", "客服", "<role><personality>@!thought://客服思维</personality></role>")
+THOUGHT = RoleFile("thought", "客服思维", "<thought><plan>p</plan></thought>")
+
+
+@pytest.fixture
+def library(workspace: Path) -> RoleLibrary:
+    return RoleLibrary(workspace)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_role_is_written_in_promptx_layout_and_live_at_once(library: RoleLibrary, workspace: Path) -> None:
+    done = library.write("客服", [ROLE, THOUGHT])
+    assert [path.relative_to(workspace).as_posix() for path in done.paths] == [
+        ".promptx/resource/role/客服/thought/客服思维.thought.md",
+        ".promptx/resource/role/客服/客服.role.md",
+    ]
+    assert done.findings == ()
+    assert "## thought: 客服思维" in library.activate("客服").text
+    assert len(files_in(workspace)) == 2
+
+
+def test_a_template_passes_lint_and_is_not_written_over(library: RoleLibrary) -> None:
+    library.write("new-role", template("new-role"), replace=False)
+    assert library.check("new-role") == []
+    with pytest.raises(RoleRefused, match=r"new-role\.role\.md exists already"):
+        library.write("new-role", template("new-role"), replace=False)
+
+
+def test_a_file_is_replaced_where_it_is(library: RoleLibrary, resources: Path) -> None:
+    (resources / "flat.role.md").write_text("<role><personality>old</personality></role>")
+    library.write("flat", [RoleFile("role", "flat", "<role><personality>new</personality></role>")])
+    assert files_in(resources) == ["flat.role.md"]
+    assert library.activate("flat").text.endswith("new")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([ROLE], "missing-reference"),
+        ([RoleFile("role", "客服", "<role><personality>half")], "unclosed"),
+        ([RoleFile("role", "客服", "text")], "no-tag"),
+        ([RoleFile("role", "客服", "<role></role>")], "no-section"),
+        ([THOUGHT], "there is no role '客服' yet"),
+        ([ROLE, THOUGHT, THOUGHT], "thought '客服思维' is given twice"),
+        ([ROLE, THOUGHT, RoleFile("role", "other", ROLE.content)], "must have the role's id"),
+        ([ROLE, RoleFile("thought", "客服思维", "<thought>a\0</thought>")], "contains NUL"),
+        ([ROLE, RoleFile("thought", "客服思维", "<thought>\ud800</thought>")], "lone surrogate"),
+        ([ROLE, RoleFile("thought", "客服思维", f"<thought>{'x' * 1_000_000}</thought>")], "keep it under 1,000,000"),
+        ([], "give 1 to 50 files"),
+    ],
+)
+def test_what_does_not_pass_is_refused_and_nothing_is_changed(
+    library: RoleLibrary, workspace: Path, files: list[RoleFile], reason: str
+) -> None:
+    with pytest.raises(RoleRefused, match=reason):
+        library.write("客服", files)
+    assert files_in(workspace) == []
+
+
+def test_a_refused_edit_leaves_the_old_files_as_they_were(library: RoleLibrary) -> None:
+    library.write("客服", [ROLE, THOUGHT])
+    before = library.activate("客服")
+    with pytest.raises(RoleRefused):
+        library.write(
+            "客服", [RoleFile("thought", "客服思维", "<thought>new</thought>"), RoleFile("role", "客服", "half")]
+        )
+    assert library.activate("客服") == before
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "a\0"])
+def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None:
+    with pytest.raises(BadRoleId):
+        library.write(name, [RoleFile("role", name, ROLE.content)])
+    with pytest.raises(BadRoleId, match="id of the thought file"):
+        library.write("客服", [RoleFile("thought", name, THOUGHT.content)])
+
+
+def test_another_roles_file_is_not_taken_over(library: RoleLibrary) -> None:
+    library.write("客服", [ROLE, THOUGHT])
+    other = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
+    with pytest.raises(RoleRefused, match="thought '客服思维' belongs to"):
+        library.write("other", [other, THOUGHT])
+    library.write("other", [other])
+    assert "## thought: 客服思维" in library.activate("other").text
+
+
+def test_nothing_is_written_through_a_link_out_of_the_workspace(
+    library: RoleLibrary, workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (workspace / ".promptx" / "resource" / "role").mkdir(parents=True)
+    (workspace / ".promptx" / "resource" / "role" / "客服").symlink_to(tmp_path / "outside")
+    with pytest.raises(RoleRefused, match="leads out of the workspace"):
+        library.write("客服", [ROLE, THOUGHT])
+    assert files_in(tmp_path / "outside") == []
+
+
+def test_a_workspace_that_cannot_be_written_is_a_named_refusal(library: RoleLibrary, resources: Path) -> None:
+    (resources / "role").write_text("a file in the way")
+    with pytest.raises(RoleRefused, match="the workspace cannot be written: Not a directory"):
+        library.write("客服", [ROLE, THOUGHT])
+    assert files_in(resources) == ["role"]
+
+
+def test_a_library_without_a_workspace_writes_nothing() -> None:
+    with pytest.raises(RoleRefused, match="leads out of the workspace"):
+        RoleLibrary(None).write("客服", [ROLE, THOUGHT])

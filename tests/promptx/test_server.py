@@ -1,0 +1,209 @@
+"""The MCP server in process: bound by its host, in both protocol eras."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult, TextContent
+
+from mcp_servers.promptx.server import PromptXConfig, create_server
+
+ENGRAM = {"content": "two months' notice", "schema": "contract notice period", "strength": 0.6, "type": "ATOMIC"}
+
+
+@pytest.fixture(params=["auto", "legacy"])
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async with Client(create_server(PromptXConfig(bound_by_meta=True)), mode=request.param) as connected:
+        yield connected
+
+
+def bound(workspace: Path, user: str = "alice", scope: str = "user", admin: bool = False) -> Any:
+    return {
+        "agentic_rag/workspace": str(workspace),
+        "agentic_rag/user": user,
+        "agentic_rag/scope": scope,
+        "agentic_rag/admin": admin,
+    }
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
+def text(result: CallToolResult) -> str:
+    [content] = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def test_the_tools_say_honestly_what_they_do_and_show_no_isolating_argument(client: Client) -> None:
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
+    assert list(tools) == [
+        *("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover"),
+        *("role_write", "role_check"),
+    ]
+    assert reading == {"promptx_action", "promptx_recall", "promptx_discover", "role_check"}
+    remember = tools["promptx_remember"].annotations
+    assert remember is not None
+    assert remember.idempotent_hint is False
+    schemas = json.dumps([tool.input_schema for tool in tools.values()])
+    assert not any(word in schemas for word in ("workspace", "user", "scope", "admin"))
+    assert all(len(tool.description or "") < 400 for tool in tools.values())
+
+
+async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, workspace: Path, resources: Path) -> None:
+    (resources / "x.role.md").write_text("<role><personality>p @!thought://no</personality></role>")
+    result = await client.call_tool("promptx_action", {"role": "x"}, meta=bound(workspace))
+    content = result.structured_content
+    assert (content["role"], len(content["hash"]), len(content["notes"])) == ("x", 64, 1)
+    assert text(result).startswith("> .promptx/resource/x.role.md:1:22: error missing-reference")
+    assert "# personality\n\np \n\n> Not available: thought://no" in text(result)
+    part = await client.call_tool("promptx_action", {"role": "x", "roleResources": "knowledge"}, meta=bound(workspace))
+    assert "# personality" not in text(part)
+
+
+async def test_what_is_remembered_is_recalled_by_the_same_user_alone(client: Client, workspace: Path) -> None:
+    meta = bound(workspace)
+    saved = await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
+    assert text(saved) == "Saved 1 memory. Cues: contract · notice · period"
+    found = await client.call_tool("promptx_recall", {"role": "assistant", "query": "contract"}, meta=meta)
+    assert "- [ATOMIC 0.6] two months' notice (contract · notice · period)" in text(found)
+    content = found.structured_content
+    assert content["activated"] == ["mind", "contract", "notice", "period"]
+    assert (content["center"], content["mode"], content["fallback"]) == ("contract", "balanced", None)
+    [engram] = content["engrams"]
+    assert list(engram) == ["id", "content", "type", "strength", "createdAt", "cues"]
+    for other in (bound(workspace, user="bob"), bound(workspace, scope="domain"), bound(workspace, user="Alice")):
+        nothing = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=other)
+        assert text(nothing) == "This role has no memories yet."
+
+
+async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Client, workspace: Path) -> None:
+    meta = bound(workspace)
+    await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
+    for arguments in ({}, {"query": None}, {"query": ""}):
+        found = await client.call_tool("promptx_recall", {"role": "assistant", **arguments}, meta=meta)
+        assert text(found).startswith("mindmap\n  root((mind))\n    contract")
+        assert "Strongest memories:\n- [ATOMIC 0.6] two months' notice" in text(found)
+        assert found.structured_content["engrams"] == []
+        assert len(found.structured_content["overview"]) == 1
+    missed = await client.call_tool("promptx_recall", {"role": "assistant", "query": "weather"}, meta=meta)
+    assert text(missed).startswith("No memory is filed under the words of the query.")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("promptx_action", {"role": "nobody"}, "Unknown role 'nobody'. Known roles: assistant, nuwa, researcher."),
+        ("promptx_action", {"role": "../x"}, "role '../x' is not a valid id"),
+        ("promptx_action", {"role": "a\0"}, "role 'a\\x00' is not a valid id"),
+        ("promptx_action", {}, "role"),
+        ("promptx_action", {"role": "nuwa", "roleResources": "everything"}, "roleResources"),
+        ("promptx_recall", {"role": "nobody"}, "Known roles: assistant, nuwa, researcher"),
+        ("promptx_recall", {"role": "assistant", "mode": "wild"}, "mode"),
+        ("promptx_recall", {"role": "assistant", "query": 5}, "query must be text, a list of cues, or null"),
+        ("promptx_remember", {"role": "nobody", "engrams": [ENGRAM]}, "Known roles: assistant, nuwa, researcher"),
+        ("promptx_remember", {"role": "assistant", "engrams": []}, "the batch is empty"),
+        ("promptx_remember", {"role": "assistant", "engrams": "x"}, "engrams"),
+        ("promptx_remember", {"role": "assistant", "engrams": [ENGRAM, {}]}, "engrams[1]: content must be text"),
+        ("role_write", {"role": "x", "files": [{"kind": "x"}]}, "files[0] must be an object with kind"),
+        ("role_write", {"role": "x", "files": [{"kind": "role", "id": "x", "content": "x"}]}, "no-tag"),
+        ("role_check", {"role": "nobody"}, "Known roles"),
+        ("promptx_forget", {}, "promptx_forget"),
+    ],
+)
+async def test_bad_arguments_are_results_that_say_what_is_wrong(
+    client: Client, workspace: Path, tool: str, arguments: dict[str, Any], expected: str
+) -> None:
+    result = await client.call_tool(tool, arguments, meta=bound(workspace, admin=True))
+    assert result.is_error
+    assert expected in text(result)
+    assert files_in(workspace) == []
+
+
+async def test_errors_are_structured_for_machines(client: Client, workspace: Path) -> None:
+    unknown = await client.call_tool("promptx_action", {"role": "nobody"}, meta=bound(workspace))
+    assert unknown.structured_content["error"] == "UnknownRole"
+    assert unknown.structured_content["known"] == ["assistant", "nuwa", "researcher"]
+    bad = [ENGRAM, ENGRAM | {"strength": 2}]
+    refused = await client.call_tool("promptx_remember", {"role": "nuwa", "engrams": bad}, meta=bound(workspace))
+    assert (refused.structured_content["error"], refused.structured_content["index"]) == ("BadEngram", 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agentic_rag/workspace": None},
+        {"agentic_rag/workspace": "relative"},
+        {"agentic_rag/scope": None},
+        {"agentic_rag/scope": "../x"},
+        {"agentic_rag/user": ""},
+        {"agentic_rag/user": "../bob"},
+        {"agentic_rag/user": 5},
+    ],
+)
+async def test_a_call_that_is_not_bound_is_refused(client: Client, workspace: Path, change: dict[str, Any]) -> None:
+    meta = bound(workspace) | change
+    result = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=meta)
+    assert result.is_error
+    assert result.structured_content["error"] in ("NotBound", "BadScope")
+
+
+async def test_without_meta_nothing_is_done(client: Client) -> None:
+    result = await client.call_tool("promptx_discover", {})
+    assert text(result) == (
+        "This server is bound to its host: _meta['agentic_rag/workspace'] must be the absolute path of the workspace."
+    )
+
+
+@pytest.mark.parametrize("admin", [False, "yes", 1, None])
+async def test_roles_are_written_and_checked_by_administrators_alone(
+    client: Client, workspace: Path, admin: object
+) -> None:
+    files = [{"kind": "role", "id": "x", "content": "<role><personality>p</personality></role>"}]
+    for tool, arguments in (("role_write", {"role": "x", "files": files}), ("role_check", {})):
+        meta = bound(workspace) | {"agentic_rag/admin": admin}
+        result = await client.call_tool(tool, arguments, meta=meta)
+        assert result.is_error
+        assert text(result).startswith(f"{tool} is only for administrators")
+    assert files_in(workspace) == []
+
+
+async def test_a_role_an_administrator_writes_is_live_for_everyone(client: Client, workspace: Path) -> None:
+    files = [
+        {"kind": "role", "id": "客服", "content": "<role><personality>我是客服。@!thought://耐心</personality></role>"},
+        {"kind": "thought", "id": "耐心", "content": "<thought>先听后答 <b></thought>"},
+    ]
+    done = await client.call_tool("role_write", {"role": "客服", "files": files}, meta=bound(workspace, admin=True))
+    assert done.structured_content["paths"][-1] == ".promptx/resource/role/客服/客服.role.md"
+    assert [finding["code"] for finding in done.structured_content["findings"]] == ["unknown-tag"]
+    active = await client.call_tool("promptx_action", {"role": "客服"}, meta=bound(workspace, user="bob"))
+    assert "先听后答" in text(active)
+    listed = await client.call_tool("promptx_discover", {}, meta=bound(workspace))
+    assert "- 客服: 我是客服。" in text(listed)
+    checked = await client.call_tool("role_check", {"role": "客服"}, meta=bound(workspace, admin=True))
+    assert "unknown-tag" in text(checked)
+
+
+async def test_a_copied_promptx_memory_of_a_role_without_a_file_opens(recorded: Path, workspace: Path) -> None:
+    os.rename(recorded, workspace / ".promptx" / "cognition" / "luban")
+    async with Client(create_server(PromptXConfig(workspace))) as client:
+        found = await client.call_tool("recall", {"role": "luban", "query": "w00"})
+    assert len(found.structured_content["engrams"]) == 50
+
+
+async def test_alone_meta_is_ignored_and_author_tools_are_absent(workspace: Path, tmp_path: Path) -> None:
+    meta = bound(tmp_path / "elsewhere", admin=True)
+    async with Client(create_server(PromptXConfig(workspace))) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        await client.call_tool("remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
+    assert names == {
+        f"{prefix}{name}" for prefix in ("", "promptx_") for name in ("action", "recall", "remember", "discover")
+    }
+    assert (workspace / ".promptx" / "cognition" / "assistant" / "engrams.db").exists()
+    assert not (tmp_path / "elsewhere").exists()

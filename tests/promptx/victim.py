@@ -1,0 +1,100 @@
+"""Processes that the crash tests start: they write a memory until they are killed, run out of disk, or are done.
+
+python -m tests.promptx.victim lines TEMPLATE OUT   one copy of TEMPLATE per crash point, killed there
+python -m tests.promptx.victim sizes TEMPLATE OUT   one copy per file size limit, from none to enough
+python -m tests.promptx.victim write FOLDER NAME N  N batches of three; prints a line after each
+"""
+
+import os
+import resource
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mcp_servers.promptx
+from mcp_servers.promptx.errors import MemoryUnavailable
+from mcp_servers.promptx.live import SHELF
+from mcp_servers.promptx.memory import Memory
+
+OURS = str(Path(mcp_servers.promptx.__file__).parent)
+STEP = 5
+"""Every fifth line is a crash point: all of them take half a minute and say the same."""
+REFUSED = 3
+SIZES = [0, 1, 100, 4095, 4096, 8192, 12_000, *range(16_384, 200_000, 8_192)]
+
+
+def batch(name: str, number: int) -> list[dict[str, Any]]:
+    return [
+        {"content": "c" * 3000, "schema": f"shared {name} {name}{number}x{part}", "strength": 0.5, "type": "LINK"}
+        for part in range(3)
+    ]
+
+
+def remember(folder: Path) -> None:
+    memory = Memory(folder)
+    memory.remember(batch("new", 1), 2_000)
+    memory.flush()
+
+
+def die_at_line(folder: Path, line: int) -> None:
+    """Remember in this process, and be killed when `line` lines of our code have run."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    remember(folder)
+    sys.settrace(None)
+
+
+def stop_at_size(folder: Path, size: int) -> None:
+    """Remember in this process, where no file may grow beyond `size` bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        remember(folder)
+    except MemoryUnavailable:
+        os._exit(REFUSED)
+
+
+def in_a_fork(work: Any, folder: Path, argument: int) -> int:
+    """Exit code of `work`, negative if it was killed."""
+    child = os.fork()
+    if child == 0:
+        work(folder, argument)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> None:
+    task, first, second = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    if task == "write":
+        memory = Memory(first)
+        for number in range(int(sys.argv[4])):
+            memory.remember(batch(second.name, number), 1_000 + number)
+            memory.recall("shared", "focused", 2_000)
+            print(number, flush=True)  # noqa: T201 - the test reads it
+        SHELF.close()
+    elif task == "lines":
+        line, code = 1 - STEP, -1
+        while code < 0:
+            line += STEP
+            code = in_a_fork(die_at_line, shutil.copytree(first, second / f"{line:04}"), line)
+    else:
+        for size in SIZES:
+            code = in_a_fork(stop_at_size, shutil.copytree(first, second / f"{size:06}"), size)
+            (second / f"{size:06}" / "code").write_text(str(code))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Embedders: the local one on a real (tiny) ONNX model, the HTTP one against a real ASGI endpoint, and settings."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from mcp_servers.retriever.embedding import DEFAULT_MODEL, make_embedder
+from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
+from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
+from mcp_servers.retriever.http_embedder import ATTEMPTS, HttpEmbedder
+
+from .tiny_model import DIMENSION, write_model
+
+
+def cosine(one: list[float], other: list[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
+
+
+async def test_a_model_folder_gives_vectors_in_the_order_of_the_texts(tmp_path: Path) -> None:
+    embedder = FastEmbedder(write_model(tmp_path / "tiny"), tmp_path)
+    texts = ["doctor " * 30, "car", "holiday days", *["pump"] * 20]
+    vectors = await embedder.embed_documents(texts)
+    assert [len(vector) for vector in vectors] == [DIMENSION] * len(texts)
+    assert cosine(vectors[1], await embedder.embed_query("automobile")) == pytest.approx(1.0, abs=1e-5)
+    assert cosine(vectors[0], vectors[1]) < 0.5
+    assert embedder.name == "local:tiny"
+    await embedder.aclose()
+
+
+async def test_a_missing_folder_or_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="nowhere"):
+        await FastEmbedder(tmp_path / "nowhere", tmp_path).embed_query("x")
+    with pytest.raises(ModelMissing, match="MiniLM"):
+        await FastEmbedder(DEFAULT_MODEL, tmp_path).load()
+    with pytest.raises(ModelMissing, match="ms-marco"):
+        await FastReranker("Xenova/ms-marco-MiniLM-L-6-v2", tmp_path).rerank("a", ["b"])
+
+
+async def test_fetching_a_model_that_is_here_loads_it_and_reports_progress(tmp_path: Path) -> None:
+    embedder = FastEmbedder(write_model(tmp_path / "local"), tmp_path)
+    seen: list[tuple[int, int]] = []
+    await embedder.fetch(lambda here, expected: seen.append((here, expected)))
+    assert len(await embedder.embed_query("car")) == DIMENSION
+
+
+def endpoint(*answers: Response | dict[str, Any]) -> tuple[HttpEmbedder, list[dict[str, Any]]]:
+    """An embedder whose endpoint gives one answer after the other, then vectors; and the bodies it was sent."""
+    bodies: list[dict[str, Any]] = []
+    waiting = list(answers)
+
+    async def embeddings(request: Request) -> Response:
+        bodies.append({**await request.json(), "key": request.headers.get("authorization")})
+        if waiting:
+            answer = waiting.pop(0)
+            return answer if isinstance(answer, Response) else JSONResponse(answer)
+        rows = [{"index": at, "embedding": [float(at), 1.0]} for at, _ in enumerate(bodies[-1]["input"])]
+        return JSONResponse({"data": rows[::-1]})
+
+    app = Starlette(routes=[Route("/v1/embeddings", embeddings, methods=["POST"])])
+    return HttpEmbedder("http://host/v1/", "m", "key", httpx2.ASGITransport(app=app), retry_seconds=0.0), bodies
+
+
+async def test_an_http_endpoint_is_asked_in_batches_and_answers_in_any_order() -> None:
+    embedder, bodies = endpoint()
+    vectors = await embedder.embed_documents([f"text {number}" for number in range(70)])
+    assert [len(body["input"]) for body in bodies] == [64, 6]
+    assert vectors[1] == [1.0, 1.0]
+    assert vectors[69] == [5.0, 1.0]
+    assert bodies[0]["model"] == "m"
+    assert bodies[0]["key"] == "Bearer key"
+    assert embedder.name == "http:m"
+    await embedder.aclose()
+
+
+async def test_a_busy_endpoint_is_asked_again() -> None:
+    embedder, bodies = endpoint(PlainTextResponse("busy", 503), PlainTextResponse("slow down", 429))
+    assert await embedder.embed_query("x") == [0.0, 1.0]
+    assert len(bodies) == ATTEMPTS
+    await embedder.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (PlainTextResponse("no such model", 404), "status 404: no such model"),
+        (PlainTextResponse("hello"), "not JSON"),
+        ({"vectors": []}, "not the shape"),
+        ({"data": []}, "0 vectors for 1 texts"),
+        ({"data": [{"index": 0, "embedding": []}]}, "1 vectors for 1 texts"),
+    ],
+)
+async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str, Any], reason: str) -> None:
+    embedder, _ = endpoint(answer)
+    with pytest.raises(EmbedderFailed, match=reason) as caught:
+        await embedder.embed_query("x")
+    assert "key" not in str(caught.value)
+    await embedder.aclose()
+
+
+async def test_vectors_of_different_dimensions_in_one_answer_are_refused() -> None:
+    rows = [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0, 2.0]}]
+    embedder, _ = endpoint({"data": rows})
+    with pytest.raises(EmbedderFailed, match="different dimensions"):
+        await embedder.embed_documents(["a", "b"])
+    await embedder.aclose()
+
+
+def test_a_setting_names_the_embedder(tmp_path: Path) -> None:
+    names = {
+        "": f"fastembed:{DEFAULT_MODEL}",
+        "fastembed:BAAI/bge-small-zh-v1.5": "fastembed:BAAI/bge-small-zh-v1.5",
+        "/models/minilm": "local:minilm",
+        "https://host/v1#text-embedding-3": "http:text-embedding-3",
+    }
+    for setting, name in names.items():
+        embedder = make_embedder(setting, tmp_path)
+        assert embedder is not None
+        assert embedder.name == name
+    assert make_embedder("none", tmp_path) is None
+    with pytest.raises(ValueError, match="not an embedder"):
+        make_embedder("gpt", tmp_path)

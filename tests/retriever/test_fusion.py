@@ -1,0 +1,90 @@
+"""Fusion of two ranked lists, and what calibration makes of the dense one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.retriever.calibration import dense_relevance, dense_weight, is_stale, script
+from mcp_servers.retriever.fusion import FusionMethod, fuse
+from mcp_servers.retriever.index import Calibration, Scored
+
+LEGS = st.lists(st.floats(-10, 10, allow_nan=False), max_size=20).map(
+    lambda scores: [Scored(str(at), score) for at, score in enumerate(sorted(scores, reverse=True))]
+)
+METHODS = st.sampled_from(["dbsf", "rrf"])
+
+
+def leg(**scores: float) -> list[Scored]:
+    return [Scored(name, score) for name, score in sorted(scores.items(), key=lambda item: -item[1])]
+
+
+def order(fused: list[Scored]) -> list[str]:
+    return [each.chunk_id for each in fused]
+
+
+@given(LEGS, LEGS, METHODS)
+def test_fusion_keeps_every_candidate_once_best_first(
+    one: list[Scored], other: list[Scored], method: FusionMethod
+) -> None:
+    fused = fuse([(1.0, one), (0.5, other)], method)
+    assert sorted(order(fused)) == sorted({each.chunk_id for each in one + other})
+    assert [each.score for each in fused] == sorted((each.score for each in fused), reverse=True)
+    assert all(0 <= each.score <= 1.5 for each in fused)
+
+
+@given(LEGS, LEGS, METHODS)
+def test_a_leg_of_no_weight_changes_no_order(one: list[Scored], other: list[Scored], method: FusionMethod) -> None:
+    known = {each.chunk_id for each in one}
+    assert [name for name in order(fuse([(1.0, one), (0.0, other)], method)) if name in known] == order(
+        fuse([(1.0, one)], method)
+    )
+
+
+@pytest.mark.parametrize("method", ["dbsf", "rrf"])
+def test_what_both_legs_like_beats_what_one_likes(method: FusionMethod) -> None:
+    lexical, dense = leg(a=9, both=8, c=1, d=1), leg(x=0.9, both=0.8, y=0.1, z=0.1)
+    assert order(fuse([(1.0, lexical), (1.0, dense)], method))[0] == "both"
+
+
+def test_scores_of_one_size_or_a_single_candidate_stand_in_the_middle() -> None:
+    assert fuse([(1.0, leg(a=3))]) == [Scored("a", 0.5)]
+    assert {each.score for each in fuse([(1.0, leg(a=3, b=3))])} == {0.5}
+    assert fuse([(1.0, []), (1.0, [])]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("What is leave?", "latin"),
+        ("年假有多少天", "cjk"),
+        ("iPhone 的保修期", "cjk"),
+        ("使用 kubernetes configuration templates", "latin"),
+        ("Сколько дней отпуска", "cyrillic"),
+        ("كم يوما", "arabic"),
+        ("छुट्टी कितने दिन", "indic"),
+        ("12 / 34", "other"),
+    ],
+)
+def test_the_script_of_a_question_is_the_one_that_carries_most_of_it(text: str, name: str) -> None:
+    assert script(text) == name
+
+
+def test_the_dense_leg_counts_by_its_competence_in_the_script_of_the_question() -> None:
+    calibration = Calibration({"latin": 0.95, "cjk": 0.31, "cyrillic": 0.65}, 0.3, 0.9, 100)
+    assert dense_weight(calibration, "days of leave") == 1.0
+    assert dense_weight(calibration, "年假有多少天") == 0.0
+    assert dense_weight(calibration, "Сколько дней") == pytest.approx(0.5)
+    assert dense_weight(calibration, "كم يوما") == 1.0
+    assert dense_weight(None, "days") == 1.0
+
+
+def test_cosines_become_relevance_between_noise_and_match() -> None:
+    calibration = Calibration({}, 0.25, 0.75, 100)
+    assert [dense_relevance(calibration, cosine) for cosine in (0.1, 0.25, 0.5, 0.9)] == [0.0, 0.0, 0.5, 1.0]
+    assert dense_relevance(Calibration({}, 0.5, 0.5, 1), 0.4) == 0.4
+
+
+def test_a_collection_is_measured_again_when_it_has_doubled() -> None:
+    assert is_stale(None, 1)
+    assert not is_stale(Calibration({}, 0, 1, 100), 199)
+    assert is_stale(Calibration({}, 0, 1, 100), 200)

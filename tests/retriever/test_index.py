@@ -1,0 +1,338 @@
+"""One conformance suite for both index implementations, and what only the embedded one has: files and an owner."""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.edge_store import MAX_OPEN
+from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
+from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, Index, Selection
+
+from .corpus import handbook, long_section, rules
+
+OPEN = Callable[[], Any]
+
+
+@asynccontextmanager
+async def embedded(tmp_path: Path) -> AsyncIterator[Index]:
+    async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        yield index
+
+
+@asynccontextmanager
+async def on_server(location: str) -> AsyncIterator[Index]:
+    from qdrant_client import AsyncQdrantClient
+
+    from mcp_servers.retriever.server_index import ServerIndex
+
+    client = AsyncQdrantClient(":memory:") if location == ":memory:" else AsyncQdrantClient(url=location, timeout=30)
+    async with aclosing(ServerIndex(client)) as index:
+        yield index
+
+
+@pytest.fixture(params=["embedded", "memory", "server"])
+async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Index]:
+    url = os.environ.get("QDRANT_URL", "")
+    if request.param == "server" and not url:
+        pytest.skip("QDRANT_URL is not set: the conformance suite does not run against a real Qdrant server")
+    opened = embedded(tmp_path) if request.param == "embedded" else on_server(url or ":memory:")
+    async with opened as index:
+        yield index
+
+
+@pytest.fixture
+def name() -> str:
+    return f"domain_{uuid4().hex[:8]}"
+
+
+# The local client says so for each payload index it is asked for; a real server makes them.
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
+
+
+def vectors(count: int, dimension: int = 4) -> list[list[float]]:
+    return [[1.0 if at == number % dimension else 0.1 for at in range(dimension)] for number in range(count)]
+
+
+async def test_a_stored_chunk_comes_back_as_it_was(index: Index, name: str) -> None:
+    chunks = [replace(chunk, page=3, cells="Sheet!A1:B2") for chunk in handbook()]
+    await index.upsert(name, chunks)
+    assert await index.chunks(name, "doc-en") == chunks
+    assert await index.get(name, [chunks[1].chunk_id, str(uuid4())]) == {chunks[1].chunk_id: chunks[1]}
+    await index.drop(name)
+
+
+async def test_storing_the_same_chunks_again_leaves_no_duplicates(index: Index, name: str) -> None:
+    await index.upsert(name, handbook())
+    await index.upsert(name, handbook())
+    assert await index.count(name) == len(handbook())
+    await index.drop(name)
+
+
+async def test_a_chinese_question_finds_the_chinese_chunk_and_an_english_one_the_english(
+    index: Index, name: str
+) -> None:
+    await index.upsert(name, [*handbook(), *rules()])
+    chinese = await index.search_legs(name, "年假有多少天？")
+    english = await index.search_legs(name, "how many days of annual leave")
+    assert chinese.lexical[0].chunk_id == rules()[0].chunk_id
+    assert english.lexical[0].chunk_id == handbook()[0].chunk_id
+    assert not chinese.dense
+    await index.drop(name)
+
+
+async def test_a_chunk_that_is_the_question_scores_the_self_score(index: Index, name: str) -> None:
+    chunk = replace(handbook()[0], heading_path=())
+    await index.upsert(name, [chunk, *rules()])
+    legs = await index.search_legs(name, chunk.text)
+    # A question counts a repeated word once, a chunk each time it stands there.
+    assert legs.lexical[0].score == pytest.approx(legs.self_score, rel=0.1)
+    assert (await index.search_legs(name, "zebra")).self_score > 0
+    await index.drop(name)
+
+
+async def test_deleting_a_document_removes_its_chunks_only(index: Index, name: str) -> None:
+    await index.upsert(name, [*handbook(), *rules()])
+    await index.delete_document(name, "doc-en")
+    assert await index.count(name, "doc-en") == 0
+    assert await index.count(name) == len(rules())
+    assert not (await index.search_legs(name, "annual leave")).lexical
+    await index.drop(name)
+
+
+async def test_chunks_are_read_in_pages_by_ordinal(index: Index, name: str) -> None:
+    chunks = long_section(150)
+    await index.upsert(name, chunks)
+    first, rest = await index.chunks(name, "doc-long", 0, 3), await index.chunks(name, "doc-long", 3, 1000)
+    assert first + rest == chunks
+    assert await index.chunks(name, "doc-long", 0, 0) == []
+    await index.drop(name)
+
+
+async def test_existing_tells_which_ids_are_stored(index: Index, name: str) -> None:
+    known = {chunk.chunk_id for chunk in handbook()}
+    await index.upsert(name, handbook())
+    assert await index.existing(name, [*known, str(uuid4())]) == known
+    assert await index.existing(name, []) == set()
+    await index.drop(name)
+
+
+async def test_a_collection_that_is_not_there_reads_as_empty(index: Index, name: str) -> None:
+    assert await index.count(name) == 0
+    assert await index.chunks(name, "d") == []
+    assert await index.existing(name, [str(uuid4())]) == set()
+    assert (await index.search_legs(name, "anything", [1.0, 0.0])).lexical == ()
+    assert await index.document_names(name, Selection()) == []
+    assert await index.without_dense(name, 5) == []
+    assert await index.sample(name, 5) == []
+    assert await index.meta(name) is None
+    assert not await index.roll_back(name)
+    await index.delete_document(name, "d")
+    await index.drop(name)
+
+
+@pytest.mark.parametrize(
+    ("selection", "found"),
+    [
+        (Selection(document_ids=("doc-en",)), 1),
+        (Selection(document_ids=("doc-zh", "doc-x")), 0),
+        (Selection(document_ids=()), 0),
+        (Selection(document="handbook.md"), 1),
+        (Selection(document="doc-en"), 1),
+        (Selection(document="规定.md"), 0),
+        (Selection(type="md"), 1),
+        (Selection(type="pdf"), 0),
+        (Selection(heading="Annual leave"), 1),
+        (Selection(heading="Sick leave"), 0),
+        (Selection(document_ids=("doc-en",), document="规定.md"), 0),
+    ],
+)
+async def test_a_selection_limits_both_legs(index: Index, name: str, selection: Selection, found: int) -> None:
+    await index.upsert(name, [*handbook(), *rules()], Dense("e", vectors(4)))
+    legs = await index.search_legs(name, "unused expire", vectors(1)[0], selection)
+    assert len(legs.lexical) == found
+    assert {each.chunk_id for each in legs.dense} >= {each.chunk_id for each in legs.lexical}
+    selected = await index.get(name, [each.chunk_id for each in legs.dense])
+    assert set(await index.document_names(name, selection)) == {chunk.document_name for chunk in selected.values()}
+    await index.drop(name)
+
+
+async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, name: str) -> None:
+    chunks = handbook()
+    await index.upsert(name, chunks)
+    assert {chunk.chunk_id for chunk in await index.without_dense(name, 10)} == {chunk.chunk_id for chunk in chunks}
+    await index.add_dense(name, [chunks[0].chunk_id, str(uuid4())], Dense("e", vectors(2)))
+    assert await index.without_dense(name, 10) == chunks[1:]
+    legs = await index.search_legs(name, "leave", vectors(1)[0])
+    assert [each.chunk_id for each in legs.dense] == [chunks[0].chunk_id]
+    assert legs.dense[0].score == pytest.approx(1.0, abs=0.01)
+    ((sampled, vector),) = await index.sample(name, 10)
+    assert sampled == chunks[0]
+    assert sum(number * number for number in vector) == pytest.approx(1.0, abs=0.02)
+    await index.drop(name)
+
+
+async def test_vectors_of_another_embedder_or_dimension_are_refused(index: Index, name: str) -> None:
+    await index.upsert(name, handbook(), Dense("one", vectors(2)))
+    with pytest.raises(IndexMismatch, match="embedder 'one', not 'other'"):
+        await index.upsert(name, rules(), Dense("other", vectors(2)))
+    with pytest.raises(IndexMismatch, match="dimension 4, not 8"):
+        await index.add_dense(name, [handbook()[0].chunk_id], Dense("one", vectors(1, 8)))
+    assert (await index.search_legs(name, "leave", vectors(1, 8)[0])).dense == ()
+    await index.drop(name)
+
+
+async def test_the_collection_records_what_it_was_made_with(index: Index, name: str) -> None:
+    await index.upsert(name, handbook(), Dense("one", vectors(2)))
+    await index.set_calibration(name, Calibration({"latin": 0.9}, 0.2, 0.8, 2))
+    meta = await index.meta(name)
+    assert meta == CollectionMeta(embedder="one", dimension=4, calibration=Calibration({"latin": 0.9}, 0.2, 0.8, 2))
+    await index.drop(name)
+
+
+async def test_a_generation_is_built_beside_the_live_one_swapped_in_and_rolled_back(index: Index, name: str) -> None:
+    await index.upsert(name, handbook(), Dense("old", vectors(2)))
+    generation = await index.rebuild(name, CollectionMeta(embedder="new", dimension=8))
+    await index.upsert(generation, rules(), Dense("new", vectors(2, 8)))
+    assert (await index.count(name, "doc-en"), await index.count(generation, "doc-en")) == (2, 0)
+    await index.swap(name, generation)
+    assert (await index.count(name, "doc-en"), await index.count(name, "doc-zh")) == (0, 2)
+    meta = await index.meta(name)
+    assert meta is not None
+    assert meta.embedder == "new"
+    assert await index.roll_back(name)
+    assert await index.count(name, "doc-en") == 2
+    assert await index.roll_back(name)
+    assert await index.count(name, "doc-zh") == 2
+    await index.drop(name)
+    assert await index.count(name) == 0
+
+
+async def test_a_third_generation_leaves_only_itself_and_the_one_before(index: Index, name: str) -> None:
+    await index.upsert(name, handbook())
+    for chunks in (rules(), long_section(20)):
+        generation = await index.rebuild(name, CollectionMeta())
+        await index.upsert(generation, chunks)
+        await index.swap(name, generation)
+    assert await index.roll_back(name)
+    assert await index.count(name) == await index.count(name, "doc-zh") == 2
+    assert await index.count(f"{name}@1") == 0
+    await index.drop(name)
+
+
+async def test_a_name_that_could_be_a_path_is_refused(index: Index) -> None:
+    for bad in ("../other", "", "a/b", "a@b", "a" * 200, ".."):
+        with pytest.raises(ValueError, match="collection name"):
+            await index.count(bad)
+
+
+async def test_a_closed_index_says_so_and_closes_twice(index: Index, name: str) -> None:
+    await index.aclose()
+    await index.aclose()
+    with pytest.raises(IndexClosed, match="closed"):
+        await index.count(name)
+
+
+async def test_searches_and_writes_may_run_at_once(index: Index, name: str) -> None:
+    chunks = long_section(300)
+    found: list[int] = []
+
+    async def search() -> None:
+        found.append(len((await index.search_legs(name, "pumps and valves")).lexical))
+
+    async with anyio.create_task_group() as tasks:
+        for chunk in chunks:
+            tasks.start_soon(index.upsert, name, [chunk])
+            tasks.start_soon(search)
+    assert await index.count(name) == len(chunks)
+    assert len(found) == len(chunks)
+    await index.drop(name)
+
+
+async def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as index:
+        await index.upsert("law", handbook(), Dense("e", vectors(2)))
+    async with embedded(tmp_path) as index:
+        assert await index.chunks("law", "doc-en") == handbook()
+        assert len((await index.search_legs("law", "leave", vectors(1)[0])).dense) == 2
+
+
+async def test_a_second_owner_is_told_who_the_first_is_until_it_leaves(tmp_path: Path) -> None:
+    async with embedded(tmp_path):
+        with pytest.raises(IndexOwned, match=f"in use by process {os.getpid()}"):
+            EdgeIndex(tmp_path / "index")
+    async with embedded(tmp_path):
+        pass
+
+
+async def test_what_was_acknowledged_survives_a_killed_process(tmp_path: Path) -> None:
+    script = """
+import os, sys, anyio
+from pathlib import Path
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.index import Dense
+from tests.retriever.corpus import handbook
+
+async def main():
+    index = EdgeIndex(Path(sys.argv[1]))
+    await index.upsert("law", handbook(), Dense("e", [[1.0, 0.0], [0.0, 1.0]]))
+    os.kill(os.getpid(), 9)
+
+anyio.run(main)
+"""
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", script, str(tmp_path / "index")]
+    killed = await anyio.run_process(command, env={"PYTHONPATH": root}, check=False)
+    assert killed.returncode == -9
+    async with embedded(tmp_path) as index:
+        assert await index.chunks("law", "doc-en") == handbook()
+        assert len((await index.search_legs("law", "leave", [1.0, 0.0])).dense) == 2
+
+
+async def test_more_collections_than_may_be_open_all_keep_their_chunks(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as index:
+        for number in range(MAX_OPEN + 3):
+            await index.upsert(f"c{number}", handbook()[: 1 + number % 2])
+        assert [await index.count(f"c{number}") for number in range(4)] == [1, 2, 1, 2]
+
+
+async def test_a_half_made_collection_of_a_crash_is_made_anew(tmp_path: Path) -> None:
+    debris = tmp_path / "index" / "law" / "1"
+    debris.mkdir(parents=True)
+    (debris / "garbage").write_text("x")
+    async with embedded(tmp_path) as index:
+        assert await index.count("law") == 0
+        await index.upsert("law", handbook())
+        assert await index.count("law") == 2
+
+
+async def test_a_damaged_shard_is_an_index_fault_and_others_still_work(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as index:
+        await index.upsert("bad", handbook())
+        await index.upsert("good", handbook())
+    for file in (tmp_path / "index" / "bad" / "1").rglob("*.json"):
+        file.write_text("not json")
+    async with embedded(tmp_path) as index:
+        with pytest.raises(IndexUnavailable, match="open a collection"):
+            await index.count("bad")
+        assert await index.count("good") == 2
+
+
+async def test_lexical_vectors_made_elsewhere_give_the_same_scores(tmp_path: Path) -> None:
+    from mcp_servers.retriever.index import searchable_text
+    from mcp_servers.retriever.lexical import document_vectors
+
+    chunks: list[Chunk] = [*handbook(), *rules()]
+    async with embedded(tmp_path) as index:
+        await index.upsert("here", chunks)
+        await index.upsert("elsewhere", chunks, lexical=document_vectors(map(searchable_text, chunks)))
+        assert await index.search_legs("here", "paid leave") == await index.search_legs("elsewhere", "paid leave")

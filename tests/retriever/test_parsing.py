@@ -1,0 +1,275 @@
+"""Every format in, and every way a file can be bad: as blocks or as a coded error, in process and in the child."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.parsing import DEFAULT_LIMITS, parse, parse_in_child
+
+from . import files
+
+
+def read(path: Path, limits: ParseLimits = DEFAULT_LIMITS) -> ParsedDocument:
+    return parse(path, path.name, limits)
+
+
+def written(path: Path, data: bytes | str) -> Path:
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def refused(path: Path, limits: ParseLimits = DEFAULT_LIMITS) -> tuple[str, str]:
+    with pytest.raises(DocumentError) as caught:
+        read(path, limits)
+    return caught.value.code, str(caught.value)
+
+
+def test_markdown_becomes_headings_prose_lists_tables_and_code(tmp_path: Path) -> None:
+    source = """---
+title: Guide
+---
+# Guide *one*
+
+See [the page](http://x) and `code`.
+Second line.
+
+1. first
+2. second
+   - nested
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quoted
+
+```python
+x = 1
+
+y = 2
+```
+<div>inside html</div>
+"""
+    assert read(written(tmp_path / "a.md", source)).blocks == (
+        Block("code", "title: Guide"),
+        Block("heading", "Guide one", 1),
+        Block("prose", "See the page and code.\nSecond line."),
+        Block("list", "1. first\n2. second\n  - nested"),
+        Block("table", "a | b\n1 | 2"),
+        Block("prose", "quoted"),
+        Block("code", "x = 1\n\ny = 2"),
+        Block("prose", "inside html"),
+    )
+
+
+def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None:
+    source = """<html><head><title>t</title><style>p{}</style></head><body><h1>Gu&amp;ide</h1>
+<script>alert(1)</script><p>Some <b>bold</b> text.<p>More<br>lines<ul><li>one<li>two</ul>
+<table><caption>Days</caption><tr><th>a<th>b<tr><td>1<td>2</table><pre>x = 1
+  y</pre>tail</body></html>"""
+    assert read(written(tmp_path / "a.html", source)).blocks == (
+        Block("heading", "Gu&ide", 1),
+        Block("prose", "Some bold text."),
+        Block("prose", "More lines"),
+        Block("list", "- one\n- two"),
+        Block("table", "Days\na | b\n1 | 2"),
+        Block("code", "x = 1\n  y"),
+        Block("prose", "tail"),
+    )
+
+
+def test_html_in_a_declared_legacy_encoding_is_decoded(tmp_path: Path) -> None:
+    source = '<meta charset="gb2312"><p>员工享有年假。</p>'.encode("gb18030")
+    assert read(written(tmp_path / "a.html", source)).text == "员工享有年假。"
+
+
+def test_word_keeps_headings_lists_and_tables_in_order(tmp_path: Path) -> None:
+    assert read(files.word(tmp_path / "a.docx")).blocks == (
+        Block("heading", "Policy", 1),
+        Block("heading", "Leave", 2),
+        Block("prose", "Staff get twenty-five days."),
+        Block("list", "- on full pay\n- once a year"),
+        Block("table", "grade | days\njunior | 25\ntotal"),
+        Block("prose", "病假需要医生证明。"),
+    )
+
+
+def test_slides_are_pages_with_their_title_as_heading(tmp_path: Path) -> None:
+    parsed = read(files.slides(tmp_path / "a.pptx"))
+    assert parsed.pages == 2
+    assert parsed.blocks == (
+        Block("heading", "Roadmap", 1, 1),
+        Block("list", "First step\nSecond step", page=1),
+        Block("heading", "Risks", 1, 2),
+        Block("list", "None known", page=2),
+        Block("prose", "Ask the board.", page=2),
+    )
+
+
+def test_sheets_become_row_groups_with_header_and_cell_range(tmp_path: Path) -> None:
+    heading, *groups = read(files.workbook(tmp_path / "a.xlsx")).blocks
+    assert heading == Block("heading", "Rates", 1)
+    assert all(group.text.startswith("city | rate\nCity number ") for group in groups)
+    assert groups[0].cells is not None
+    assert groups[0].cells.startswith("Rates!A3:B")
+    assert groups[-1].cells is not None
+    assert groups[-1].cells.endswith(":B62")
+    assert sum(group.text.count("\n") for group in groups) == 60
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_in_any_dialect_becomes_rows(tmp_path: Path, separator: str) -> None:
+    source = f'姓名{separator}备注\n张三{separator}"早{separator}晚"\n李四{separator}无\n'
+    (block,) = read(written(tmp_path / "a.csv", source.encode("gb18030"))).blocks
+    assert block == Block(
+        "table", f"姓名 | 备注\n张三 | {' '.join(f'早{separator}晚'.split())}\n李四 | 无", cells="A2:B3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8", "Café 年假"),
+        ("utf-8-sig", "Hello"),
+        ("utf-16", "Hello 年假"),
+        ("utf-32", "Hello 年假"),
+        ("gb18030", "员工每年享有十五天带薪年假。这是规定。"),
+        ("big5", "員工每年享有十五天帶薪年假。這是規定。"),
+        ("shift_jis", "社員は毎年十五日の有給休暇があります。"),
+        ("euc_kr", "직원은 매년 십오일의 유급 휴가를 받습니다."),
+        ("cp1251", "Сотрудники получают двадцать дней отпуска в год."),
+        ("cp1252", "Les employés ont été informés à l’été. Çà et là."),
+    ],
+)
+def test_plain_text_is_decoded_whatever_its_encoding(tmp_path: Path, encoding: str, text: str) -> None:
+    assert read(written(tmp_path / "a.txt", text.encode(encoding))).text == text
+
+
+def test_pdf_lines_join_to_paragraphs_below_headings_found_by_size(tmp_path: Path) -> None:
+    pages = [
+        [(20, "Handbook"), (0, ""), (14, "Leave"), (10, "Every employee has twenty-five days"), (10, "of paid leave.")],
+        [(10, "Unused days expire."), (0, ""), (10, "They are not paid out.")],
+    ]
+    parsed = read(files.pdf(tmp_path / "a.pdf", pages))
+    assert parsed.pages == 2
+    assert parsed.blocks == (
+        Block("heading", "Handbook", 1, 1),
+        Block("heading", "Leave", 2, 1),
+        Block("prose", "Every employee has twenty-five days of paid leave.", page=1),
+        Block("prose", "Unused days expire.", page=2),
+        Block("prose", "They are not paid out.", page=2),
+    )
+
+
+def test_chinese_pdf_lines_join_without_a_space(tmp_path: Path) -> None:
+    pages = [[(10, "员工每年享有十五天"), (10, "带薪年假。")]]
+    assert read(files.pdf(tmp_path / "a.pdf", pages, font="STSong-Light")).text == "员工每年享有十五天带薪年假。"
+
+
+def test_a_partly_scanned_pdf_is_read_with_a_note(tmp_path: Path) -> None:
+    parsed = read(files.pdf(tmp_path / "a.pdf", [[(10, "Text.")], [], []]))
+    assert parsed.notes == ("no text layer on 2 of 3 pages",)
+
+
+def test_a_scanned_pdf_says_how_many_pages_lack_text(tmp_path: Path) -> None:
+    assert refused(files.pdf(tmp_path / "a.pdf", [[], []])) == (
+        "DOCUMENT_SCANNED",
+        "scanned PDF: no text layer on 2 of 2 pages",
+    )
+
+
+def test_encrypted_files_are_named_as_such(tmp_path: Path) -> None:
+    locked = files.pdf(tmp_path / "a.pdf", [[(10, "Secret.")]], password="pw")
+    assert refused(locked) == ("DOCUMENT_ENCRYPTED", "the PDF is protected by a password")
+    ole = written(tmp_path / "a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512))
+    assert refused(ole)[0] == "DOCUMENT_ENCRYPTED"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("a.exe", b"MZ", "DOCUMENT_UNSUPPORTED"),
+        ("noending", b"x", "DOCUMENT_UNSUPPORTED"),
+        ("a.md", b"", "DOCUMENT_EMPTY"),
+        ("a.md", b" \n\n ", "DOCUMENT_EMPTY"),
+        ("a.txt", bytes(range(256)) * 16, "DOCUMENT_BROKEN"),
+        ("a.pdf", b"%PDF-1.7 nothing", "DOCUMENT_BROKEN"),
+        ("a.pdf", b"plain text", "DOCUMENT_BROKEN"),
+        ("a.docx", b"plain text", "DOCUMENT_BROKEN"),
+        ("a.xlsx", b"PK\x03\x04broken", "DOCUMENT_BROKEN"),
+    ],
+)
+def test_files_that_cannot_be_read_have_a_code(tmp_path: Path, name: str, data: bytes, code: str) -> None:
+    assert refused(written(tmp_path / name, data))[0] == code
+
+
+def test_a_package_of_another_kind_is_broken_not_a_crash(tmp_path: Path) -> None:
+    assert refused(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
+    assert refused(files.package(tmp_path / "b.docx", {"hello.txt": b"x"}))[0] == "DOCUMENT_BROKEN"
+
+
+def test_a_package_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = files.package(tmp_path / "a.docx", {"word/document.xml": files.zeros(64)})
+    assert bomb.stat().st_size < 2**17
+    assert refused(bomb, ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_xml_entities_are_refused_before_they_expand(tmp_path: Path, encoding: str) -> None:
+    laughs = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><x>&b;</x>'.encode(encoding)
+    assert refused(files.package(tmp_path / "a.docx", {"word/document.xml": laughs}))[0] == "DOCUMENT_BROKEN"
+
+
+def test_too_many_bytes_pages_or_characters_are_too_large(tmp_path: Path) -> None:
+    text = written(tmp_path / "a.txt", "word " * 100)
+    paged = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 3)
+    sheet = files.workbook(tmp_path / "a.xlsx")
+    assert refused(text, ParseLimits(max_bytes=100)) == (
+        "DOCUMENT_TOO_LARGE",
+        "the file has 0.0 MiB; the limit is 0.0 MiB",
+    )
+    assert refused(text, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
+    assert refused(paged, ParseLimits(max_pages=2)) == ("DOCUMENT_TOO_LARGE", "the PDF has 3 pages; the limit is 2")
+    assert refused(sheet, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
+
+
+async def test_the_child_process_gives_the_same_document(tmp_path: Path) -> None:
+    path = files.word(tmp_path / "a.docx")
+    assert await parse_in_child(path, "a.docx") == read(path)
+
+
+async def test_a_failure_in_the_child_keeps_its_code_and_text(tmp_path: Path) -> None:
+    path = files.pdf(tmp_path / "stored", [[]])
+    with pytest.raises(DocumentError, match="no text layer on 1 of 1 pages") as caught:
+        await parse_in_child(path, "scan.pdf")
+    assert caught.value.code == "DOCUMENT_SCANNED"
+
+
+async def test_a_name_is_data_not_a_path_or_an_option(tmp_path: Path) -> None:
+    path = written(tmp_path / "stored", "Hello there.")
+    for name in ("../../etc/passwd.txt", "--help.txt", "a\nb.txt", "年假 规定.txt"):
+        assert (await parse_in_child(path, name)).text == "Hello there."
+
+
+async def test_a_child_that_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
+    with pytest.raises(DocumentError, match="needs more than") as caught:
+        await parse_in_child(path, "a.txt", ParseLimits(memory_bytes=96 * 2**20, max_characters=10**9))
+    assert caught.value.code == "DOCUMENT_TOO_LARGE"
+
+
+async def test_a_child_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "Hello.")
+    with pytest.raises(DocumentError) as caught:
+        await parse_in_child(path, "a.txt", ParseLimits(seconds=0.001))
+    assert caught.value.code == "DOCUMENT_TIMEOUT"
+
+
+async def test_cancelling_kills_the_child(tmp_path: Path) -> None:
+    path = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 900)
+    with anyio.move_on_after(0.05) as scope:
+        await parse_in_child(path, "a.pdf")
+    assert scope.cancelled_caught

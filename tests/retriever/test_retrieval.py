@@ -1,0 +1,235 @@
+"""Searches from question to hits, on a real embedded index and a real (tiny) model."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.retriever.chunking import Chunk, chunk_document
+from mcp_servers.retriever.document import Block, ParsedDocument
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.embedding import Embedder
+from mcp_servers.retriever.errors import EmbedderFailed, UnknownDocument
+from mcp_servers.retriever.fast_embedder import FastEmbedder
+from mcp_servers.retriever.index import Dense, Index, searchable_text
+from mcp_servers.retriever.retrieval import MAX_JOINED, Retrieval, Retriever
+
+from .corpus import handbook, long_section, rules
+from .tiny_model import write_model
+
+NAME = "domain_test"
+
+
+@pytest.fixture
+async def index(tmp_path: Path) -> AsyncIterator[EdgeIndex]:
+    async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        yield index
+
+
+@pytest.fixture
+def embedder(tmp_path: Path) -> FastEmbedder:
+    return FastEmbedder(write_model(tmp_path / "tiny"), tmp_path)
+
+
+def paragraphs(document: str, *texts: str) -> list[Chunk]:
+    """Each text a section of its own."""
+    blocks = [block for at, text in enumerate(texts) for block in (Block("heading", f"§{at}", 1), Block("prose", text))]
+    return chunk_document(ParsedDocument(tuple(blocks)), document, f"{document}.md")
+
+
+async def fill(index: Index, chunks: Sequence[Chunk], embedder: Embedder) -> None:
+    vectors = await embedder.embed_documents([searchable_text(chunk) for chunk in chunks])
+    await index.upsert(NAME, chunks, Dense(embedder.name, vectors))
+
+
+async def test_a_question_finds_the_passage_with_its_sentences_and_place(index: EdgeIndex) -> None:
+    chunks = [*handbook(), *rules()]
+    await index.upsert(NAME, chunks)
+    retrieval = await Retriever(index).search(NAME, "When do unused days expire?", 3)
+    hit = retrieval.hits[0]
+    assert (hit.document_id, hit.document_name) == ("doc-en", "handbook.md")
+    assert hit.heading_path == ("Handbook", "Annual leave")
+    assert [sentence.text for sentence in hit.sentences][1] == "Unused days expire on 31 March."
+    assert all(chunks[0].text[each.start : each.end] == each.text for each in hit.sentences)
+    assert retrieval.mode == "lexical"
+    assert retrieval.note is None
+
+
+async def test_nothing_found_is_a_retrieval_without_hits(index: EdgeIndex) -> None:
+    await index.upsert(NAME, handbook())
+    assert (await Retriever(index).search(NAME, "zebra", 3)).hits == ()
+    assert (await Retriever(index).search("domain_none", "leave", 3)).hits == ()
+    assert (await Retriever(index).search(NAME, "the of and", 3)).hits == ()
+
+
+async def test_neighbours_in_a_section_are_one_hit_without_their_overlap(index: EdgeIndex) -> None:
+    chunks = long_section(120)
+    await index.upsert(NAME, chunks)
+    retrieval = await Retriever(index).search(NAME, "pumps valves pressure", 3)
+    assert len(retrieval.hits) < len(chunks)
+    for hit in retrieval.hits:
+        numbers = [int(sentence.text.split()[2]) for sentence in hit.sentences]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert len({sentence.chunk_id for sentence in hit.sentences}) <= MAX_JOINED
+
+
+async def test_neighbours_on_another_page_stay_hits_of_their_own(index: EdgeIndex) -> None:
+    one, other, *_ = long_section(60)
+    await index.upsert(NAME, [replace(one, page=1), replace(other, page=2)])
+    retrieval = await Retriever(index).search(NAME, "pumps valves pressure", 5)
+    assert sorted(hit.page or 0 for hit in retrieval.hits) == [1, 2]
+
+
+async def test_relevance_is_high_for_a_full_match_and_the_threshold_cuts_on_it(index: EdgeIndex) -> None:
+    chunks = paragraphs("d", "Blue whales sing at night.", "Whales eat krill.", "Nothing else matters here at all.")
+    await index.upsert(NAME, chunks)
+    retriever = Retriever(index)
+    full = await retriever.search(NAME, "blue whales sing at night", 5)
+    assert full.hits[0].relevance > 0.8 > full.hits[1].relevance > 0
+    assert len((await retriever.search(NAME, "blue whales sing at night", 5, threshold=0.8)).hits) == 1
+    unknown_words = await retriever.search(NAME, "whales in quantum gravity simulations", 5)
+    assert unknown_words.hits[0].relevance < 0.4
+
+
+async def test_only_visible_documents_are_searched(index: EdgeIndex) -> None:
+    await index.upsert(NAME, [*paragraphs("a", "Shared text."), *paragraphs("b", "Shared text.")])
+    retriever = Retriever(index)
+    assert {hit.document_id for hit in (await retriever.search(NAME, "shared", 5)).hits} == {"a", "b"}
+    assert {hit.document_id for hit in (await retriever.search(NAME, "shared", 5, 0.0, ["b"])).hits} == {"b"}
+    assert (await retriever.search(NAME, "shared", 5, 0.0, [])).hits == ()
+    with pytest.raises(UnknownDocument, match=r"Documents: b\.md"):
+        await retriever.search(NAME, "shared", 5, 0.0, ["b"], "a.md")
+
+
+async def test_a_document_may_be_named_by_id_name_or_an_unmistakable_part(index: EdgeIndex) -> None:
+    await index.upsert(NAME, [*paragraphs("alpha", "Shared text."), *paragraphs("alphabet", "Shared text.")])
+    retriever = Retriever(index)
+    for document in ("alpha", "alpha.md", "ALPHABET"):
+        (hit,) = (await retriever.search(NAME, "shared", 5, document=document)).hits
+        assert hit.document_id == document.lower().removesuffix(".md")
+    with pytest.raises(UnknownDocument, match=r"alpha\.md; alphabet\.md"):
+        await retriever.search(NAME, "shared", 5, document="alp")
+
+
+async def test_type_and_heading_narrow_a_search(index: EdgeIndex) -> None:
+    await index.upsert(NAME, handbook())
+    retriever = Retriever(index)
+    assert (await retriever.search(NAME, "leave", 5, file_type="md", heading="Sick leave")).hits[0].heading_path[
+        -1
+    ] == "Sick leave"
+    assert (await retriever.search(NAME, "leave", 5, file_type="pdf")).hits == ()
+
+
+async def test_the_dense_leg_finds_what_shares_no_word(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    chunks = paragraphs("d", "The automobile needs oil.", "See a physician.", "Use the valve.", "Call the motor shop.")
+    await fill(index, chunks, embedder)
+    assert (await Retriever(index).search(NAME, "car", 2)).hits == ()
+    retrieval = await Retriever(index, embedder).search(NAME, "car", 2)
+    assert retrieval.mode == "hybrid"
+    assert retrieval.hits[0].sentences[0].text == "The automobile needs oil."
+    best = retrieval.candidates[0]
+    assert best.lexical is None
+    assert best.dense == pytest.approx(max(each.dense or 0 for each in retrieval.candidates))
+
+
+async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    chinese = paragraphs(
+        "zh", *(f"第{number}条规定了事项{chr(0x4E00 + 37 * number)}的处理办法。" for number in range(12))
+    )
+    await fill(index, [*chinese, *handbook()], embedder)
+    retriever = Retriever(index, embedder)
+    calibration = await retriever.calibrate(NAME)
+    assert calibration is not None
+    assert calibration.competence["cjk"] < 0.5
+    for question in ("第3条规定了什么", "事项的处理办法"):
+        hybrid = await retriever.search(NAME, question, 5)
+        lexical = await Retriever(index).search(NAME, question, 5)
+        assert hybrid.hits == lexical.hits
+        assert hybrid.dense_weight == 0
+        assert "cjk" in (hybrid.note or "")
+
+
+async def test_calibration_is_measured_once_and_again_when_the_collection_has_doubled(
+    index: EdgeIndex, embedder: FastEmbedder
+) -> None:
+    await fill(index, handbook(), embedder)
+    retriever = Retriever(index, embedder)
+    first = await retriever.calibrate(NAME)
+    assert first is not None
+    assert first.points == 2
+    assert await retriever.calibrate(NAME) == first
+    await fill(index, rules(), embedder)
+    second = await retriever.calibrate(NAME)
+    assert second is not None
+    assert second.points == 4
+    assert await Retriever(index).calibrate(NAME) is None
+
+
+class Failing:
+    """An embedder whose endpoint is down."""
+
+    name = "local:tiny"
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        raise EmbedderFailed(self.name, "no answer")
+
+    async def embed_query(self, text: str) -> list[float]:
+        raise EmbedderFailed(self.name, "no answer")
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_failing_embedder_costs_the_dense_leg_not_the_search(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    await fill(index, handbook(), embedder)
+    retrieval = await Retriever(index, Failing()).search(NAME, "annual leave", 2)
+    assert retrieval.hits
+    assert (retrieval.mode, retrieval.note) == ("lexical", "embedder 'local:tiny' failed: no answer")
+
+
+async def test_vectors_of_another_embedder_are_left_alone(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    await index.upsert(NAME, handbook(), Dense("other", [[1.0, 0.0], [0.0, 1.0]]))
+    retrieval = await Retriever(index, embedder).search(NAME, "annual leave", 2)
+    assert retrieval.mode == "lexical"
+
+
+class Backwards:
+    """A reranker that likes the shortest text best, or fails."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        if self.fails:
+            raise EmbedderFailed("reranker", "out of order")
+        return [-len(text) for text in texts]
+
+
+async def test_a_reranker_orders_the_hits_and_its_failure_does_not(index: EdgeIndex) -> None:
+    await index.upsert(NAME, paragraphs("d", "Whale, whale, whale and again the whale.", "A whale.", "Krill."))
+    plain = await Retriever(index).search(NAME, "whale", 2)
+    reranked = await Retriever(index, reranker=Backwards()).search(NAME, "whale", 2)
+    failed = await Retriever(index, reranker=Backwards(fails=True)).search(NAME, "whale", 2)
+    assert reranked.hits == plain.hits[::-1]
+    assert failed.hits == plain.hits
+    assert failed.note == "embedder 'reranker' failed: out of order"
+
+
+async def test_every_retrieval_is_handed_on_with_its_candidates(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    stored: list[Retrieval] = []
+
+    async def store(retrieval: Retrieval) -> None:
+        stored.append(retrieval)
+
+    await fill(index, handbook(), embedder)
+    for fusion in ("dbsf", "rrf"):
+        retriever = Retriever(index, embedder, fusion="rrf" if fusion == "rrf" else "dbsf", on_retrieval=store)
+        assert await retriever.search(NAME, "paid leave", 1) is stored[-1]
+    assert len({each.retrieval_id for each in stored}) == 2
+    for retrieval in stored:
+        assert {each.chunk_id for each in retrieval.candidates} == {chunk.chunk_id for chunk in handbook()}
+        assert retrieval.candidates[0].lexical is not None
+        assert retrieval.candidates[0].dense is not None
+        assert retrieval.took_ms > 0

@@ -1,0 +1,296 @@
+"""The tool as an MCP client sees it: in process with values bound by meta, and alone over stdio and HTTP."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import CallToolResult, RequestParamsMeta, TextContent
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from mcp_servers.retriever.__main__ import SettingError, open_searcher, read_config
+from mcp_servers.retriever.chunking import chunk_document
+from mcp_servers.retriever.document import Block, ParsedDocument
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.errors import IndexUnavailable
+from mcp_servers.retriever.remote import RemoteRetriever
+from mcp_servers.retriever.retrieval import Retriever
+from mcp_servers.retriever.server import MAX_RESULT_BYTES, ServerConfig, create_server
+
+from .corpus import handbook, rules
+
+ROOT = Path(__file__).parents[2]
+META = {"agentic_rag/collection": "domain_test"}
+
+
+@pytest.fixture
+async def index(tmp_path: Path) -> AsyncIterator[EdgeIndex]:
+    async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        await index.upsert("domain_test", [*handbook(), *rules()])
+        yield index
+
+
+async def search(index: EdgeIndex, meta: dict[str, Any] | None = None, **arguments: object) -> CallToolResult:
+    async with Client(create_server(Retriever(index), bound_by_meta=True)) as client:
+        return await client.call_tool("search_documents", dict(arguments), meta=bound(**META, **(meta or {})))
+
+
+def bound(**values: Any) -> RequestParamsMeta:
+    return cast(RequestParamsMeta, values)
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def test_the_model_sees_one_read_only_tool_and_no_bound_argument(index: EdgeIndex) -> None:
+    async with Client(create_server(Retriever(index), bound_by_meta=True)) as client:
+        (tool,) = (await client.list_tools()).tools
+    assert tool.name == "search_documents"
+    assert set(tool.input_schema["properties"]) == {"query", "top_k", "document"}
+    assert tool.input_schema["required"] == ["query"]
+    assert tool.annotations is not None
+    assert tool.annotations.read_only_hint
+    assert tool.output_schema is not None
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_call_returns_structured_hits_beside_numbered_passages(index: EdgeIndex, mode: Any) -> None:
+    async with Client(create_server(Retriever(index), bound_by_meta=True), mode=mode) as client:
+        result = await client.call_tool("search_documents", {"query": "unused days", "top_k": 1}, meta=bound(**META))
+    assert not result.is_error
+    found = result.structured_content
+    assert found["mode"] == "lexical"
+    (hit,) = found["hits"]
+    sentence = hit["sentences"][1]
+    assert hit["document_id"] == "doc-en"
+    assert hit["heading_path"] == ["Handbook", "Annual leave"]
+    assert 0 < hit["relevance_score"] <= 1
+    assert sentence["text"] == "Unused days expire on 31 March."
+    assert handbook()[0].text[sentence["start"] : sentence["end"]] == sentence["text"]
+    assert text_of(result).startswith("[1] handbook.md › Handbook › Annual leave\nEvery employee")
+
+
+async def test_page_and_cells_stand_in_the_passage(index: EdgeIndex) -> None:
+    blocks = (Block("prose", "Octopus on a page.", page=7), Block("table", "name\nsquid", cells="Sea!A2:A2"))
+    await index.upsert("domain_test", chunk_document(ParsedDocument(blocks), "sea", "sea.pdf"))
+    assert text_of(await search(index, query="octopus")).startswith("[1] sea.pdf (page 7)\n")
+    assert text_of(await search(index, query="squid")).startswith("[1] sea.pdf (Sea!A2:A2)\n")
+
+
+async def test_nothing_found_is_said_in_plain_words_and_is_no_error(index: EdgeIndex) -> None:
+    result = await search(index, query="zebra")
+    assert not result.is_error
+    assert result.structured_content["hits"] == []
+    assert text_of(result).startswith("Nothing in the documents matches.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"query": "  "}, "`query` is empty"),
+        ({"query": "x" * 2001}, "longer than 2000 characters"),
+        ({"query": "x", "top_k": 0}, "`top_k` is 0, but must be from 1 to 50"),
+        ({"query": "x", "top_k": 51}, "`top_k` is 51"),
+        ({"query": "x", "document": "nope.pdf"}, "no one document called 'nope.pdf'. Documents: handbook.md; 规定.md."),
+        ({}, "query"),
+        ({"query": "x", "top_k": "many"}, "top_k"),
+    ],
+)
+async def test_bad_arguments_are_results_that_say_what_to_do(
+    index: EdgeIndex, arguments: dict[str, Any], text: str
+) -> None:
+    result = await search(index, **arguments)
+    assert result.is_error
+    assert text in text_of(result)
+
+
+async def test_a_call_without_a_collection_is_a_protocol_error(index: EdgeIndex) -> None:
+    async with Client(create_server(Retriever(index), bound_by_meta=True)) as client:
+        with pytest.raises(MCPError, match="agentic_rag/collection"):
+            await client.call_tool("search_documents", {"query": "leave"})
+
+
+async def test_meta_binds_documents_number_and_threshold(index: EdgeIndex) -> None:
+    def ids(result: CallToolResult) -> list[str]:
+        return [hit["document_id"] for hit in result.structured_content["hits"]]
+
+    assert ids(await search(index, {"agentic_rag/documents": ["doc-zh"]}, query="leave 年假")) == ["doc-zh"]
+    assert ids(await search(index, {"agentic_rag/documents": []}, query="leave 年假")) == []
+    assert len(ids(await search(index, {"agentic_rag/top_k": 1}, query="leave 年假"))) == 1
+    assert len(ids(await search(index, {"agentic_rag/top_k": 1}, query="leave 年假", top_k=3))) == 3
+    assert ids(await search(index, {"agentic_rag/threshold": 0.99}, query="leave in general")) == []
+
+
+async def test_a_result_is_bounded_by_leaving_out_whole_hits(index: EdgeIndex) -> None:
+    for number in range(60):
+        words = " ".join(f"term{number}x{at}" for at in range(120))
+        parsed = ParsedDocument((Block("prose", f"Walrus. {words}"),))
+        await index.upsert("domain_test", chunk_document(parsed, f"w{number}", f"w{number}.md"))
+    result = await search(index, query="walrus", top_k=50)
+    hits = result.structured_content["hits"]
+    size = len(json.dumps(hits, ensure_ascii=False).encode()) + len(text_of(result).encode())
+    assert 10 < len(hits) < 50
+    assert MAX_RESULT_BYTES * 0.8 < size <= MAX_RESULT_BYTES * 1.05
+    assert f"[{len(hits)}]" in text_of(result)
+    assert f"[{len(hits) + 1}]" not in text_of(result)
+
+
+async def test_an_index_that_fails_is_a_result_the_model_can_read(index: EdgeIndex) -> None:
+    await index.aclose()
+    result = await search(index, query="leave")
+    assert result.is_error
+    assert "cannot be searched now: the index is closed" in text_of(result)
+
+
+async def test_alone_the_configuration_binds_and_meta_is_ignored(index: EdgeIndex) -> None:
+    config = ServerConfig("domain_test", ("doc-zh",), 1)
+    async with Client(create_server(Retriever(index), bound_by_meta=False, config=config)) as client:
+        meta = bound(**{"agentic_rag/collection": "domain_other", "agentic_rag/documents": ["doc-en"]})
+        result = await client.call_tool("search_documents", {"query": "leave 年假"}, meta=meta)
+    assert [hit["document_id"] for hit in result.structured_content["hits"]] == ["doc-zh"]
+    with pytest.raises(ValueError, match="needs a config"):
+        create_server(Retriever(index), bound_by_meta=False)
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"RETRIEVER_INDEX_DIR": str(tmp_path / "index"), "DOMAIN_ID": "test", "PYTHONPATH": str(ROOT), **more}
+
+
+async def test_it_runs_alone_over_stdio(tmp_path: Path) -> None:
+    async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        await index.upsert("domain_test", handbook())
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "mcp_servers.retriever"], env=environment(tmp_path, RETRIEVAL_TOP_K="1")
+    )
+    with anyio.fail_after(30):
+        async with Client(stdio_client(command)) as client:
+            result = await client.call_tool("search_documents", {"query": "leave"})
+    assert len(result.structured_content["hits"]) == 1
+
+
+async def test_it_runs_alone_over_http(tmp_path: Path) -> None:
+    async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        await index.upsert("domain_test", handbook())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mcp_servers.retriever", "--http", "--port", str(port)]
+    with anyio.fail_after(30):
+        process = await anyio.open_process(command, env=environment(tmp_path), stdout=None, stderr=subprocess.PIPE)
+        try:
+            assert process.stderr is not None
+            seen = b""
+            async for line in process.stderr:
+                seen += line
+                if b"Uvicorn running" in seen:
+                    break
+            async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+                result = await client.call_tool("search_documents", {"query": "leave"})
+        finally:
+            process.kill()
+            await process.aclose()
+    assert result.structured_content["hits"]
+
+
+async def test_alone_it_says_who_owns_the_index(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mcp_servers.retriever"]
+    async with aclosing(EdgeIndex(tmp_path / "index")):
+        refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
+    assert refused.returncode == 2
+    assert f"in use by process {os.getpid()}" in refused.stderr.decode()
+
+
+def test_the_environment_names_collection_number_and_threshold() -> None:
+    assert read_config({"DOMAIN_ID": "hr"}) == ServerConfig("domain_hr")
+    full = {"QDRANT_COLLECTION": "law", "DOMAIN_ID": "hr", "RETRIEVAL_TOP_K": "9", "RETRIEVAL_THRESHOLD": "0.25"}
+    assert read_config(full) == ServerConfig("law", None, 9, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({}, "neither QDRANT_COLLECTION nor DOMAIN_ID"),
+        ({"DOMAIN_ID": "x", "RETRIEVAL_TOP_K": "99"}, "RETRIEVAL_TOP_K is '99', but must be a number from 1 to 50"),
+        ({"DOMAIN_ID": "x", "RETRIEVAL_THRESHOLD": "high"}, "RETRIEVAL_THRESHOLD is 'high'"),
+    ],
+)
+def test_a_wrong_variable_is_named(variables: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingError, match=text):
+        read_config(variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({}, "RETRIEVER_INDEX_DIR is not set"),
+        ({"RETRIEVER_URL": "http://x"}, "DOMAIN_ID is not set"),
+        ({"AGENTIC_RAG_EMBEDDING": "gpt"}, "AGENTIC_RAG_EMBEDDING: 'gpt' is not an embedder"),
+    ],
+)
+async def test_a_missing_place_to_search_is_named(variables: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingError, match=text):
+        async with open_searcher(variables):
+            pass
+
+
+def remote(answer: Response) -> tuple[RemoteRetriever, list[dict[str, Any]]]:
+    """A retriever that asks a server which gives `answer`, and what it was asked."""
+    asked: list[dict[str, Any]] = []
+
+    async def found(request: Request) -> Response:
+        asked.append({**await request.json(), "token": request.headers["authorization"], **request.path_params})
+        return answer
+
+    app = Starlette(routes=[Route("/api/domains/{domain}/documents/search", found, methods=["POST"])])
+    return RemoteRetriever("http://host/", "hr", "secret", httpx2.ASGITransport(app=app)), asked
+
+
+async def test_a_running_server_is_asked_over_http() -> None:
+    sentence = {"chunkId": "c", "text": "Twenty-five days.", "start": 0, "end": 17}
+    hit = {
+        "documentId": "d", "documentName": "a.pdf", "headingPath": ["Leave"], "page": 2, "cells": None,
+        "score": 1.2, "relevanceScore": 0.8, "sentences": [sentence],
+    }  # fmt: skip
+    candidate = {"chunkId": "c", "lexical": 3.0, "dense": None, "fused": 1.2, "relevanceScore": 0.8}
+    answer = {"retrievalId": "r", "query": "leave", "mode": "hybrid", "hits": [hit], "candidates": [candidate]}
+    retriever, asked = remote(JSONResponse(answer))
+    config = ServerConfig("domain_hr", threshold=0.1)
+    async with aclosing(retriever), Client(create_server(retriever, bound_by_meta=False, config=config)) as client:
+        result = await client.call_tool("search_documents", {"query": "leave", "document": "a.pdf"})
+    assert asked == [
+        {"query": "leave", "topK": 5, "threshold": 0.1, "document": "a.pdf", "token": "Bearer secret", "domain": "hr"}
+    ]
+    assert result.structured_content["mode"] == "hybrid"
+    assert text_of(result) == "[1] a.pdf › Leave (page 2)\nTwenty-five days."
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (PlainTextResponse("who are you", 401), "answered 401: who are you"),
+        (PlainTextResponse("hello"), "not a retrieval"),
+        (JSONResponse({"hits": []}), "not a retrieval"),
+    ],
+)
+async def test_a_server_that_refuses_or_rambles_is_unavailable(answer: Response, reason: str) -> None:
+    retriever, _ = remote(answer)
+    async with aclosing(retriever):
+        with pytest.raises(IndexUnavailable, match=reason) as caught:
+            await retriever.search("c", "q", 1)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,118 @@
+"""The whole application in process over ASGI: real store, index and MCP servers; only the model is scripted."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import httpx2
+import orjson
+
+from agentic_rag.app import Application
+from agentic_rag.settings import Settings
+from agentic_rag.testing.scripted import Scripted, ScriptedModel
+
+WAIT_SECONDS = 30.0
+
+Json = dict[str, Any]
+
+
+def settings_for(folder: Path, **given: Any) -> Settings:
+    """Return settings that read neither ``.env`` nor keys of the machine."""
+    return Settings(
+        _env_file=None,
+        data=folder / "data",
+        anthropic_api_key=None,
+        **given,
+    )
+
+
+class Rig:
+    """An entered application and a client of it; an async context manager. ``demo`` keeps the demo domain out."""
+
+    def __init__(self, folder: Path, *steps: Scripted, any_command: bool = False, **settings: Any) -> None:
+        self.settings = settings_for(folder, **settings)
+        self.model = ScriptedModel(*steps)
+        self.application = Application(self.settings, model=self.model, any_command=any_command)
+        self.http: httpx2.AsyncClient
+        self._stack: AsyncExitStack
+
+    async def __aenter__(self) -> Self:
+        # The demo has tests of its own; here it would only cost time.
+        self.settings.workspaces.mkdir(parents=True, exist_ok=True)
+        (self.settings.workspaces / ".demo-loaded").touch()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.model)
+            await stack.enter_async_context(self.application)
+            transport = httpx2.ASGITransport(self.application.app)
+            client = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)
+            self.http = await stack.enter_async_context(client)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(exc_type, exc, tb)
+
+    async def ok(self, method: str, path: str, json: Any = None, **options: Any) -> Any:
+        """Make a request that must succeed and return its JSON."""
+        response = await self.http.request(method, path, json=json, **options)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+    async def refused(self, method: str, path: str, json: Any = None, **options: Any) -> tuple[int, str, str]:
+        """Make a request that must be refused; return status, code and message."""
+        response = await self.http.request(method, path, json=json, **options)
+        error = response.json()["error"]
+        assert error["requestId"] == response.headers["x-request-id"]
+        assert "Traceback" not in response.text
+        return response.status_code, error["code"], error["message"]
+
+    async def domain(self, **settings: Any) -> str:
+        made = await self.ok("POST", "/api/domains", {"name": "Law", "settings": settings})
+        return str(made["id"])
+
+    async def conversation(self, domain: str | None = None, **fields: Any) -> str:
+        body = {"domainId": domain or await self.domain(), **fields}
+        return str((await self.ok("POST", "/api/conversations", body))["id"])
+
+    async def say(self, conversation: str, content: str, **fields: Any) -> list[Json]:
+        """Send a message and return the events of its turn, read from the stream."""
+        path = f"/api/conversations/{conversation}/messages"
+        response = await self.http.post(path, json={"content": content, **fields})
+        assert response.status_code == 200, response.text
+        return events_of(response.text)
+
+    async def upload(self, domain: str, name: str, content: bytes) -> Json:
+        """Upload a file and return its document once it is indexed or failed."""
+        path = f"/api/domains/{domain}/documents"
+        made = await self.ok("POST", path, files={"file": (name, content)})
+        return await self.settled(domain, made["items"][0]["id"])
+
+    async def settled(self, domain: str, document: str) -> Json:
+        with anyio.fail_after(WAIT_SECONDS):
+            while True:
+                found: Json = await self.ok("GET", f"/api/domains/{domain}/documents/{document}")
+                if found["status"] in ("indexed", "failed"):
+                    return found
+                await anyio.lowlevel.checkpoint()
+
+
+def events_of(text: str) -> list[Json]:
+    """Parse an event stream; each id and name must agree with the data."""
+    events = []
+    for part in text.split("\n\n"):
+        lines: Mapping[str, str] = dict(line.split(": ", 1) for line in part.splitlines() if not line.startswith(":"))
+        if lines:
+            event = orjson.loads(lines["data"])
+            assert lines["event"] == event["type"]
+            assert lines["id"] == f"{event['turnId']}:{event['seq']}"
+            events.append(event)
+    return events
+
+
+def types_of(events: list[Json]) -> list[str]:
+    return [event["type"] for event in events]

@@ -1,0 +1,94 @@
+"""The command line as a user meets it: real processes, exit codes, one plain line for each error."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.data_folder import DataFolder
+
+PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [PROGRAM, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[None]:
+    command = [PROGRAM, "serve", "--port", "0", "--data", str(folder / "data")]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline().startswith("Agentic RAG serves http://127.0.0.1:")
+            yield
+        finally:
+            child.terminate()
+            assert child.wait(60) == 0
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
+    domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
+    assert domain.startswith("dom_")
+    ingested = run(tmp_path, "ingest", domain, "note.md")
+    assert ingested.returncode == 0, ingested.stderr
+    with serving(tmp_path):
+        assert domain in run(tmp_path, "domains", "list").stdout
+        assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout
+        assert "assistant" in run(tmp_path, "roles", "list", domain).stdout
+        failed = run(tmp_path, "ingest", domain, "note.md", "missing.md")
+        assert failed.returncode == 1
+        assert "missing.md: cannot be read" in failed.stderr
+        assert_one_line(run(tmp_path, "domains", "show", "nope"), 1, "nope")
+        assert_one_line(run(tmp_path, "serve", "--port", "0"), 3, "in use by process")
+        assert run(tmp_path, "domains", "delete", domain, "--yes").returncode == 0
+    assert_one_line(run(tmp_path, "domains", "show", domain), 1, domain)
+
+
+def test_a_port_in_use_is_exit_code_4(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert_one_line(run(tmp_path, "serve", "--port", port), 4, port)
+
+
+def test_a_data_folder_of_another_process_is_exit_code_3(tmp_path: Path) -> None:
+    owner = DataFolder.own(tmp_path / "data")
+    try:
+        assert_one_line(run(tmp_path, "domains", "list"), 3, f"process {os.getpid()}")
+    finally:
+        owner.release()
+
+
+@pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "example.org"), ("--data", "/proc/none")])
+def test_a_bad_configuration_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert_one_line(run(tmp_path, "serve", "--port", "0", *arguments), 2)
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("ingest",), ("domains", "list"), ("roles", "check"), ("chat",)])
+def test_every_command_has_help(tmp_path: Path, command: tuple[str, ...]) -> None:
+    result = run(tmp_path, *command, "--help")
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+
+
+def test_an_unreachable_server_is_one_line(tmp_path: Path) -> None:
+    assert_one_line(run(tmp_path, "domains", "list", "--url", "http://127.0.0.1:9"), 1, "No server answers")

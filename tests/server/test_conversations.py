@@ -1,0 +1,245 @@
+"""Conversations, messages and turns over REST and SSE."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import NotFound
+from agentic_rag.store import conversations, run_events
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import Say, Step, say, use
+from agentic_rag.users import User
+from tests.server.rig import Rig, events_of, types_of
+
+
+async def test_a_message_streams_its_turn_and_both_messages_can_be_read(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("promptx_discover"), say("Hello there.")) as rig:
+        conversation = await rig.conversation()
+        events = await rig.say(conversation, "Hi, who are you?")
+        assert types_of(events)[:2] == ["turn_started", "title"]
+        assert types_of(events)[-1] == "done"
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert "".join(event["text"] for event in events if event["type"] == "text") == "Hello there."
+        items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert [(item["role"], item["content"]) for item in items] == [
+            ("user", "Hi, who are you?"),
+            ("assistant", "Hello there."),
+        ]
+        question, answer = items
+        assert question["id"] == events[0]["userMessageId"]
+        assert answer["id"] == events[0]["messageId"] == events[-1]["messageId"]
+        assert [block["type"] for block in answer["blocks"]] == ["tool_use", "tool_result", "text"]
+        assert answer["metadata"]["stopReason"] == "end_turn"
+        assert answer["metadata"]["interrupted"] is False
+        record = await rig.ok("GET", f"/api/conversations/{conversation}")
+        assert record["messageCount"] == 2
+        assert record["lastMessageAt"] is not None
+
+
+async def test_who_asks_for_json_gets_the_turn_and_follows_it_by_number(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One two three.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}/messages"
+        accepted = await rig.http.post(path, json={"content": "Count."}, headers={"accept": "application/json"})
+        assert accepted.status_code == 202
+        turn = accepted.json()
+        assert turn["conversationId"] == conversation
+        stream = f"/api/turns/{turn['id']}/events"
+        whole = events_of((await rig.http.get(stream)).text)
+        assert whole[0]["userMessageId"] == turn["userMessageId"]
+        for after in range(len(whole)):
+            rest = events_of((await rig.http.get(stream, params={"after": str(after)})).text)
+            assert rest == whole[after:]
+            last = {"last-event-id": f"{turn['id']}:{after}"}
+            assert events_of((await rig.http.get(stream, headers=last)).text) == rest
+        ended = await rig.ok("GET", f"/api/turns/{turn['id']}")
+        assert (ended["status"], ended["endReason"]) == ("done", "end_turn")
+
+
+async def test_a_log_that_is_gone_is_answered_as_an_error(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Short-lived.")) as rig:
+        events = await rig.say(await rig.conversation(), "Hi")
+        await rig.application.database.write(lambda conn: run_events.prune(conn, "9999"))
+        status, code, _ = await rig.refused("GET", f"/api/turns/{events[0]['turnId']}/events")
+        assert (status, code) == (410, "LOG_GONE")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"content": ""}, 400, "MESSAGE_CONTENT_REQUIRED"),
+        ({"content": " \n\t "}, 400, "MESSAGE_CONTENT_REQUIRED"),
+        ({"content": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
+        ({}, 422, "VALIDATION_ERROR"),
+        ({"content": 5}, 422, "VALIDATION_ERROR"),
+        ({"content": "hi", "colour": "red"}, 422, "VALIDATION_ERROR"),
+        ({"content": "hi", "onBusy": "shout"}, 422, "VALIDATION_ERROR"),
+        ([], 422, "VALIDATION_ERROR"),
+        (None, 422, "VALIDATION_ERROR"),
+    ],
+)
+async def test_a_bad_message_is_refused_in_plain_words_and_the_next_one_is_answered(
+    tmp_path: Path, body: object, status: int, code: str
+) -> None:
+    async with Rig(tmp_path, say("Still here.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}/messages"
+        found = await rig.refused("POST", path, body)
+        assert found[:2] == (status, code)
+        assert found[2]
+        assert types_of(await rig.say(conversation, "Hello?"))[-1] == "done"
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"content": "\\ud800"}', b"[" * 5_000, b"x" * 1_100_000])
+async def test_a_malformed_body_is_a_validation_error(tmp_path: Path, content: bytes) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/conversations/{await rig.conversation()}/messages"
+        assert (await rig.refused("POST", path, content=content))[:2] == (422, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+        ("PATCH", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+        ("DELETE", "/api/conversations/conv_x", "CONVERSATION_NOT_FOUND"),
+        ("GET", "/api/conversations/conv_x/messages", "CONVERSATION_NOT_FOUND"),
+        ("POST", "/api/conversations/conv_x/interrupt", "CONVERSATION_NOT_FOUND"),
+        ("GET", "/api/turns/turn_x", "TURN_NOT_FOUND"),
+        ("GET", "/api/turns/turn_x/events", "TURN_NOT_FOUND"),
+        ("GET", "/api/domains/dom_x", "DOMAIN_NOT_FOUND"),
+        ("GET", "/api/domains/dom_x/documents", "DOMAIN_NOT_FOUND"),
+        ("GET", "/api/domains/dom_x/roles", "DOMAIN_NOT_FOUND"),
+    ],
+)
+async def test_an_unknown_id_is_not_found(tmp_path: Path, method: str, path: str, code: str) -> None:
+    async with Rig(tmp_path) as rig:
+        body: object = None if method in ("GET", "DELETE") else {}
+        assert (await rig.refused(method, path, body))[:2] == (404, code)
+
+
+async def test_another_owners_conversation_looks_like_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Mine.")) as rig:
+        conversation = await rig.conversation()
+        events = await rig.say(conversation, "Hi")
+        eve, business = User("eve"), rig.application.business.conversations
+        for attempt in (
+            business.get(eve, conversation),
+            business.send(eve, conversation, "hi"),
+            business.messages(eve, conversation),
+            business.delete(eve, conversation),
+            business.interrupt(eve, conversation),
+            business.turn(eve, events[0]["turnId"]),
+        ):
+            with pytest.raises(NotFound):
+                await attempt
+        assert (await business.list_page(eve)).total == 0
+
+
+async def test_the_same_client_message_makes_one_turn_and_other_content_is_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Once.")) as rig:
+        conversation = await rig.conversation()
+        first = await rig.say(conversation, "Do it", clientMessageId="c-1")
+        again = await rig.say(conversation, "Do it", clientMessageId="c-1")
+        assert again == first
+        path = f"/api/conversations/{conversation}/messages"
+        found = await rig.refused("POST", path, {"content": "Do more", "clientMessageId": "c-1"})
+        assert found[:2] == (409, "IDEMPOTENCY_MISMATCH")
+        assert len((await rig.ok("GET", path))["items"]) == 2
+
+
+async def test_a_running_turn_refuses_a_second_message_queues_one_and_can_be_interrupted(tmp_path: Path) -> None:
+    stalled = Stalled(say("This takes long."), 3)
+    async with Rig(tmp_path, stalled, say("Next.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        as_json = {"accept": "application/json"}
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
+        with anyio.fail_after(10):
+            await stalled.reached.wait()
+        assert (await rig.refused("POST", f"{path}/messages", {"content": "Me too"}))[:2] == (409, "TURN_IN_PROGRESS")
+        queued = await rig.ok("POST", f"{path}/messages", {"content": "Later", "onBusy": "queue"}, headers=as_json)
+        assert queued["status"] == "queued"
+        assert await rig.ok("POST", f"{path}/interrupt", {"turnId": turn["id"]}) == {"interrupted": True}
+        assert types_of(events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text))[-1] == "interrupted"
+        assert types_of(events_of((await rig.http.get(f"/api/turns/{queued['id']}/events")).text))[-1] == "done"
+        assert await rig.ok("POST", f"{path}/interrupt", {"turnId": turn["id"]}) == {"interrupted": False}
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert [item["content"] for item in items if item["role"] == "user"] == ["Go", "Later"]
+        assert (await rig.ok("GET", path))["messageCount"] == len(items)
+
+
+async def test_the_first_message_gives_the_title_unless_the_user_chose_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("A."), say("B."), say("C.")) as rig:
+        domain = await rig.domain()
+        untitled = await rig.conversation(domain)
+        text = "What is the notice period in the trial month? And is it the same for part-time contracts?"
+        events = await rig.say(untitled, text)
+        assert events[1]["title"] == "What is the notice period in the trial month?"
+        assert "title" not in types_of(await rig.say(untitled, "More"))
+        titled = await rig.conversation(domain, title="  My   case ")
+        assert "title" not in types_of(await rig.say(titled, "Hello"))
+        assert (await rig.ok("GET", f"/api/conversations/{titled}"))["title"] == "My case"
+
+
+async def test_an_archived_or_full_conversation_takes_no_message(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        assert (await rig.ok("PATCH", path, {"status": "archived"}))["status"] == "archived"
+        assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_ARCHIVED")
+        await rig.ok("PATCH", path, {"status": "active"})
+        await rig.application.database.write(lambda conn: conversations.update(conn, conversation, message_count=1000))
+        assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_FULL")
+        assert (await rig.ok("GET", f"{path}/messages"))["items"] == []
+
+
+async def test_messages_are_paged_backwards(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("a1"), say("a2"), say("a3")) as rig:
+        conversation = await rig.conversation()
+        for question in ("q1", "q2", "q3"):
+            await rig.say(conversation, question)
+        path = f"/api/conversations/{conversation}/messages"
+        last = (await rig.ok("GET", path, params={"limit": "3"}))["items"]
+        assert [item["content"] for item in last] == ["a2", "q3", "a3"]
+        before = {"limit": "10", "before": last[0]["id"]}
+        assert [item["content"] for item in (await rig.ok("GET", path, params=before))["items"]] == ["q1", "a1", "q2"]
+        assert (await rig.refused("GET", path, params={"before": "msg_x"}))[:2] == (404, "MESSAGE_NOT_FOUND")
+        assert (await rig.refused("GET", path, params={"limit": "0"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_conversations_are_listed_sorted_filtered_and_changed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        for title in ("Bravo", "Alpha", "Charlie"):
+            await rig.conversation(domain, title=title)
+        query = {"sortBy": "title", "sortOrder": "asc", "pageSize": "2"}
+        page = await rig.ok("GET", "/api/conversations", params=query)
+        assert ([item["title"] for item in page["items"]], page["total"]) == (["Alpha", "Bravo"], 3)
+        assert (await rig.ok("GET", "/api/conversations", params={"q": "char"}))["items"][0]["title"] == "Charlie"
+        path = f"/api/conversations/{page['items'][0]['id']}"
+        changed = await rig.ok("PATCH", path, {"title": "Delta", "metadata": {"case": 7}})
+        assert (changed["title"], changed["titleSource"], changed["metadata"]) == ("Delta", "user", {"case": 7})
+        assert (await rig.refused("PATCH", path, {"title": " "}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_deleting_a_conversation_ends_its_turn_and_leaves_nothing(tmp_path: Path) -> None:
+    stalled = Stalled(Step((Say("Long."),)), 1)
+    async with Rig(tmp_path, stalled) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        as_json = {"accept": "application/json"}
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
+        with anyio.fail_after(10):
+            await stalled.reached.wait()
+        await rig.ok("DELETE", path)
+        assert (await rig.refused("GET", path))[0] == 404
+        assert (await rig.refused("GET", f"/api/turns/{turn['id']}"))[0] == 404
+
+
+async def test_context_documents_must_be_of_the_domain(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        body = {"domainId": domain, "contextDocumentIds": ["doc_x"]}
+        assert (await rig.refused("POST", "/api/conversations", body))[:2] == (404, "DOCUMENT_NOT_FOUND")

@@ -1,0 +1,152 @@
+"""Documents over REST: from upload to citation-ready chunks, and out again without a trace."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.rig import Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+
+
+async def test_an_uploaded_file_is_indexed_and_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "handbook.md", TEXT)
+        assert (document["status"], document["denseState"], document["chunkCount"]) == ("indexed", "none", 1)
+        assert document["progress"]["languages"] == ["en"]
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert found["mode"] == "lexical"
+        assert found["hits"][0]["documentId"] == document["id"]
+        assert found["hits"][0]["headingPath"] == ["Holidays"]
+        original = rig.settings.workspaces / domain / "documents" / "handbook.md"
+        assert original.read_bytes() == TEXT
+        assert list((rig.settings.data / "incoming").iterdir()) == []
+
+
+async def test_several_files_come_in_one_upload_and_other_fields_are_ignored(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        files = [("a", ("one.md", TEXT)), ("b", ("two.txt", b"Another text entirely."))]
+        made = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files, data={"note": "x"})
+        assert [item["name"] for item in made["items"]] == ["one.md", "two.txt"]
+
+
+async def test_the_same_bytes_are_one_document_and_the_same_name_is_two(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        first = await rig.upload(domain, "a.md", TEXT)
+        assert (await rig.upload(domain, "b.md", TEXT))["id"] == first["id"]
+        other = await rig.upload(domain, "a.md", TEXT + b"More.")
+        assert (other["name"], other["id"] == first["id"]) == ("a (2).md", False)
+        folder = rig.settings.workspaces / domain / "documents"
+        assert sorted(path.name for path in folder.iterdir()) == ["a (2).md", "a.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("../../etc/passwd.txt", "passwd.txt"),
+        ("C:\\temp\\notes.md", "notes.md"),
+        ("/abs/.hidden.md", "hidden.md"),
+        ("a\u202etxt.md", "atxt.md"),
+        ("说明书.md", "说明书.md"),
+    ],
+)
+async def test_a_file_name_is_data_and_never_a_path(tmp_path: Path, name: str, kept: str) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        assert (await rig.upload(domain, name, TEXT))["name"] == kept
+        folder = rig.settings.workspaces / domain / "documents"
+        assert [path.parent for path in folder.rglob("*.md")] + [path.parent for path in folder.rglob("*.txt")] == [
+            folder
+        ]
+
+
+async def test_files_that_cannot_be_taken_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path, max_upload_bytes=1000) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        assert (await rig.refused("POST", path, files={"f": ("x.exe", b"MZ")}))[:2] == (415, "DOCUMENT_UNSUPPORTED")
+        large = await rig.refused("POST", path, files={"f": ("x.md", b"a" * 1001)})
+        assert large[:2] == (413, "DOCUMENT_TOO_LARGE")
+        assert (await rig.refused("POST", path, {"path": "/etc/passwd"}))[:2] == (422, "VALIDATION_ERROR")
+        broken = {"content-type": "multipart/form-data; boundary=x"}
+        for body in (b"", b"nonsense", b'--x\r\nContent-Disposition: form-data; name="f"; filename="a.md"\r\n\r\nhalf'):
+            assert (await rig.refused("POST", path, content=body, headers=broken))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.refused("POST", "/api/domains/dom_x/documents", files={"f": ("x.md", TEXT)}))[0] == 404
+        assert (await rig.ok("GET", path))["items"] == []
+        assert list((rig.settings.workspaces / domain / "documents").iterdir()) == []
+        incoming = rig.settings.data / "incoming"
+        assert not incoming.exists() or list(incoming.iterdir()) == []
+
+
+async def test_an_unreadable_file_fails_with_a_reason_and_can_be_tried_again(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        failed = await rig.upload(domain, "scan.pdf", b"%PDF-1.7 broken")
+        assert failed["status"] == "failed"
+        assert failed["error"]["code"].startswith("DOCUMENT_")
+        assert failed["error"]["message"]
+        path = f"/api/domains/{domain}/documents/{failed['id']}"
+        assert (await rig.ok("POST", f"{path}/retry"))["status"] == "queued"
+        assert (await rig.settled(domain, failed["id"]))["status"] == "failed"
+        good = await rig.upload(domain, "a.md", TEXT)
+        assert (await rig.ok("POST", f"/api/domains/{domain}/documents/{good['id']}/retry"))["status"] == "indexed"
+
+
+async def test_a_deleted_document_is_gone_from_disk_index_and_list(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        path = f"/api/domains/{domain}/documents"
+        await rig.ok("DELETE", f"{path}/{document['id']}")
+        assert (await rig.refused("GET", f"{path}/{document['id']}"))[:2] == (404, "DOCUMENT_NOT_FOUND")
+        assert (await rig.ok("POST", f"{path}/search", {"query": "paid leave"}))["hits"] == []
+        assert list((rig.settings.workspaces / domain / "documents").iterdir()) == []
+        assert await rig.ok("POST", f"{path}/rescan") == {"added": 0}
+
+
+async def test_another_domains_document_is_not_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        document = await rig.upload(await rig.domain(), "a.md", TEXT)
+        other = await rig.domain()
+        assert (await rig.refused("GET", f"/api/domains/{other}/documents/{document['id']}"))[0] == 404
+        assert (await rig.refused("DELETE", f"/api/domains/{other}/documents/{document['id']}"))[0] == 404
+        assert (await rig.ok("POST", f"/api/domains/{other}/documents/search", {"query": "leave"}))["hits"] == []
+
+
+async def test_files_the_operator_drops_are_taken_in(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        folder = rig.settings.workspaces / domain / "documents"
+        (folder / "more").mkdir()
+        (folder / "more" / "deep.md").write_bytes(TEXT)
+        (folder / "tool.exe").write_bytes(b"MZ")
+        (folder / ".DS_Store").write_bytes(b"x")
+        (folder / "link.md").symlink_to("/etc/hostname")
+        path = f"/api/domains/{domain}/documents"
+        assert await rig.ok("POST", f"{path}/rescan") == {"added": 2}
+        for item in (await rig.ok("GET", path))["items"]:
+            settled = await rig.settled(domain, item["id"])
+            assert settled["status"] == ("indexed" if item["name"] == "deep.md" else "failed")
+        assert await rig.ok("POST", f"{path}/rescan") == {"added": 0}
+
+
+async def test_what_a_stopped_server_left_unfinished_is_finished_by_the_next(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        made = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", TEXT)})
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        document = await rig.settled(domain, made["items"][0]["id"])
+        assert (document["status"], document["chunkCount"]) == ("indexed", 1)
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert len(found["candidates"]) == 1
+
+
+@pytest.mark.parametrize("body", [{"query": " "}, {}, {"query": "x", "topK": 0}, {"query": "x", "topK": 51}])
+async def test_a_bad_search_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/documents/search"
+        assert (await rig.refused("POST", path, body))[:2] == (422, "VALIDATION_ERROR")

@@ -1,0 +1,171 @@
+"""Domains and roles over REST: merge rules, versions, reserved names, deletion."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig, types_of
+
+STDIO = {"type": "stdio", "command": "/usr/bin/true", "args": ["x"]}
+
+
+async def test_a_domain_is_created_with_defaults_and_our_servers(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        made = await rig.ok("POST", "/api/domains", {"name": " Law ", "settings": {"retrieval_top_k": 7}})
+        assert (made["name"], made["version"], made["documentCount"]) == ("Law", 1, 0)
+        assert made["settings"]["retrievalTopK"] == 7
+        assert made["settings"]["tone"] == "friendly"
+        assert made["settings"]["model"] is None
+        servers = made["settings"]["mcpServers"]
+        assert list(servers) == ["promptx"]
+        assert (servers["promptx"]["origin"], servers["promptx"]["readOnly"]) == ("system", True)
+        assert [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]] == [made["id"]]
+
+
+async def test_the_retriever_appears_with_the_first_document_and_leaves_with_the_last(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(retrievalTopK=3)
+        document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        shown = await rig.ok("GET", f"/api/domains/{domain}")
+        assert shown["documentCount"] == 1
+        retriever = shown["settings"]["mcpServers"]["retriever"]
+        assert retriever["origin"] == "builtin"
+        assert retriever["env"]["QDRANT_COLLECTION"] == f"domain_{domain}"
+        assert retriever["env"]["RETRIEVAL_TOP_K"] == "3"
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        assert "retriever" not in (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+
+
+async def test_what_get_shows_can_be_edited_and_put_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"files": STDIO})
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        path = f"/api/domains/{domain}"
+        shown = await rig.ok("GET", path)
+        shown["settings"]["tone"] = "formal"
+        shown["settings"]["mcpServers"]["files"]["args"] = ["y"]
+        put = await rig.ok("PUT", path, shown)
+        assert (put["version"], put["settings"]["tone"]) == (2, "formal")
+        assert put["settings"]["mcpServers"]["files"]["args"] == ["y"]
+        assert put["settings"]["mcpServers"] | {} == shown["settings"]["mcpServers"]
+
+
+async def test_put_replaces_maps_and_patch_merges_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(variables={"A": "1", "B": "2"}, expertise="law", maxTokens=99)
+        path = f"/api/domains/{domain}"
+        change = {"settings": {"variables": {"B": None, "C": "3"}, "expertise": None}}
+        patched = (await rig.ok("PATCH", path, change))["settings"]
+        assert (patched["variables"], patched["expertise"], patched["maxTokens"]) == ({"A": "1", "C": "3"}, "", 99)
+        put = (await rig.ok("PUT", path, {"settings": {"variables": {"D": "4"}}}))["settings"]
+        assert (put["variables"], put["maxTokens"]) == ({"D": "4"}, 99)
+
+
+async def test_a_stale_version_is_refused_with_the_current_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        await rig.ok("PATCH", path, {"name": "Two", "version": 1})
+        response = await rig.http.patch(path, json={"name": "Three"}, headers={"if-match": '"1"'})
+        assert response.status_code == 409
+        assert response.json()["error"]["details"] == {"given": 1, "current": 2}
+        await rig.ok("PATCH", path, {"name": "Three"}, headers={"if-match": '"2"'})
+        assert (await rig.refused("PATCH", path, {}, headers={"if-match": "x"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize("name", ["promptx", "Retriever", " delegate ", "ｐｒｏｍｐｔｘ"])
+async def test_a_reserved_name_is_refused_in_any_dress(tmp_path: Path, name: str) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        for method in ("PUT", "PATCH"):
+            found = await rig.refused(method, path, {"settings": {"mcpServers": {name: STDIO}}})
+            assert found[:2] == (409, "MCP_SERVER_RESERVED")
+        changed = {**(await rig.ok("GET", path))["settings"]["mcpServers"]["promptx"], "enabled": False}
+        body = {"settings": {"mcpServers": {"promptx": changed}}}
+        assert (await rig.refused("PUT", path, body))[:2] == (409, "MCP_SERVER_RESERVED")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "place"),
+    [
+        ({"colour": "red"}, "VALIDATION_ERROR", "settings.colour"),
+        ({"maxSteps": 0}, "VALIDATION_ERROR", "settings.maxSteps"),
+        ({"language": "not a language"}, "VALIDATION_ERROR", "settings.language"),
+        ({"toolPolicy": {"*": "ask"}}, "VALIDATION_ERROR", "settings.toolPolicy"),
+        ({"primaryRoleId": "nobody"}, "VALIDATION_ERROR", "settings.primaryRoleId"),
+        ({"subRoleIds": ["assistant", "nobody"]}, "VALIDATION_ERROR", "settings.subRoleIds.1"),
+        ({"mcpServers": {"x": STDIO}}, "MCP_COMMAND_NOT_ALLOWED", "settings.mcpServers.x.command"),
+        ({"mcpServers": {"x": {"type": "stdio"}}}, "VALIDATION_ERROR", "settings.mcpServers.x"),
+        ({"mcpServers": {"x": {**STDIO, "shell": True}}}, "VALIDATION_ERROR", "settings.mcpServers.x.shell"),
+        ({"mcpServers": {"x": {**STDIO, "args": ["${KEY}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
+        ({"mcpServers": {"x": {**STDIO, "env": {"K": "v"}}}}, "VALIDATION_ERROR", "settings.mcpServers.x.env"),
+        ({"mcpServers": {"x": {"type": "http", "url": "http://h"}}}, "VALIDATION_ERROR", "settings.mcpServers.x.type"),
+        ({"mcpServers": []}, "VALIDATION_ERROR", "settings.mcpServers"),
+    ],
+)
+async def test_a_bad_setting_is_refused_with_its_path_and_nothing_is_saved(
+    tmp_path: Path, settings: dict[str, Any], code: str, place: str
+) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        before = await rig.ok("GET", path)
+        _, found, message = await rig.refused("PATCH", path, {"settings": settings})
+        assert found == code
+        assert message.startswith(place)
+        assert await rig.ok("GET", path) == before
+        assert (await rig.refused("POST", "/api/domains", {"name": "N", "settings": settings}))[1] == code
+        assert len((await rig.ok("GET", "/api/domains"))["items"]) == 1
+
+
+async def test_deleting_a_domain_removes_all_of_it_and_its_folder_only_on_request(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        for workspace in ("false", "true"):
+            domain = await rig.domain()
+            await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+            conversation = await rig.conversation(domain)
+            folder = rig.settings.workspaces / domain
+            await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": workspace})
+            assert (await rig.refused("GET", f"/api/domains/{domain}"))[0] == 404
+            assert (await rig.refused("GET", f"/api/conversations/{conversation}"))[0] == 404
+            assert folder.exists() is (workspace == "false")
+            assert not (rig.settings.index / f"domain_{domain}").exists()
+
+
+async def test_roles_are_listed_rendered_and_checked(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/roles"
+        folder = rig.settings.workspaces / domain / ".promptx" / "resource" / "role"
+        folder.mkdir()
+        (folder / "clerk.role.md").write_text("<role><principle>\nBe exact. @!thought://nothing\n</principle></role>")
+        (folder / "broken.role.md").write_text("<role><principle>")
+        listed = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
+        assert listed["clerk"]["source"] == "workspace"
+        assert listed["assistant"]["source"] == "builtin"
+        clerk = await rig.ok("GET", f"{path}/clerk")
+        assert "Be exact." in clerk["text"]
+        assert clerk["hash"]
+        assert clerk["findings"][0]["line"] == 2
+        broken = await rig.ok("GET", f"{path}/broken")
+        assert broken["text"] is None
+        assert broken["findings"]
+        findings = (await rig.ok("GET", f"/api/domains/{domain}/role-findings"))["items"]
+        assert {Path(each["file"]).name for each in findings} >= {"clerk.role.md", "broken.role.md"}
+        for unknown in ("nobody", "..%2F..%2Fetc", "%00"):
+            assert (await rig.refused("GET", f"{path}/{unknown}"))[0] == 404
+        assert (await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "clerk"}}))[
+            "version"
+        ] == 2
+
+
+async def test_a_broken_prompt_component_is_noticed_and_the_turn_goes_on(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Fine.")) as rig:
+        domain = await rig.domain()
+        prompt = rig.settings.workspaces / domain / "prompt"
+        (prompt / "10-identity.md").write_text("You are the clerk of the court.")
+        (prompt / "20-rules.md").write_bytes(b"\xff\xfe broken")
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        assert "PROMPT_COMPONENT_BROKEN" in [event.get("code") for event in events]
+        assert types_of(events)[-1] == "done"
+        assert "clerk of the court" in str(rig.model.requests[0].system)

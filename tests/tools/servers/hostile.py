@@ -1,0 +1,133 @@
+"""An MCP server that speaks raw bytes, so that it can break every rule. Standard library alone: it starts fast.
+
+The first argument is how it behaves before any call: ``ok``, ``silent`` (answers nothing), ``deaf-to-discover``
+(answers nothing of the newer era), ``dies`` (at once), ``noisy`` (garbage around every message). Tools do the rest.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+BEHAVIOUR = sys.argv[1]
+OUT = sys.stdout.buffer
+MIB = 1024 * 1024
+TOOLS = [
+    "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
+    "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
+    "grow", "vanish",
+]  # fmt: skip
+
+
+def put(data: bytes) -> None:
+    OUT.write(data + b"\n")
+    OUT.flush()
+
+
+def answer(ident: object, result: object) -> None:
+    put(json.dumps({"jsonrpc": "2.0", "id": ident, "result": result}).encode())
+
+
+def text(ident: object, value: str) -> None:
+    answer(ident, {"content": [{"type": "text", "text": value}]})
+
+
+def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 - one branch a fault
+    opening = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % ident
+    closing = b'"}]}}'
+    match name:
+        case "fine":
+            text(ident, "fine")
+        case "grow":
+            TOOLS.append("grown")
+            put(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+            text(ident, "ok")
+        case "vanish":
+            TOOLS.clear()
+            put(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+            text(ident, "ok")
+        case "wrong_id":
+            text(ident + 1000, "not yours")
+        case "garbage":
+            put(b"Starting up... {not json")
+            put(b"\xff\xfe\x00 binary")
+            put(b"[1, 2, 3]")
+            put(b"")
+            text(ident, "after garbage")
+        case "not_utf8":
+            put(opening + b"caf\xe9 \xed\xa0\x80" + closing)
+        case "lone_surrogate":
+            put(opening + rb"a\ud800b \ud83d\ude00 \\ud800" + closing)
+        case "deep":
+            put(b'{"jsonrpc":"2.0","id":%d,"result":%s%s}' % (ident, b'{"a":' * 5000 + b"1", b"}" * 5000))
+        case "deep_id_last":
+            put(b'{"result":%s%s,"jsonrpc":"2.0","id":%d}' % (b"[" * 5000, b"]" * 5000, ident))
+        case "long_line":
+            size = int(params["arguments"]["mib"])
+            OUT.write(opening)
+            for _ in range(size):
+                OUT.write(b"x" * MIB)
+            put(closing)
+        case "endless":
+            while True:
+                OUT.write(b"y" * MIB)
+        case "crash":
+            os._exit(3)
+        case "half_then_crash":
+            OUT.write(opening + b"half")
+            OUT.flush()
+            os._exit(3)
+        case "not_a_result":
+            answer(ident, {"content": "not a list"})
+        case "rpc_error":
+            put(b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"no such row"}}' % ident)
+        case "odd_blocks":
+            answer(ident, {"content": [
+                {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"},
+                {"type": "image", "data": "***", "mimeType": "image/png"},
+                {"type": "image", "data": "AAAA", "mimeType": "image/tiff"},
+                {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+                {"type": "text", "text": "   "},
+                {"type": "resource_link", "uri": "file:///a.txt", "name": "a", "description": "the letter"},
+                {"type": "resource", "resource": {"uri": "file:///b.txt", "text": "inside"}},
+                {"type": "resource", "resource": {"uri": "file:///c.bin", "blob": "AAAA"}},
+            ]})  # fmt: skip
+        case "flood_progress":
+            token = params["_meta"]["progressToken"]
+            for _ in range(300):
+                message = {"progressToken": token, "progress": 1}
+                put(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": message}).encode())
+                time.sleep(0.01)
+        case "close_output":
+            os.close(1)
+            time.sleep(600)
+
+
+def handle(message: dict[str, Any]) -> None:
+    ident, method, params = message.get("id"), message.get("method"), message.get("params") or {}
+    if BEHAVIOUR == "noisy" and ident is not None:
+        put(b"noise \xff {")
+    if method == "initialize":
+        info = {"name": "hostile", "version": "1"}
+        answer(ident, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif method == "tools/list":
+        schema = {"type": "object"}
+        answer(ident, {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]})
+    elif method == "tools/call":
+        call(params["name"], int(ident or 0), params)
+    elif ident is not None and BEHAVIOUR != "deaf-to-discover":
+        put(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "unknown"}}).encode())
+
+
+def main() -> None:
+    if BEHAVIOUR == "dies":
+        sys.stderr.write("cannot open the database\n")
+        raise SystemExit(4)
+    for line in sys.stdin:
+        if BEHAVIOUR != "silent":
+            handle(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What the tests of this folder share: specs of the test servers, a hub that may run them, and waiting."""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.connection import Patience
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.toolset import ServerToolset
+
+SERVERS = Path(__file__).parent / "servers"
+QUICK = Patience(initialize=8, backoff=0.01, window=60)
+
+
+def plain(name: str = "plain", **fields: Any) -> ServerSpec:
+    """The well-behaved server over stdio."""
+    config = {"command": sys.executable, "args": [str(SERVERS / "plain.py")], **fields.pop("config", {})}
+    return ServerSpec(name, "user", "stdio", config, **fields)
+
+
+def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> ServerSpec:
+    """The server that breaks the rules."""
+    config = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), behaviour]}
+    return ServerSpec(name, "user", "stdio", config, **fields)
+
+
+@asynccontextmanager
+async def open_hub(homes: Path, *, patience: Patience = QUICK, **fields: Any) -> AsyncIterator[Hub]:
+    """A hub that may run anything; checks at its end that no child is left."""
+    policy = LaunchPolicy(homes, allow_any_command=True, loopback=True)
+    async with Hub(fields.pop("builtin", None), policy, patience=patience) as hub:
+        yield hub
+    assert policy.sweep() == 0, "a child outlived its hub"
+
+
+def tool(toolset: ServerToolset, name: str) -> ToolInfo:
+    return next(each for each in toolset.tools if each.name == name or each.remote_name == name)
+
+
+async def call(
+    toolset: ServerToolset,
+    name: str,
+    timeout: float = 10,
+    progress: ProgressSink | None = None,
+    **arguments: Any,
+) -> CallOutcome:
+    """Call a tool by either of its names; the test fails if that takes longer than any bound it may have."""
+    with anyio.fail_after(60):
+        return await toolset.call(CallRequest("c1", tool(toolset, name), arguments), timeout, progress)
+
+
+def text_of(outcome: CallOutcome) -> str:
+    return "\n".join(block["text"] for block in outcome.content if block["type"] == "text")
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
+    """Wait for a condition outside this process that offers no event."""
+    with anyio.fail_after(seconds):
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
+            await anyio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

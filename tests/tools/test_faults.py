@@ -1,0 +1,248 @@
+"""Faults 9 to 14 of the quality list: whatever a server does, a call ends, and the others go on."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import ServerUnavailable
+from agentic_rag.tools.connection import Patience
+from agentic_rag.tools.stdio import LINE_BYTES, parse_line
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.support import call, hostile, open_hub, plain, text_of, until
+
+
+async def test_a_crash_in_the_middle_of_a_call_is_an_error_and_the_next_call_works(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        for name in ("crash", "half_then_crash"):
+            outcome = await call(toolset, name)
+            assert outcome.status == "error"
+            assert "exit code 3" in text_of(outcome)
+            assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
+
+
+async def test_the_other_servers_go_on_when_one_dies(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile(name="one"), hostile(name="two")], wait=20)
+        results: list[str] = []
+
+        async def survive() -> None:
+            results.extend([text_of(await call(toolset, "two__fine")) for _ in range(20)])
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(survive)
+            calls.start_soon(call, toolset, "one__crash")
+        assert results == ["fine"] * 20
+
+
+@pytest.mark.parametrize("name", ["silence", "wrong_id"])
+async def test_a_server_that_never_answers_is_given_up_after_the_timeout(tmp_path: Path, name: str) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        outcome = await call(toolset, name, timeout=0.1)
+        assert outcome.status == "error"
+        assert "within 0.1 s" in text_of(outcome)
+        assert text_of(await call(toolset, "fine")) == "fine"
+
+
+async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        outcome = await call(toolset, "flood_progress", timeout=0.1)
+        assert "within 0.1 s" in text_of(outcome)
+        assert text_of(await call(toolset, "fine")) == "fine"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("garbage", "after garbage"),
+        ("not_utf8", "caf\ufffd \ufffd\ufffd\ufffd"),
+        ("lone_surrogate", "a\ufffdb 😀 \\ud800"),
+    ],
+)
+async def test_garbage_and_broken_text_cost_nothing_but_themselves(tmp_path: Path, name: str, expected: str) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        assert text_of(await call(toolset, name)) == expected
+
+
+@pytest.mark.parametrize("name", ["deep", "deep_id_last"])
+async def test_json_nested_too_deep_ends_its_call_at_once(tmp_path: Path, name: str) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        outcome = await call(toolset, name)
+        assert outcome.status == "error"
+        assert "cannot be read" in text_of(outcome)
+        assert text_of(await call(toolset, "fine")) == "fine"
+
+
+@pytest.mark.parametrize("mib", [1, 200])
+async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(tmp_path: Path, mib: int) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        outcome = await call(toolset, "long_line", timeout=50, mib=mib)
+        assert outcome.status == "error"
+        assert str(LINE_BYTES) in text_of(outcome)
+        assert text_of(await call(toolset, "fine")) == "fine"
+        assert [status.state for status in hub.status()] == ["ready"]
+
+
+async def test_a_line_without_end_costs_the_server_its_connection(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        outcome = await call(toolset, "endless", timeout=50)
+        assert "a line of more than" in text_of(outcome)
+        assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
+
+
+async def test_closed_output_of_a_living_process_is_a_lost_server(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        assert "closed its output" in text_of(await call(toolset, "close_output"))
+        assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
+
+
+async def test_answers_against_the_protocol_and_error_answers_are_error_results(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        for _ in range(4):  # an error answer is no failure of the connection, however often
+            assert text_of(await call(toolset, "rpc_error")) == "no such row"
+        assert (await call(toolset, "not_a_result")).status == "error"
+        assert [status.state for status in hub.status()] == ["ready"]
+
+
+async def test_a_changed_tool_list_counts_from_the_next_turn(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        specs = [plain(), hostile()]
+        first = await open_toolset(hub, specs, wait=20)
+        before = [tool.name for tool in first.tools]
+        for server in ("plain", "hostile"):
+            assert text_of(await call(first, f"{server}__grow")) == "ok"
+        assert [tool.name for tool in first.tools] == before
+
+        async def grown() -> bool:
+            second = await open_toolset(hub, specs)
+            return {tool.name for tool in second.tools} - set(before) == {"plain__grown", "hostile__grown"}
+
+        await until(grown)
+        await call(first, "hostile__vanish")
+
+        async def vanished() -> bool:
+            return not any(tool.server == "hostile" for tool in (await open_toolset(hub, specs)).tools)
+
+        await until(vanished)
+
+
+async def test_a_slow_server_delays_a_turn_by_no_more_than_it_may(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        with anyio.fail_after(5):
+            toolset = await open_toolset(hub, [hostile("silent", "slow"), hostile(name="quick")], wait=2)
+        assert {tool.server for tool in toolset.tools} == {"quick"}
+        assert [server for server, _ in toolset.notices] == ["slow"]
+        assert {status.name: status.state for status in hub.status()} == {"quick": "ready", "slow": "starting"}
+
+
+async def test_a_server_silent_on_the_newer_era_is_asked_in_the_older_one(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(initialize=1.5, backoff=0.01)) as hub:
+        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+        assert text_of(await call(toolset, "fine")) == "fine"
+
+
+async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile("dies")], wait=30)
+        status = hub.status()[0]
+        assert status.state == "failed"
+        assert "exit code 4" in status.reason
+        assert status.stderr == ("cannot open the database",) * 3
+        assert toolset.notices == (("hostile", status.reason),)
+        with anyio.fail_after(1):  # an open circuit answers at once
+            await open_toolset(hub, [hostile("dies")], wait=30)
+        assert len(hub.status()[0].stderr) == 3
+        assert hub.restart("hostile") == 1
+        await until(lambda: len(hub.status()[0].stderr) == 6)
+
+
+async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile("noisy")], wait=20)
+        assert text_of(await call(toolset, "fine")) == "fine"
+        assert any(line.startswith("stdout, not a message") for line in hub.status()[0].stderr)
+
+
+async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(backoff=60)) as hub:
+        first = await open_toolset(hub, [hostile()], wait=20)
+        await call(first, "crash")
+        second = await open_toolset(hub, [hostile()], wait=0.1)
+        assert second.tools == first.tools
+        assert second.notices == (("hostile", "it ended with exit code 3"),)
+        outcome = await call(second, "fine", timeout=0.1)
+        assert outcome.status == "error"
+        assert "exit code 3" in text_of(outcome)
+
+
+async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    async with open_hub(tmp_path / "homes") as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        async with anyio.create_task_group() as calls:
+            with anyio.CancelScope() as scope:
+
+                async def interrupt() -> None:
+                    await until(lambda: journal.exists() and "started" in journal.read_text())
+                    scope.cancel()
+
+                calls.start_soon(interrupt)
+                await call(toolset, "slow", 60, journal=str(journal))
+        assert scope.cancelled_caught
+        await until(lambda: "cancelled" in journal.read_text())
+
+
+async def test_a_timeout_cancels_the_call_at_the_server(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    async with open_hub(tmp_path / "homes") as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        assert (await call(toolset, "slow", 0.5, journal=str(journal))).status == "error"
+        await until(lambda: "cancelled" in journal.read_text())
+
+
+async def test_progress_renews_the_timeout_and_reaches_the_caller_in_order(tmp_path: Path) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        seen.append((done, total, message))
+
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        outcome = await call(toolset, "count", 2.0, progress, upto=12, pause=0.25)  # three seconds in all
+        assert text_of(outcome) == "counted"
+        assert seen == [(step, 12, f"step {step}") for step in range(1, 13)]
+
+
+async def test_closing_the_hub_ends_calls_in_flight(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    reasons: list[str] = []
+    async with anyio.create_task_group() as calls, open_hub(tmp_path / "homes") as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+
+        async def wait_for_the_end() -> None:
+            reasons.append(text_of(await call(toolset, "slow", 60, journal=str(journal))))
+
+        calls.start_soon(wait_for_the_end)
+        await until(journal.exists)
+    assert reasons == ["The MCP server 'plain' is not available: it was stopped"]
+
+
+async def test_a_closed_hub_refuses_calls(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        connection = (await hub.acquire([hostile()], wait=20))["hostile"]
+    with pytest.raises(ServerUnavailable):
+        await connection.call("fine", {}, timeout=1)
+
+
+@pytest.mark.parametrize("line", [b"[", b'{"a":', rb"\ud800", b"\\", b'"', b" "])
+def test_a_hostile_megabyte_is_no_message(line: bytes) -> None:
+    assert parse_line(line * (LINE_BYTES // len(line))) is None

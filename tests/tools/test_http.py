@@ -1,0 +1,189 @@
+"""Servers over streamable HTTP and SSE, in both eras, on a real socket."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.servers.plain import build
+from tests.tools.support import call, open_hub, text_of, until
+
+
+@asynccontextmanager
+async def serve(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """Serve an application on loopback; yields its base address."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [listening])
+        await until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+
+
+class OldEra:
+    """Answers the newer era's first question as an old server or gateway would: there is no such thing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"mcp-method") == b"server/discover":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self.app(scope, receive, send)
+
+
+class Forgetful:
+    """Knows no longer the sessions that are ``gone``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.seen: set[bytes] = set()
+        self.gone: set[bytes] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = dict(scope.get("headers", ())).get(b"mcp-session-id")
+        if session in self.gone:
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        if session is not None:
+            self.seen.add(session)
+        await self.app(scope, receive, send)
+
+
+def web(base: str, kind: Any = "http", **config: Any) -> ServerSpec:
+    path = "/mcp" if kind == "http" else "/sse"
+    return ServerSpec("web", "user", kind, {"url": base + path, **config})
+
+
+async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path: Path) -> None:
+    async with serve(build().streamable_http_app()) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=20)
+        assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+        assert (await call(toolset, "fail", text="no such row")).status == "error"
+        assert [status.protocol for status in hub.status()] == ["2026-07-28"]
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_a_server_over_streamable_http_is_called_in_the_older_era(tmp_path: Path, json_response: bool) -> None:
+    app = OldEra(build().streamable_http_app(json_response=json_response))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=20)
+        assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+        assert [status.protocol for status in hub.status()] == ["2025-11-25"]
+
+
+async def test_a_server_over_sse_is_called(tmp_path: Path) -> None:
+    async with serve(build().sse_app()) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base, "sse")], wait=20)
+        assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+
+
+@pytest.mark.parametrize("era", [OldEra, lambda app: app])
+async def test_a_restarted_http_server_is_connected_to_again(tmp_path: Path, era: Any) -> None:
+    async with open_hub(tmp_path) as hub:
+        async with serve(era(build().streamable_http_app())) as base:
+            toolset = await open_toolset(hub, [web(base)], wait=20)
+        async with serve(era(build().streamable_http_app()), int(base.rpartition(":")[2])):
+            hub.restart("web")  # it may rest after failures while the server was away
+
+            async def answers() -> bool:
+                return text_of(await call(toolset, "web__echo", text="again")) == "again"
+
+            await until(answers)
+
+
+async def test_a_call_while_the_http_server_is_away_is_an_error(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        async with serve(build().streamable_http_app()) as base:
+            toolset = await open_toolset(hub, [web(base)], wait=20)
+        outcome = await call(toolset, "web__echo", timeout=5, text="hello")
+        assert outcome.status == "error"
+        assert "not available" in text_of(outcome)
+
+
+async def test_an_unreachable_address_is_a_notice(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        async with open_hub(tmp_path) as hub:
+            toolset = await open_toolset(hub, [web(f"http://127.0.0.1:{unused.getsockname()[1]}")], wait=20)
+            assert toolset.tools == ()
+            assert "ConnectError" in toolset.notices[0][1]
+
+
+async def test_cancelling_the_caller_cancels_the_call_at_the_http_server(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for era in (OldEra, lambda app: app):
+        async with serve(era(build().streamable_http_app())) as base, open_hub(tmp_path / "homes") as hub:
+            toolset = await open_toolset(hub, [web(base)], wait=20)
+            with anyio.move_on_after(1) as scope:
+                await call(toolset, "slow", 60, journal=str(journal))
+            assert scope.cancelled_caught
+            await until(lambda: "cancelled" in journal.read_text())
+        journal.unlink()
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_a_body_beyond_the_cap_ends_its_call(tmp_path: Path, json_response: bool) -> None:
+    server = build()
+
+    @server.tool()
+    async def huge() -> str:
+        return "x" * (20 * 1024 * 1024)
+
+    app = OldEra(server.streamable_http_app(json_response=json_response))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=20)
+        assert (await call(toolset, "huge", timeout=50)).status == "error"
+        assert text_of(await call(toolset, "echo", text="still here")) == "still here"
+
+
+async def test_a_session_the_http_server_forgot_is_opened_again(tmp_path: Path) -> None:
+    app = Forgetful(OldEra(build().streamable_http_app()))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=20)
+        app.gone |= app.seen
+        outcome = await call(toolset, "echo", text="hello")
+        assert "the server ended the session" in text_of(outcome)
+        assert text_of(await call(toolset, "echo", timeout=20, text="hello")) == "hello"
+
+
+async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    seen: set[bytes | None] = set()
+    app = build().streamable_http_app()
+
+    async def watching(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            seen.add(dict(scope["headers"]).get(b"authorization"))
+        await app(scope, receive, send)
+
+    async with serve(watching) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base, headers={"Authorization": "Bearer t"})], wait=20)
+        assert (await call(toolset, "echo", text="x")).status == "ok"
+    assert seen == {b"Bearer t"}
+
+
+@pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://", "ftp://example.org"])
+def test_only_web_addresses_are_taken(tmp_path: Path, url: str) -> None:
+    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    with pytest.raises(InvalidInput):
+        policy.endpoint(ServerSpec("web", "user", "http", {"url": url}))

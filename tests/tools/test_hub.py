@@ -1,0 +1,170 @@
+"""The pool: who shares a connection, who never does, what starts when, and what stops."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+from agentic_rag.errors import ServerUnavailable
+from agentic_rag.tools.connection import HARD_CAP, Patience
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.support import QUICK, call, hostile, open_hub, plain, text_of, until
+
+
+async def test_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
+    log = tmp_path / "starts"
+    specs = [plain(name, domain="law", config={"env": {"PLAIN_STARTS": str(log)}}) for name in ("a", "b", "c")]
+    async with open_hub(tmp_path / "homes") as hub:
+
+        async def converse() -> None:
+            toolset = await open_toolset(hub, specs, wait=30)
+            assert text_of(await call(toolset, "a__echo", timeout=30, text="x")) == "x"
+
+        async with anyio.create_task_group() as conversations:
+            for _ in range(200):
+                conversations.start_soon(converse)
+        assert len(hub.status("law")) == 3
+    assert len(log.read_text().splitlines()) == 3
+
+
+async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path) -> None:
+    def spec(user: str, identity: str) -> ServerSpec:
+        return plain(identity, domain="law", user=user, config={"identity": identity})
+
+    async with open_hub(tmp_path) as hub:
+
+        async def seen_by(user: str, identity: str) -> tuple[str, str]:
+            toolset = await open_toolset(hub, [spec(user, identity)], wait=20)
+            found = (await call(toolset, "environment")).structured
+            return found["(pid)"], found["HOME"]
+
+        anna, ben = await seen_by("anna", "user"), await seen_by("ben", "user")
+        assert anna[0] != ben[0]
+        assert anna[1] != ben[1]
+        assert await seen_by("anna", "user") == anna
+        assert await seen_by("anna", "domain") == await seen_by("ben", "domain")
+
+
+@pytest.mark.parametrize("change", [{"domain": "b"}, {"workspace": "/b"}, {"config": {"env": {"KEY": "2"}}}])
+def test_another_domain_workspace_or_secret_is_another_connection(change: dict[str, Any]) -> None:
+    first: dict[str, Any] = {"domain": "a", "workspace": "/a", "config": {"env": {"KEY": "1"}}}
+    assert plain(**{**first, **change}).key() != plain(**first).key()
+
+
+async def test_all_domains_share_one_connection_to_a_built_in_server() -> None:
+    server = MCPServer("promptx")
+    async with Hub({"promptx": server}) as hub:
+        one = await hub.acquire([ServerSpec("promptx", "system", "memory", domain="a", workspace="/a")])
+        two = await hub.acquire([ServerSpec("promptx", "system", "memory", domain="b", workspace="/b")])
+        assert one["promptx"] is two["promptx"]
+
+
+async def test_a_user_cannot_reach_a_built_in_server_by_its_name() -> None:
+    async with Hub({"promptx": MCPServer("promptx")}) as hub:
+        toolset = await open_toolset(hub, [ServerSpec("promptx", "user", "memory")])
+        assert toolset.tools == ()
+        assert [status.state for status in hub.status()] == ["failed"]
+
+
+async def test_an_idle_user_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(idle=0.1)) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        await until(lambda: hub.status() == ())
+        assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
+        await until(lambda: hub.status() == ())
+
+
+async def test_a_call_in_flight_keeps_a_server_from_being_idle(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(idle=0.1)) as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        assert text_of(await call(toolset, "count", upto=4, pause=0.2)) == "counted"
+
+
+async def test_the_status_shows_the_domain_asked_for(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        await hub.acquire([hostile(domain="a")], wait=20)
+        await hub.acquire([hostile(domain="b"), hostile(name="other", domain="b")], wait=20)
+        assert [(each.domain, each.name) for each in hub.status("b")] == [("b", "hostile"), ("b", "other")]
+        assert len(hub.status()) == 3
+        assert hub.restart("hostile", "a") == 1
+        assert hub.restart("nobody") == 0
+
+
+async def test_a_corrected_entry_takes_the_place_of_its_failed_one(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        await hub.acquire([hostile("dies")], wait=20)
+        assert [status.state for status in hub.status()] == ["failed"]
+        await hub.acquire([hostile("ok")], wait=20)
+        assert [status.state for status in hub.status()] == ["ready"]
+
+
+async def test_a_cancelled_hub_leaves_no_child(tmp_path: Path) -> None:
+    with anyio.CancelScope() as scope:
+        async with open_hub(tmp_path) as hub:
+            await hub.acquire([hostile(), hostile("silent", "slow")], wait=2)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_server_still_starting_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with anyio.fail_after(8):  # its own bound on starting would be 10 s
+        async with open_hub(tmp_path, patience=Patience()) as hub:
+            await hub.acquire([hostile("silent")], wait=0.2)
+
+
+async def test_a_restart_gives_up_a_start_that_hangs(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(initialize=1000)) as hub:
+        await hub.acquire([hostile("silent")], wait=0.5)
+        assert hub.restart("hostile") == 1
+        assert [status.state for status in hub.status()] == ["starting"]
+
+
+async def test_stopping_ends_calls_to_servers_in_memory_too() -> None:
+    server = MCPServer("slow")
+    entered = anyio.Event()
+    ended: list[str] = []
+
+    @server.tool()
+    async def wait() -> str:
+        entered.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("tool")
+        return ""
+
+    async def use(hub: Hub) -> None:
+        connection = (await hub.acquire([ServerSpec("slow", "system", "memory")]))["slow"]
+        with pytest.raises(ServerUnavailable):
+            await connection.call("wait", {}, timeout=60)
+        ended.append("caller")
+
+    async with anyio.create_task_group() as tasks, Hub({"slow": server}, patience=QUICK) as hub:
+        tasks.start_soon(use, hub)
+        await entered.wait()
+    assert ended == ["tool", "caller"]
+
+
+async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
+    server = MCPServer("busy")
+    reports = 0
+
+    @server.tool()
+    async def forever(ctx: Context) -> str:
+        nonlocal reports
+        while True:
+            await anyio.sleep(0.01)
+            reports += 1
+            await ctx.report_progress(reports)
+
+    async with Hub({"busy": server}) as hub:
+        connection = (await hub.acquire([ServerSpec("busy", "system", "memory")]))["busy"]
+        with anyio.fail_after(20), pytest.raises(ServerUnavailable):
+            await connection.call("forever", {}, timeout=0.1)
+    assert reports > HARD_CAP  # it lived longer than one timeout

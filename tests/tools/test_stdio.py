@@ -1,0 +1,160 @@
+"""Children over stdio: how they are started, what they get, and that they die."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.launch import MARKER, LaunchPolicy, ServerSpec
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.support import alive, call, hostile, open_hub, plain, text_of, until
+
+
+def open_to_others(path: Path) -> int:
+    return path.stat().st_mode & 0o077
+
+
+def is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
+
+
+async def test_a_stdio_server_is_called_in_both_protocol_eras(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [plain(), hostile()], wait=20)
+        assert text_of(await call(toolset, "plain__echo", text="你好")) == "你好"
+        assert text_of(await call(toolset, "hostile__fine")) == "fine"
+        assert {status.name: status.protocol for status in hub.status()} == {
+            "plain": "2026-07-28",
+            "hostile": "2025-06-18",
+        }
+
+
+async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [plain(config={"env": {"TOKEN": "t"}})], wait=20)
+        outcome = await call(toolset, "environment")
+        found = outcome.structured
+        home = Path(found["HOME"])
+        assert set(found) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "TOKEN", MARKER, "(cwd)", "(pid)", "(sid)"}
+        assert found["(cwd)"] == str(home)
+        assert home.parent == tmp_path
+        assert open_to_others(home) == 0
+        assert found["(sid)"] == found["(pid)"]
+        assert "hello from stderr" in hub.status()[0].stderr
+
+
+async def test_closing_the_hub_kills_the_child_and_all_it_started(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        pids = [int(text_of(await call(toolset, "breed", detach=detach))) for detach in (False, True)]
+        pids.append(int((await call(toolset, "environment")).structured["(pid)"]))
+        assert all(alive(pid) for pid in pids)
+    await until(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.tools.servers.host", str(tmp_path)]
+    async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as host:
+        assert host.stdout is not None
+        with anyio.fail_after(60):
+            child, grandchild = (int(word) for word in (await host.stdout.receive()).split())
+        host.kill()
+        await until(lambda: not alive(child))
+    assert alive(grandchild)  # it left the session: only its marker leads to it
+    assert LaunchPolicy(tmp_path).sweep() == 1
+    await until(lambda: not alive(grandchild))
+
+
+async def test_a_sweep_leaves_the_children_of_other_data_folders_alone(tmp_path: Path) -> None:
+    async with open_hub(tmp_path / "one") as hub:
+        await open_toolset(hub, [hostile()], wait=20)
+        assert LaunchPolicy(tmp_path / "two").sweep() == 0
+
+
+async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [plain()], wait=20)
+        pid = int((await call(toolset, "environment")).structured["(pid)"])
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: hub.status()[0].state != "ready")
+        again = await call(toolset, "environment", timeout=20)
+        assert int(again.structured["(pid)"]) != pid
+
+
+def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path) -> None:
+    for flags in ({}, {"allow_any_command": True}, {"loopback": True}):
+        policy = LaunchPolicy(tmp_path, **flags)
+        with pytest.raises(CommandNotAllowed) as refusal:
+            policy.resolve(plain("files"))
+        assert refusal.value.path == "mcpServers.files.command"
+        assert "--allow-any-command" in refusal.value.remedy
+        with pytest.raises(CommandNotAllowed):
+            policy.endpoint(ServerSpec("web", "user", "http", {"url": "http://169.254.169.254/"}))
+    assert is_empty(tmp_path)
+
+
+async def test_a_refused_entry_is_a_notice_and_spawns_nothing(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        hub._policy = LaunchPolicy(tmp_path)  # as if started without the flag
+        toolset = await open_toolset(hub, [plain("files")])
+        assert toolset.tools == ()
+        assert toolset.notices[0][0] == "files"
+        assert "--allow-any-command" in toolset.notices[0][1]
+        assert [status.state for status in hub.status()] == ["failed"]
+        assert is_empty(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({}, "mcpServers.x.command"),
+        ({"command": "bin/tool"}, "mcpServers.x.command"),
+        ({"command": "no-such-program"}, "mcpServers.x.command"),
+        ({"command": "sh\x00"}, "mcpServers.x.command"),
+        ({"command": "sh", "args": ["a\x00b"]}, "mcpServers.x.args"),
+        ({"command": "sh", "env": {"A=B": "1"}}, "mcpServers.x.env.A=B"),
+        ({"command": "sh", "env": {"A": "1\x00"}}, "mcpServers.x.env.A"),
+    ],
+)
+def test_an_entry_that_cannot_run_names_the_field(tmp_path: Path, config: dict[str, object], path: str) -> None:
+    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    with pytest.raises(InvalidInput) as refusal:
+        policy.resolve(ServerSpec("x", "user", "stdio", config))
+    assert refusal.value.path == path
+
+
+def test_a_bare_name_is_found_on_the_fixed_path_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = tmp_path / "sh"
+    shadow.write_text("#!/bin/sh\n")
+    shadow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
+    assert policy.resolve(ServerSpec("x", "user", "stdio", {"command": "sh"})).executable in ("/usr/bin/sh", "/bin/sh")
+
+
+def test_no_program_under_a_workspace_is_run(tmp_path: Path) -> None:
+    program = tmp_path / "workspace" / "tool"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    link = tmp_path / "link"
+    link.symlink_to(program)
+    policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
+    for path in (program, link):
+        with pytest.raises(CommandNotAllowed):
+            policy.resolve(
+                ServerSpec("x", "user", "stdio", {"command": str(path)}, workspace=str(tmp_path / "workspace"))
+            )
+
+
+def test_secrets_of_an_entry_are_in_no_repr(tmp_path: Path) -> None:
+    spec = plain(config={"env": {"TOKEN": "hunter2"}})
+    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+    assert "hunter2" not in repr(spec) + repr(policy.resolve(spec)) + spec.key()

@@ -1,0 +1,218 @@
+"""What an agent sees: names, order, cleaned texts, blocks; and what it never does."""
+
+import re
+from typing import Any
+
+import mcp_types as types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel
+
+from agentic_rag.tools.base import CallRequest, Origin, Toolset
+from agentic_rag.tools.content import to_blocks
+from agentic_rag.tools.exchange import RESULT_BYTES
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.listing import DESCRIPTION_BYTES, OUR_TOOLS, SCHEMA_BYTES, Catalog, clean, user_name
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.support import call, hostile, open_hub, plain, text_of, tool
+
+OBJECT = {"type": "object"}
+
+
+class Found(BaseModel):
+    hits: list[str]
+
+
+def built_in(*names: str) -> MCPServer:
+    server = MCPServer("ours")
+    for name in names:
+
+        async def run(text: str = "") -> str:
+            return text
+
+        server.add_tool(run, name=name, annotations=ToolAnnotations(read_only_hint=True))
+    return server
+
+
+def listed(name: str, **fields: Any) -> types.Tool:
+    return types.Tool(name=name, input_schema=fields.pop("schema", OBJECT), **fields)
+
+
+def memory(name: str, origin: Origin = "system", tools: tuple[str, ...] | None = None) -> ServerSpec:
+    return ServerSpec(name, origin, "memory", tools=tools)
+
+
+async def test_our_tools_have_bare_names_in_a_fixed_order() -> None:
+    hub = Hub(
+        {
+            "retriever": built_in("search_documents"),
+            "delegate": built_in("delegate"),
+            "promptx": built_in(
+                "role_write", "promptx_discover", "promptx_remember", "promptx_recall", "promptx_action"
+            ),
+        }
+    )
+    async with hub:
+        toolset: Toolset = await open_toolset(
+            hub, [memory("retriever", "builtin"), memory("delegate"), memory("promptx")]
+        )
+        assert [each.name for each in toolset.tools] == [*OUR_TOOLS[:6], "role_write"]
+        assert toolset.notices == ()
+
+
+async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path: Any) -> None:
+    server = MCPServer("ours")
+
+    @server.tool()
+    async def bound(ctx: Context) -> dict[str, Any]:
+        return {key: value for key, value in (ctx.request_context.meta or {}).items() if key.startswith("agentic_rag/")}
+
+    values = {"workspace": "/w", "documents": ["d1"], "top_k": 3, "admin": False}
+    async with open_hub(tmp_path, builtin={"ours": server}) as hub:
+        toolset = await open_toolset(hub, [memory("ours"), plain()], wait=20)
+        inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, values), 5)
+        assert inside.structured == {f"agentic_rag/{key}": value for key, value in values.items()}
+        assert tool(toolset, "bound").input_schema.get("properties", {}) == {}
+        outside = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, values), 5)
+        assert "agentic_rag" not in text_of(outside)
+
+
+async def test_a_tools_own_failure_is_an_error_the_model_reads() -> None:
+    server = MCPServer("ours")
+
+    @server.tool()
+    async def refuse() -> str:
+        raise ToolError("There is no role 'judge'.")
+
+    @server.tool()
+    async def find(query: str) -> Found:
+        return Found(hits=[query])
+
+    async with Hub({"ours": server}) as hub:
+        toolset = await open_toolset(hub, [memory("ours")])
+        refused = await call(toolset, "refuse")
+        assert (refused.status, text_of(refused)) == ("error", "Error executing tool refuse: There is no role 'judge'.")
+        assert (await call(toolset, "find")).status == "error"  # an argument is missing
+        found = await call(toolset, "find", query="a\ud800b")
+        assert (found.status, found.structured) == ("ok", {"hits": ["a?b"]})
+        assert found.duration_ms >= 0
+
+
+async def test_a_result_beyond_the_cap_is_refused() -> None:
+    server = MCPServer("ours")
+
+    @server.tool(structured_output=False)
+    async def huge() -> str:
+        return "x" * (RESULT_BYTES + 1)
+
+    async with Hub({"ours": server}) as hub:
+        outcome = await call(await open_toolset(hub, [memory("ours")]), "huge")
+        assert outcome.status == "error"
+        assert "was refused" in text_of(outcome)
+
+
+async def test_only_included_tools_are_offered() -> None:
+    async with Hub({"ours": built_in("one", "two")}) as hub:
+        toolset = await open_toolset(hub, [memory("ours", tools=("two",))])
+        assert [each.name for each in toolset.tools] == ["two"]
+
+
+@pytest.mark.parametrize("name", ["promptx", "PromptX", " promptx", "ｐｒｏｍｐｔｘ", "prompt\u200bx"])
+async def test_a_user_entry_in_the_name_of_ours_is_left_out(tmp_path: Any, name: str) -> None:
+    async with open_hub(tmp_path, builtin={"promptx": built_in("promptx_recall")}) as hub:
+        toolset = await open_toolset(hub, [hostile(name=name), memory("promptx")])
+        assert [(each.name, each.origin) for each in toolset.tools] == [("promptx_recall", "system")]
+        assert toolset.notices == ((name, "left out: the name belongs to another server"),)
+        assert len(hub.status()) == 1
+
+
+def test_tools_of_users_are_named_after_our_key_and_sorted() -> None:
+    catalog = Catalog()
+    catalog.add("promptx", "system", [listed("promptx_recall")])
+    catalog.add("files", "user", [listed("write"), listed("promptx_recall"), listed("read")])
+    assert [each.name for each in catalog.tools] == [
+        "promptx_recall",
+        "files__promptx_recall",
+        "files__read",
+        "files__write",
+    ]
+    assert catalog.tools[1].remote_name == "promptx_recall"
+
+
+def test_a_name_that_is_taken_is_refused_with_a_notice() -> None:
+    catalog = Catalog()
+    catalog.add("a", "user", [listed("b__c"), listed("x"), listed("x")])
+    catalog.add("a__b", "user", [listed("c")])
+    assert [(each.name, each.server) for each in catalog.tools] == [("a__b__c", "a"), ("a__x", "a")]
+    assert [server for server, _ in catalog.notices] == ["a", "a__b"]
+
+
+@given(st.text(max_size=90), st.text(max_size=90))
+def test_any_name_becomes_one_that_the_model_may_see(server: str, name: str) -> None:
+    made = user_name(server, name)
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
+    assert made == user_name(server, name)
+
+
+def test_names_that_differ_stay_different_after_fitting() -> None:
+    originals = ["数据", "数拟", "x" * 100, "x" * 101, "a b", "a.b"]
+    assert len({user_name("s", name) for name in originals}) == len(originals)
+
+
+def test_hints_are_believed_of_our_own_servers_only() -> None:
+    hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+    catalog = Catalog()
+    catalog.add("retriever", "builtin", [listed("search_documents", annotations=hints)])
+    catalog.add("files", "user", [listed("delete", annotations=hints)])
+    assert [(each.read_only, each.idempotent) for each in catalog.tools] == [(True, True), (False, False)]
+
+
+def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
+    hidden = "Reads.\u200b\u202e\U000e0041\x07\ud800 Really.\u2028Done."
+    schema = {"type": "object", "properties": {"p\u200b": {"description": hidden, "enum": [hidden, 1]}}}
+    catalog = Catalog()
+    catalog.add("s", "user", [listed("a", description=hidden, schema=schema), listed("b", description="é" * 10_000)])
+    a, b = catalog.tools
+    assert a.description == "Reads. Really.\nDone."
+    assert a.input_schema["properties"] == {"p": {"description": a.description, "enum": [a.description, 1]}}
+    assert len(b.description.encode()) <= DESCRIPTION_BYTES
+    assert b.description.endswith("[truncated: 20000 bytes]")
+    assert clean("a\tb\nc 👍🏽 नमस्ते") == "a\tb\nc 👍🏽 नमस्ते"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"type": "string"}, {"anyOf": []}, {"type": "object", "description": "x" * SCHEMA_BYTES}],
+)
+def test_a_tool_whose_input_is_no_small_object_is_left_out(schema: dict[str, Any]) -> None:
+    catalog = Catalog()
+    catalog.add("s", "user", [listed("odd", schema=schema), listed("fine")])
+    assert [each.name for each in catalog.tools] == ["s__fine"]
+    assert "input schema" in catalog.notices[0][1]
+
+
+async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        image, *texts = (await call(toolset, "odd_blocks")).content
+        assert image["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        assert [block["text"] for block in texts] == [
+            "[image, image/png, 2 bytes: not shown]",
+            "[image, image/tiff, 3 bytes: not shown]",
+            "[audio, audio/wav, 3 bytes: not shown]",
+            "[resource file:///a.txt — a — the letter]",
+            "[resource file:///b.txt]\ninside",
+            "[resource file:///c.bin, unknown type, 3 bytes: not shown]",
+        ]
+
+
+def test_content_is_never_empty() -> None:
+    assert to_blocks([]) == ({"type": "text", "text": "(no output)"},)
+    assert to_blocks([types.TextContent(text=" \n")]) == ({"type": "text", "text": "(no output)"},)
+    assert to_blocks([], {"rows": ["ä"]}) == ({"type": "text", "text": '{"rows": ["ä"]}'},)

@@ -1,0 +1,1 @@
+"""The WebSocket edge: real sockets, real client."""

@@ -1,0 +1,180 @@
+"""Conversations and turns in memory: what a socket needs of the layers below, driven by the test."""
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import anyio
+import anyio.lowlevel
+
+from agentic_rag.errors import MessageContentRequired, NotFound, TurnInProgress
+from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, encode
+from agentic_rag.runtime.runlog import LogGone
+from agentic_rag.users import User
+
+DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
+
+
+@dataclass
+class MemoryConversation:
+    id: str
+    owner: str
+    session_id: str
+    turns: list["MemoryTurn"] = field(default_factory=list)
+
+
+@dataclass
+class MemoryTurn:
+    id: str
+    conversation_id: str
+    client_message_id: str | None
+    content: str
+    events: list[AgentEvent] = field(default_factory=list)
+    pruned: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.events) and self.events[-1].terminal
+
+
+@dataclass(frozen=True)
+class MemoryAccepted:
+    turn_id: str
+    client_message_id: str | None
+    duplicate: bool = False
+    queued: bool = False
+    user_message_id: str = "msg_u"
+    message_id: str = "msg_a"
+
+
+class Desk:
+    """A business layer and a runtime. ``on_start`` is told each turn that starts, before its send returns."""
+
+    def __init__(self, on_start: Callable[[str], None] = lambda turn_id: None) -> None:
+        self.conversations: dict[str, MemoryConversation] = {}
+        self.turns: dict[str, MemoryTurn] = {}
+        self.on_start = on_start
+        self.broken = False
+        self.deaf = False
+        self._changed = anyio.Event()
+
+    def open(self, conversation_id: str, owner: str = "local") -> None:
+        self.conversations[conversation_id] = MemoryConversation(conversation_id, owner, f"sess_{conversation_id}")
+
+    def say(self, turn_id: str, *bodies: EventBody) -> None:
+        """Append events to a turn."""
+        turn = self.turns[turn_id]
+        for body in bodies:
+            seq = len(turn.events) + 1
+            ts = "2026-01-01T00:00:00.000Z"
+            turn.events.append(encode(body, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=ts))
+        self._wake()
+        if turn.ended:
+            self._start_queued(self.conversations[turn.conversation_id])
+
+    def answer(self, turn_id: str, *texts: str) -> None:
+        """Append text events and end the turn."""
+        self.say(turn_id, *(Text(text) for text in texts), DONE)
+
+    def prune(self, turn_id: str) -> None:
+        """Forget the events of an ended turn, as the server does after a day."""
+        self.turns[turn_id].pruned = True
+
+    # The business layer
+
+    async def get(self, user: User, conversation_id: str) -> MemoryConversation:
+        if self.broken:
+            raise ValueError("a bug")
+        conversation = self.conversations.get(conversation_id)
+        if conversation is None or conversation.owner != user.id:
+            raise NotFound("conversation", conversation_id)
+        return conversation
+
+    async def turn(self, user: User, turn_id: str) -> MemoryTurn:
+        turn = self.turns.get(turn_id)
+        if turn is None or self.conversations[turn.conversation_id].owner != user.id:
+            raise NotFound("turn", turn_id)
+        return turn
+
+    async def send(
+        self,
+        user: User,
+        conversation_id: str,
+        content: str,
+        *,
+        client_message_id: str | None = None,
+        on_busy: Literal["reject", "queue"] = "reject",
+    ) -> MemoryAccepted:
+        conversation = await self.get(user, conversation_id)
+        if not content.strip():
+            raise MessageContentRequired
+        for turn in conversation.turns:
+            if client_message_id is not None and turn.client_message_id == client_message_id:
+                return MemoryAccepted(turn.id, client_message_id, duplicate=True)
+        running = self.running(conversation.session_id)
+        if running is not None and on_busy == "reject":
+            raise TurnInProgress(running)
+        turn = MemoryTurn(f"turn_{len(self.turns) + 1}", conversation_id, client_message_id, content)
+        self.turns[turn.id] = turn
+        conversation.turns.append(turn)
+        if running is None:
+            self._start(turn)
+        await anyio.lowlevel.checkpoint()  # readers run before the sender hears of its turn
+        await anyio.lowlevel.checkpoint()
+        return MemoryAccepted(turn.id, client_message_id, queued=running is not None)
+
+    async def interrupt(
+        self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
+    ) -> bool:
+        conversation = await self.get(user, conversation_id)
+        running = self.running(conversation.session_id)
+        if queued:
+            for turn in [turn for turn in conversation.turns if not turn.events]:
+                conversation.turns.remove(turn)
+        if running is None or turn_id not in (None, running) or self.deaf:
+            return False
+        self.say(running, Interrupted())
+        return True
+
+    # The runtime
+
+    def running(self, session_id: str) -> str | None:
+        conversation = self.conversations[session_id.removeprefix("sess_")]
+        return next((turn.id for turn in conversation.turns if turn.events and not turn.ended), None)
+
+    async def follow(self, turn_id: str, after: int = 0) -> AsyncGenerator[AgentEvent]:
+        turn = self.turns[turn_id]
+        if turn.pruned:
+            raise LogGone(turn_id)
+        while True:
+            while after < len(turn.events):
+                yield turn.events[after]
+                after += 1
+            if turn.ended:
+                return
+            await self._changed.wait()
+
+    async def next_turn(self, session_id: str, after: str | None = None) -> str:
+        conversation = self.conversations[session_id.removeprefix("sess_")]
+        while True:
+            started = [turn.id for turn in conversation.turns if turn.events]
+            if after in started:
+                started = started[started.index(after) + 1 :]
+            elif after is None:
+                started = [turn_id for turn_id in [self.running(session_id)] if turn_id is not None]
+            if started:
+                return started[0]
+            await self._changed.wait()
+
+    def _start(self, turn: MemoryTurn) -> None:
+        self.say(turn.id, TurnStarted("msg_u", "msg_a", turn.content, "scripted", "img_1", turn.client_message_id))
+        self.on_start(turn.id)
+
+    def _start_queued(self, conversation: MemoryConversation) -> None:
+        waiting = next((turn for turn in conversation.turns if not turn.events), None)
+        if waiting is not None:
+            self._start(waiting)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -1,0 +1,212 @@
+"""What does not fit is answered with a coded error, and the socket lives on."""
+
+from contextlib import suppress
+
+import orjson
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import Text
+from agentic_rag.server import ws
+from agentic_rag.server.ws import choose_dialect
+from tests.ws.memory import Desk
+from tests.ws.serving import application, client, serving, types
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+def desk() -> Desk:
+    made = Desk()
+    made.open("conv_1")
+    made.open("conv_x", owner="somebody else")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ("", "not JSON"),
+        ("nonsense", "not JSON"),
+        ('{"type":"ping"', "not JSON"),
+        ('{"type":"ping","x":NaN}', "not JSON"),
+        ('{"type":"ping","x":"\\ud800"}', "not JSON"),
+        ('{"type":"ping","x":' + DEEP + "}", "not JSON"),
+        (b'{"type":"ping"}', "binary"),
+        ("[]", "JSON object"),
+        ("null", "JSON object"),
+        ("{}", "type: "),
+        ('{"type":7}', "type: "),
+        ('{"type":"' + "x" * 1000 + '"}', "Known: message, subscribe"),
+        ('{"type":"message"}', "conversationId: "),
+        ('{"type":"message","conversationId":"conv_1"}', "content: "),
+        ('{"type":"message","conversationId":"conv_1","content":7}', "content: "),
+        ('{"type":"message","conversationId":"","content":"Hi"}', "conversationId: "),
+        ('{"type":"message","conversationId":"conv_1","content":"Hi","onBusy":"wait"}', "onBusy: "),
+        ('{"type":"message","conversationId":"conv_1","content":"Hi","clientMessageId":""}', "clientMessageId: "),
+        ('{"type":"subscribe"}', "conversationId: "),
+        ('{"type":"subscribe","conversationId":"conv_1","after":3}', "after: "),
+        ('{"type":"subscribe","conversationId":"conv_1","turnId":"t","after":"3"}', "after: "),
+        ('{"type":"subscribe","conversationId":"conv_1","turnId":"t","after":true}', "after: "),
+        ('{"type":"subscribe","conversationId":"conv_1","turnId":"t","after":-1}', "after: "),
+        ('{"type":"subscribe","conversationId":"conv_1","turnId":"t","after":1e300}', "after: "),
+        ('{"type":"unsubscribe"}', "conversationId: "),
+        ('{"type":"interrupt","conversationId":["conv_1"]}', "conversationId: "),
+        ('{"type":"interrupt","conversationId":"conv_1","queued":1}', "queued: "),
+    ],
+    ids=lambda value: str(value)[:60] or "empty",
+)
+async def test_a_frame_that_does_not_fit_is_refused_in_words_and_the_socket_lives(sent: str | bytes, said: str) -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c:
+        await c.connection.send(sent)
+        refused = await c.hear()
+        assert (refused["type"], refused["code"]) == ("error", "VALIDATION_ERROR")
+        assert said in refused["message"]
+        assert "turnId" not in refused
+        assert await c.ask("ping") == {"type": "pong"}
+        assert it.turns == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code"),
+    [
+        ("message", {"conversationId": "conv_9", "content": "Hi"}, "CONVERSATION_NOT_FOUND"),
+        ("message", {"conversationId": "conv_x", "content": "Hi"}, "CONVERSATION_NOT_FOUND"),
+        ("message", {"conversationId": "conv_1", "content": " "}, "MESSAGE_CONTENT_REQUIRED"),
+        ("subscribe", {"conversationId": "conv_9"}, "CONVERSATION_NOT_FOUND"),
+        ("subscribe", {"conversationId": "conv_x"}, "CONVERSATION_NOT_FOUND"),
+        ("subscribe", {"conversationId": "conv_1", "turnId": "turn_9"}, "TURN_NOT_FOUND"),
+        ("interrupt", {"conversationId": "conv_x"}, "CONVERSATION_NOT_FOUND"),
+    ],
+)
+async def test_what_the_business_layer_refuses_is_answered_with_its_code_and_the_ids_it_came_with(
+    kind: str, fields: dict[str, str], code: str
+) -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c:
+        refused = await c.ask(kind, **fields, clientMessageId="mine", requestId="r1")
+        assert (refused["type"], refused["code"]) == ("error", code)
+        assert refused["conversationId"] == fields["conversationId"]
+        assert (refused["clientMessageId"], refused["requestId"]) == ("mine", "r1")
+        assert "turnId" not in refused
+        assert await c.ask("ping") == {"type": "pong"}
+
+
+async def test_a_turn_of_another_conversation_is_unknown_here() -> None:
+    it = desk()
+    it.open("conv_2")
+    async with serving(application(it, it)) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_2", content="Hi")
+        await c.hear()
+        refused = await c.ask("subscribe", conversationId="conv_1", turnId="turn_1")
+        assert refused["code"] == "TURN_NOT_FOUND"
+
+
+async def test_a_second_message_during_a_turn_is_refused_and_the_turn_goes_on() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        await c.hear()
+        refused = await c.ask("message", conversationId="conv_1", content="Again", clientMessageId="m2")
+        assert (refused["code"], refused["details"]) == ("TURN_IN_PROGRESS", {"turnId": "turn_1"})
+        assert "turnId" not in refused
+        it.answer("turn_1", "a")
+        assert types(await c.hear_turn()) == ["text", "done"]
+
+
+async def test_a_refused_subscribe_leaves_the_earlier_one_in_place() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        await c.hear()
+        assert (await c.ask("subscribe", conversationId="conv_1", turnId="turn_9"))["type"] == "error"
+        it.answer("turn_1", "a")
+        assert types(await c.hear_turn()) == ["text", "done"]
+
+
+async def test_a_socket_follows_a_bounded_number_of_conversations() -> None:
+    it = desk()
+    names = [f"many_{n}" for n in range(ws.MAX_SUBSCRIPTIONS + 1)]
+    for name in names:
+        it.open(name)
+    async with serving(application(it, it)) as address, client(address) as c:
+        for name in names[:-1]:
+            assert (await c.ask("subscribe", conversationId=name))["type"] == "subscribed"
+        for kind in ("subscribe", "message"):
+            refused = await c.ask(kind, conversationId=names[-1], content="Hi")
+            assert (refused["type"], refused["code"]) == ("error", "RATE_LIMITED")
+        assert it.turns == {}
+        assert (await c.ask("subscribe", conversationId=names[0]))["type"] == "subscribed"
+        await c.say("unsubscribe", conversationId=names[0])
+        assert (await c.ask("subscribe", conversationId=names[-1]))["type"] == "subscribed"
+
+
+async def test_a_bug_is_answered_with_a_reference_and_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    it = desk()
+    it.broken = True
+    async with serving(application(it, it)) as address, client(address) as c:
+        refused = await c.ask("subscribe", conversationId="conv_1")
+        assert refused["code"] == "INTERNAL_ERROR"
+        assert "a bug" not in refused["message"]
+        it.broken = False
+        assert await c.ask("ping") == {"type": "pong"}
+    logged = next(record for record in caplog.records if record.exc_info)
+    assert logged.getMessage().split()[1] in refused["message"]
+
+
+async def test_an_oversize_frame_closes_the_socket_with_1009_and_the_server_lives() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        await c.hear()
+        with suppress(ConnectionClosed):
+            await c.say("message", conversationId="conv_1", content="x" * (4 * 1024 * 1024))
+        it.say("turn_1", *[Text("sent while the socket closes")] * 10)
+        assert await c.close_code() == 1009
+        assert await other.ask("ping") == {"type": "pong"}
+
+
+async def test_a_frame_just_below_the_limit_is_read() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c:
+        assert (await c.ask("ping", padding="x" * (1024 * 1024 - 100)))["type"] == "pong"
+
+
+async def test_text_that_is_not_utf_8_closes_that_socket_only() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
+        await c.connection.send(b'{"type":"\xff"}', text=True)
+        assert await c.close_code() == 1007
+        assert await other.ask("ping") == {"type": "pong"}
+
+
+async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://{address}/ws", subprotocols=[Subprotocol("agentic-rag.klingon")], proxy=None)
+    answer = refused.value.response
+    assert answer.status_code == 422
+    error = orjson.loads(answer.body or b"")["error"]
+    assert error["code"] == "VALIDATION_ERROR"
+    assert "klingon" in error["message"]
+    assert "native" in error["message"]
+
+
+async def test_a_foreign_page_is_refused_at_the_handshake() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://{address}/ws", additional_headers={"Origin": "http://evil.example"}, proxy=None)
+    assert refused.value.response.status_code == 403
+
+
+def test_the_first_offered_dialect_that_is_known_is_chosen_and_others_are_ignored() -> None:
+    assert choose_dialect([]) == ("native", None)
+    assert choose_dialect(["ticket.abc"]) == ("native", None)
+    assert choose_dialect(["ticket.abc", "agentic-rag.new", "agentic-rag.native"]) == ("native", "agentic-rag.native")
+    with pytest.raises(InvalidInput):
+        choose_dialect(["agentic-rag."])

@@ -1,0 +1,185 @@
+"""Dropped, slow, silent and many clients: nothing is lost and nobody waits for anybody."""
+
+import socket
+from contextlib import suppress
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from agentic_rag.events import Text
+from agentic_rag.server.wsprotocol import SocketProtocol
+from tests.ws.memory import DONE, Desk
+from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving
+
+TEXTS = [f"part {n}" for n in range(8)]
+LAST = len(TEXTS) + 2
+"""Events of a turn that says `TEXTS`: its start and its end too."""
+FLOOD = Text("x" * 64 * 1024)
+"""A few hundred of these are more than any buffer of a loopback connection holds."""
+
+
+def desk() -> Desk:
+    made = Desk()
+    made.open("conv_1")
+    return made
+
+
+@pytest.mark.parametrize("dropped_after", range(1, LAST + 1))
+async def test_a_client_dropped_at_any_event_resumes_to_the_stream_it_would_have_had(dropped_after: int) -> None:
+    it = desk()
+    async with serving(application(it, it)) as address, client(address) as witness:
+        await witness.ask("subscribe", conversationId="conv_1")
+        async with client(address) as c:
+            await c.ask("message", conversationId="conv_1", content="Hi")
+            it.say("turn_1", *(Text(text) for text in TEXTS[: dropped_after - 1]))
+            if dropped_after == LAST:
+                it.say("turn_1", DONE)
+            heard = [await c.hear() for _ in range(dropped_after)]
+            c.connection.transport.abort()
+        it.say("turn_1", *(Text(text) for text in TEXTS[dropped_after - 1 :]))
+        if dropped_after < LAST:
+            it.say("turn_1", DONE)
+        async with client(address) as c:
+            subscribed = await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=dropped_after)
+            assert (subscribed["turnId"], subscribed["seq"]) == ("turn_1", dropped_after)
+            while len(heard) < LAST:
+                heard.append(await c.hear())
+            assert await c.ask("ping") == {"type": "pong"}
+        assert heard == await witness.hear_turn()
+
+
+@pytest.mark.parametrize("after", range(LAST + 1))
+async def test_a_replay_from_any_number_gives_exactly_what_follows_it(after: int) -> None:
+    it = desk()
+    it.on_start = lambda turn_id: it.answer(turn_id, *TEXTS)
+    async with serving(application(it, it)) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        whole = await c.hear_turn()
+        await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=after)
+        await c.say("ping")
+        frames = [await c.hear() for _ in range(LAST - after + 1)]
+        assert [frame for frame in frames if frame["type"] != "pong"] == whole[after:]
+
+
+async def test_a_dropped_client_never_ends_a_turn() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address:
+        async with client(address) as c:
+            await c.ask("message", conversationId="conv_1", content="Hi")
+        it.say("turn_1", Text("alone"))
+        assert it.running("sess_conv_1") == "turn_1"
+        async with client(address) as c:
+            await c.ask("subscribe", conversationId="conv_1")
+            it.say("turn_1", DONE)
+            assert numbers(await c.hear_turn()) == [1, 2, 3]
+
+
+async def test_many_clients_of_one_turn_all_get_all_of_it() -> None:
+    it = desk()
+    heard: list[list[int]] = []
+
+    async def watch(address: str, ready: anyio.Semaphore) -> None:
+        async with client(address) as c:
+            await c.ask("subscribe", conversationId="conv_1")
+            ready.release()
+            heard.append(numbers(await c.hear_turn()))
+
+    async with serving(application(it, it)) as address, anyio.create_task_group() as tg:
+        ready = anyio.Semaphore(0)
+        for _ in range(50):
+            tg.start_soon(watch, address, ready)
+        for _ in range(50):
+            await ready.acquire()
+        async with client(address) as c:
+            await c.ask("message", conversationId="conv_1", content="Hi")
+            it.answer("turn_1", *TEXTS)
+            await c.hear_turn()
+    assert heard == [list(range(1, LAST + 1))] * 50
+
+
+async def test_a_client_that_reads_later_gets_every_event_and_delays_nobody() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address:
+        slow = await deaf_client(address)
+        async with client(address) as quick:
+            for c in (Client(slow), quick):
+                await c.ask("subscribe", conversationId="conv_1")
+            await quick.ask("message", conversationId="conv_1", content="Hi")
+            it.say("turn_1", *[FLOOD] * 300, DONE)
+            assert numbers(await quick.hear_turn()) == list(range(1, 303))
+        assert numbers(await Client(slow).hear_turn()) == list(range(1, 303))
+        await slow.close()
+
+
+class Impatient(SocketProtocol):
+    """Cuts a peer at once, and tells the test of it."""
+
+    send_seconds = 0.01
+    close_seconds = 0.01
+    lost: anyio.Event
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set()
+
+
+async def test_a_client_that_never_reads_is_cut_and_others_live_on() -> None:
+    it = desk()
+    Impatient.lost = anyio.Event()
+    async with serving(application(it, it), ws=Impatient) as address:
+        deaf = await deaf_client(address)
+        await Client(deaf).ask("message", conversationId="conv_1", content="Hi")
+        it.say("turn_1", *[FLOOD] * 300)
+        with anyio.fail_after(PATIENCE):
+            await Impatient.lost.wait()
+        async with client(address) as c:
+            await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=300)
+            it.say("turn_1", DONE)
+            assert numbers(await c.hear_turn()) == [301, 302]
+        deaf.transport.abort()
+
+
+async def test_a_client_that_never_reads_its_answers_is_cut_too() -> None:
+    it = desk()
+    Impatient.lost = anyio.Event()
+    async with serving(application(it, it), ws=Impatient) as address:
+        deaf = await deaf_client(address)
+        flood = Client(deaf)
+        with anyio.fail_after(PATIENCE), suppress(ConnectionClosed):
+            while True:
+                await flood.say("ping", requestId="x" * 200)
+        assert Impatient.lost.is_set()
+
+
+async def test_a_client_without_pongs_is_cut() -> None:
+    it = desk()
+    Impatient.lost = anyio.Event()
+    async with serving(application(it, it), ws=Impatient, ws_ping_interval=0.01, ws_ping_timeout=0.01) as address:
+        host, port = address.split(":")
+        async with await anyio.connect_tcp(host, int(port)) as raw:
+            await raw.send(
+                f"GET /ws HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+            )
+            with anyio.fail_after(PATIENCE):
+                await Impatient.lost.wait()
+
+
+async def test_a_stopping_server_closes_its_sockets_with_1012() -> None:
+    it = desk()
+    async with serving(application(it, it)) as address:
+        connection = await connect(f"ws://{address}/ws", compression=None, proxy=None)
+        await Client(connection).ask("subscribe", conversationId="conv_1")
+    assert await Client(connection).close_code() == 1012
+
+
+async def deaf_client(address: str) -> ClientConnection:
+    """Connect with small buffers; the connection reads nothing until it is asked to."""
+    host, port = address.split(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect((host, int(port)))
+    sock.setblocking(False)
+    return await connect(f"ws://{address}/ws", sock=sock, compression=None, proxy=None, max_queue=1)

@@ -1,0 +1,128 @@
+"""`/ws` of the whole application: real store, run log and turns; only the model is scripted."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig
+from tests.ws.serving import Client, client, numbers, serving, types
+
+ANSWER = "One sentence. And another one, a little longer than the first. A third."
+TERMINAL = ("done", "error", "interrupted")
+
+
+async def ended(c: Client, after: int = 0) -> list[dict[str, Any]]:
+    """Return the events of the turn being heard, checked to be numbered without a gap."""
+    heard = await c.hear_turn()
+    assert numbers(heard) == list(range(after + 1, after + 1 + len(heard)))
+    return heard
+
+
+async def test_a_client_dropped_at_every_event_of_a_turn_resumes_to_the_uninterrupted_stream(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[say(ANSWER)] * 40) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        length = dropped_after = 1
+        while dropped_after <= length:
+            conversation = await rig.conversation(domain)
+            async with client(address) as c:
+                accepted = await c.ask("message", conversationId=conversation, content="Hi")
+                heard = [await c.hear() for _ in range(dropped_after)]
+                c.connection.transport.abort()
+            async with client(address) as c:
+                at = {"conversationId": conversation, "turnId": accepted["turnId"]}
+                await c.ask("subscribe", **at, after=dropped_after)
+                if heard[-1]["type"] not in TERMINAL:
+                    heard += await ended(c, dropped_after)
+                await c.ask("subscribe", **at, after=0)
+                assert heard == await ended(c)
+            length = len(heard)
+            dropped_after += 1
+        assert length > 5
+        for _ in range(40 - len(rig.model.requests)):  # the script is consumed to its end
+            await rig.say(await rig.conversation(domain), "Hi")
+
+
+async def test_a_queued_message_follows_an_interrupted_turn_on_the_same_socket(tmp_path: Path) -> None:
+    stalled = Stalled(say(ANSWER), after=2)
+    async with Rig(tmp_path, stalled, say("Second.")) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation()
+        async with client(address) as c:
+            first = await c.ask("message", conversationId=conversation, content="one")
+            with anyio.fail_after(10):
+                await stalled.reached.wait()
+            await c.say("message", conversationId=conversation, content="two", onBusy="queue")
+            heard = [await c.hear()]
+            while heard[-1]["type"] != "accepted":
+                heard.append(await c.hear())
+            second = heard.pop()
+            assert second["queued"] is True
+            await c.say("interrupt", conversationId=conversation, turnId=first["turnId"])
+            heard += await c.hear_turn()
+            assert types(heard)[-1] == "interrupted"
+            assert {event["turnId"] for event in heard} == {first["turnId"]}
+            following = await ended(c)
+            assert types(following)[-1] == "done"
+            assert {event["turnId"] for event in following} == {second["turnId"]}
+
+
+async def test_concurrent_and_repeated_sends_of_one_message_make_one_turn(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say(ANSWER)) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation()
+        answers: list[dict[str, Any]] = []
+        turns: list[list[dict[str, Any]]] = []
+
+        async def send() -> None:
+            async with client(address) as c:
+                answers.append(
+                    await c.ask("message", conversationId=conversation, content="Hi", clientMessageId="mine")
+                )
+                turns.append(await ended(c))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(send)
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0]["type"] == "accepted"
+    assert all(turn == turns[0] for turn in turns)
+
+
+async def test_a_replay_after_a_restart_is_the_stream_as_it_was(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say(ANSWER)) as rig, serving(rig.application.app) as address, client(address) as c:
+        conversation = await rig.conversation()
+        accepted = await c.ask("message", conversationId=conversation, content="Hi", clientMessageId="mine")
+        whole = await ended(c)
+    async with Rig(tmp_path, say("Next.")) as rig, serving(rig.application.app) as address, client(address) as c:
+        message = {"conversationId": conversation, "content": "Hi", "clientMessageId": "mine"}
+        assert await c.ask("message", **message) == accepted
+        assert await ended(c) == whole
+        await c.ask("subscribe", conversationId=conversation, turnId=accepted["turnId"], after=3)
+        assert await c.hear_turn() == whole[3:]
+        await c.ask("message", conversationId=conversation, content="And now?")
+        assert types(await ended(c))[-1] == "done"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"content": "x" * 10_001}, "MESSAGE_TOO_LONG"),
+        ({"content": "\n"}, "MESSAGE_CONTENT_REQUIRED"),
+        ({"content": "other", "clientMessageId": "mine"}, "IDEMPOTENCY_MISMATCH"),
+        ({"content": "Hi", "conversationId": "conv_unknown"}, "CONVERSATION_NOT_FOUND"),
+    ],
+)
+async def test_a_message_that_is_refused_leaves_the_socket_and_the_subscription_alive(
+    tmp_path: Path, fields: dict[str, str], code: str
+) -> None:
+    async with Rig(tmp_path, say("One."), say("Two.")) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation()
+        async with client(address) as c:
+            await c.ask("message", conversationId=conversation, content="Hi", clientMessageId="mine")
+            await ended(c)
+            refused = await c.ask("message", **{"conversationId": conversation, **fields})
+            assert (refused["type"], refused["code"]) == ("error", code)
+            await c.ask("message", conversationId=conversation, content="Again")
+            assert types(await ended(c))[-1] == "done"
