@@ -1,0 +1,76 @@
+"""The `delegate` tool: a role and a task in, the child's answer out.
+
+Owns the tool's words, its arguments' checks and the form of its result. Knows no agent: the host hands over
+``run_child``, and says in the call's ``meta`` whose turn asks and which roles may be asked, so that a model can
+name neither another turn nor a role that the domain did not list.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import Field
+
+MAX_TASK = 10_000
+"""Characters of a task."""
+
+DESCRIPTION = """Hand a self-contained task to another role, which works on it with its own context and tools and
+returns its answer. Use it for work that a listed role does better or that would fill your own context; several
+calls in one message run at the same time. The other role sees only the task: put into it all that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRequest:
+    """One task of a running turn. ``call_id`` tells a call that goes on after a restart from a new one."""
+
+    turn_id: str
+    call_id: str
+    role: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAnswer:
+    """What a child brought: its text, or why there is none (``failed``)."""
+
+    text: str
+    failed: bool = False
+
+
+RunChild = Callable[[ChildRequest], Awaitable[ChildAnswer]]
+"""Runs a child to its end. Cancelling it interrupts the child."""
+
+
+def create_server(run_child: RunChild) -> MCPServer[Any]:
+    """Build the server. Each call's ``meta`` binds ``agentic_rag/turn``, ``/call`` and ``/sub_roles`` (ids)."""
+    server: MCPServer[Any] = MCPServer("delegate")
+
+    @server.tool(
+        name="delegate",
+        description=DESCRIPTION,
+        annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=False),
+    )
+    async def delegate(
+        role: Annotated[str, Field(description="Id of one of the roles you were told you may delegate to.")],
+        task: Annotated[str, Field(description="The whole task, with everything the role needs to know.")],
+        ctx: Context[Any, Any],
+    ) -> CallToolResult:
+        meta = dict(ctx.request_context.meta or {})
+        bound = meta.get("agentic_rag/sub_roles")
+        allowed = [str(ident) for ident in bound] if isinstance(bound, list | tuple) else []
+        if role not in allowed:
+            return _result(f"There is no role {role!r} to delegate to. The roles are: {', '.join(allowed)}.", True)
+        if not task.strip() or len(task) > MAX_TASK:
+            return _result(f"task: give the task in 1 to {MAX_TASK} characters.", True)
+        request = ChildRequest(str(meta["agentic_rag/turn"]), str(meta["agentic_rag/call"]), role, task)
+        answer = await run_child(request)
+        return _result(answer.text, answer.failed)
+
+    return server
+
+
+def _result(text: str, failed: bool) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
