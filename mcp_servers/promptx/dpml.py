@@ -26,7 +26,7 @@ CHILDREN: Final = (
 )
 """The parts of a thought and of an execution."""
 MAX_CHARS: Final = 1_000_000
-"""A longer file is refused: no model reads it."""
+"""A longer file is refused, and no more than this is inlined: no model reads it."""
 
 _REFERENCE: Final = re.compile(r"@([!?]?)([A-Za-z][A-Za-z0-9+-]*)://([\w./\\%:~-]*)")
 TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
@@ -173,7 +173,7 @@ def inner(document: Document) -> str:
 
 def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered:
     """Render a role: its sections in PromptX's order, references inlined in place, once and not recursively."""
-    inlined: dict[tuple[Kind, str], None] = {}
+    inlined: dict[tuple[Kind, str], int] = {}
     missing: dict[str, None] = {}
     parts: list[str] = []
     for name in SECTIONS if resources == "all" else (resources,):
@@ -184,11 +184,13 @@ def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered
     return Rendered("\n\n".join(parts), tuple(inlined), tuple(missing))
 
 
-def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], None], missing: dict[str, None]) -> str:
+def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], int], missing: dict[str, None]) -> str:
     pieces: list[str] = []
     at = 0
     for reference in references(text):
         found = resolve(reference, lookup)
+        if found and sum(inlined.values()) + len(found[2]) > MAX_CHARS:
+            found = None  # the same giant again and again
         if found is None and reference.protocol not in (*KINDS, "file"):
             continue  # another program's protocol, such as @tool://: the model may know what to do with it
         pieces.append(text[at : reference.start])
@@ -200,7 +202,7 @@ def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], None], mi
             continue
         kind, key, content = found
         at = reference.start + text[reference.start : reference.end].index("://") + 3 + len(key)
-        inlined[kind, key] = None
+        inlined[kind, key] = inlined.get((kind, key), 0) + len(content)
         children = SECTIONS if kind == "role" else CHILDREN
         pieces.append(f"\n\n## {kind}: {key}\n\n{_headings(inner(parse(kind, content)), children)}\n\n")
     pieces.append(text[at:])

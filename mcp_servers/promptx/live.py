@@ -87,11 +87,19 @@ class LiveFolder:
 
     def _build(self, frequency: Mapping[str, int]) -> Network:
         """A network from all engrams, with the frequencies of those cues that still exist."""
+        self._forget()
         network = Network()
-        self.traces = {}
         self._learn(network, self.ledger.lessons(0))
         network.frequency = {word: count for word, count in frequency.items() if count > 0 and word in network.edges}
         return network
+
+    def _forget(self) -> None:
+        """Take the network apart item by item: freed at once, a huge one stops every thread for 50 ms."""
+        network, self._network = self._network, None
+        for part in (self.traces, network.edges, network.members) if network else ():
+            while part:
+                part.popitem()
+        self.traces = {}
 
     def _learn(self, network: Network, lessons: Iterable[Lesson]) -> None:
         for engram_id, words, trace in lessons:
@@ -156,8 +164,9 @@ class LiveFolder:
                     self._unsaved[word] += more
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database and let go of the network. Both are made again when used."""
         with self.lock, self._write_lock:
+            self._forget()
             self.ledger.close()
             self._writer.close()
 
@@ -173,6 +182,7 @@ class Shelf:
         self._earliest: dict[Path, float] = {}
         """Folders saved lately → when they may be saved again."""
         self._worker: threading.Thread | None = None
+        self._saving = False
 
     def folder(self, path: Path) -> LiveFolder:
         """The one open folder of this path."""
@@ -195,7 +205,7 @@ class Shelf:
             if self._worker is None or not self._worker.is_alive():
                 self._worker = threading.Thread(target=self._work, name="promptx-network", daemon=True)
                 self._worker.start()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -207,8 +217,15 @@ class Shelf:
                     continue
                 del self._due[path]
                 live = self._folders.get(path)
-            if live is not None:
-                self._save(live)
+                self._saving = True
+            try:
+                if live is not None:
+                    self._save(live)
+            finally:
+                live = None
+                with self._changed:
+                    self._saving = False
+                    self._changed.notify_all()
 
     def _save(self, live: LiveFolder) -> None:
         started = time.monotonic()
@@ -229,6 +246,7 @@ class Shelf:
     def close(self) -> None:
         """Save what is due and close every folder. They open again when used."""
         with self._changed:
+            self._changed.wait_for(lambda: not self._saving)
             folders = [(live, self._due.pop(path, None) is not None) for path, live in self._folders.items()]
             self._folders.clear()
             self._earliest.clear()

@@ -6,6 +6,7 @@ nothing of files, SQLite, clocks or recall: it is a value in memory that `snapsh
 Source of the rules: PromptX 1.27/2.4 (its `Remember` and `Network`), as recorded in the project's specification.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -47,21 +48,26 @@ def object_order(words: Iterable[str]) -> list[str]:
 class Network:
     """Keywords ("cues") with their outgoing edges, engrams and recall frequencies.
 
-    Not thread-safe for writers; copying one word's edges or members is atomic, which is all a snapshot needs.
+    Not thread-safe for writers; copying the edges of one word is atomic, which is all a snapshot needs.
     """
 
     edges: dict[str, dict[str, float]] = field(default_factory=dict)
     """word → {target: weight}, both in insertion order. Every known cue is a key, also one without edges."""
-    members: dict[str, list[str]] = field(default_factory=dict)
-    """word → ids of its engrams, in the order they were learned."""
+    engrams: list[str] = field(default_factory=list)
+    """Engram ids in the order they were learned."""
+    members: "dict[str, array[int]]" = field(default_factory=dict)
+    """word → indexes into `engrams`. Arrays, because the garbage collector would walk half a million list items."""
     frequency: dict[str, int] = field(default_factory=dict)
     """word → recall frequency; absent means 0."""
 
     def learn(self, engram_id: str, words: Sequence[str], timestamp_ms: int, strength: float) -> None:
         """Add one engram: an edge from each keyword to the next, replacing that edge's old weight."""
+        self.engrams.append(engram_id)
         for word in dict.fromkeys(words):
-            self.edges.setdefault(word, {})
-            self.members.setdefault(word, []).append(engram_id)
+            if word not in self.edges:
+                self.edges[word] = {}
+                self.members[word] = array("L")
+            self.members[word].append(len(self.engrams) - 1)
         decay = 1.0
         for word, target in pairwise(words):
             self.edges[word][target] = timestamp_ms * decay * (strength or DEFAULT_STRENGTH)
@@ -73,6 +79,10 @@ class Network:
         for word in known:
             self.frequency[word] = self.frequency.get(word, 0) + RECALL_STEP
         return known
+
+    def engrams_of(self, word: str) -> list[str]:
+        """Ids of the engrams a cue leads to, in the order they were learned; none for an unknown word."""
+        return [self.engrams[index] for index in self.members.get(word, ())]
 
     def degree(self, word: str) -> int:
         """Number of outgoing edges; 0 for an unknown word."""

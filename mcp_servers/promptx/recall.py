@@ -169,7 +169,7 @@ def collect(network: Network, mind: Mind) -> dict[str, int]:
     """Engram id → depth of the first activated cue that has it; cue by cue, within a cue in PromptX's index order."""
     found: dict[str, int] = {}
     for word, depth in mind.depth.items():
-        for engram_id in sorted(network.members.get(word, ())):
+        for engram_id in sorted(network.engrams_of(word)):
             found.setdefault(engram_id, depth)
     return found
 

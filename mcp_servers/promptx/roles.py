@@ -144,7 +144,7 @@ class RoleLibrary:
 
         Raises:
             BadRoleId: the role or a file's id is no id.
-            RoleRefused: lint finds an error, an id belongs to another role, or the disk refuses. Nothing was changed.
+            RoleRefused: lint finds an error, an id is used by another role, or the disk refuses. Nothing was changed.
         """
         check_id(role)
         for file in files:
@@ -157,7 +157,7 @@ class RoleLibrary:
         findings: Findings = []
         targets: list[tuple[Path, str]] = []
         for file in sorted(files, key=lambda file: file.kind == "role"):
-            path, said = self._target(reading.index, role, file, replace)
+            path, said = self._target(reading, role, file, replace)
             problems += said
             targets.append((path, normalise(file.content)))
             shown = path.relative_to(self.workspace or path.parent).as_posix()
@@ -171,15 +171,14 @@ class RoleLibrary:
             raise RoleRefused(role, [f"the workspace cannot be written: {exc.strerror}"]) from exc
         return Written(tuple(path for path, _ in targets), tuple(findings))
 
-    def _target(self, index: Index, role: str, file: RoleFile, replace: bool) -> tuple[Path, tuple[str, ...]]:
+    def _target(self, reading: Reading, role: str, file: RoleFile, replace: bool) -> tuple[Path, tuple[str, ...]]:
         """Where a file goes, and why it may not."""
         home = self.workspace or Path()
-        root = home / RESOURCE_FOLDER
-        path = root / layout(role, file)
-        current = index.find(file.kind, file.id)
+        path = home / RESOURCE_FOLDER / layout(role, file)
+        current = reading.index.find(file.kind, file.id)
+        if current is not None and file.kind != "role" and (others := _users(reading, file, role)):
+            return path, (f"{file.kind} {file.id!r} is used by {', '.join(others)} too; choose another id",)
         if current is not None and current.source == "workspace":
-            if file.kind != "role" and current.path.parent.parent.name != role and current.path.parent.name != role:
-                return path, (f"{file.kind} {file.id!r} belongs to {current.shown}; choose another id",)
             if not replace:
                 return path, (f"{current.shown} exists already",)
             path = current.path
@@ -231,6 +230,17 @@ def _batch_problems(role: str, files: Sequence[RoleFile]) -> Iterator[str]:
             yield f"{name} has {len(file.content)} characters, keep it under {LIMIT_SHOWN}"
         if not is_plain(file.content):
             yield f"{name} contains NUL or a lone surrogate"
+
+
+def _users(reading: Reading, file: RoleFile, role: str) -> list[str]:
+    """Other roles, built-in ones included, that a change of this file would change."""
+    return [
+        name
+        for (kind, name), other in reading.index.winners.items()
+        if kind == "role" and name != role
+        for reference in references(reading.usable(other) or "")
+        if reference.protocol == file.kind and file.id in reference.candidates
+    ]
 
 
 def _role_ids(index: Index) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ never sees half a file. No fsync: both files can be lost without losing a memory
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,10 @@ NETWORK: Final = "network.json"
 STATE: Final = "state.json"
 VERSION: Final = "1.0"
 ANCHOR_VERSION: Final = "1.0.0"
+PAUSE_EVERY: Final = 16
+PAUSE_SECONDS: Final = 0.0002
+"""How often and how long writing a network lets other threads run: a thread that computes gives up the interpreter only
+every 5 ms, and a remember asks for it ten times."""
 
 _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -68,8 +73,8 @@ def _parse(text: str) -> dict[str, int]:
 def write_network(path: Path, network: Network, words: Sequence[str], newest: str, now_ms: int) -> None:
     """Write `words` of the network, as `JSON.stringify(…, null, 2)` would.
 
-    May run while another thread adds to the network: a word's edges are copied at once. The file may then have edges
-    of engrams newer than `newest`; the next write, due because of them, has all.
+    May run while another thread adds to the network, or drops it for a new one: a word's edges are copied at once. What
+    is then too much or missing in the file is put right by the next write, which that change makes due.
 
     Raises:
         OSError: the file cannot be written; the old one is untouched.
@@ -80,6 +85,8 @@ def write_network(path: Path, network: Network, words: Sequence[str], newest: st
             out.write(f'{{\n  "version": "{VERSION}",\n  "timestamp": {now_ms},\n')
             out.write(f'  "newestEngram": {_text(newest)},\n  "cues": {{')
             for number, word in enumerate(words):
+                if number % PAUSE_EVERY == 0:
+                    time.sleep(PAUSE_SECONDS)
                 out.write(",\n" if number else "\n")
                 out.write(_entry(word, network))
             out.write("\n  }\n}" if words else "}\n}")
@@ -92,9 +99,9 @@ def write_network(path: Path, network: Network, words: Sequence[str], newest: st
 def _entry(word: str, network: Network) -> str:
     edges = [
         f'        {{\n          "target": {_text(target)},\n          "weight": {_number(weight)}\n        }}'
-        for target, weight in list(network.edges[word].items())
+        for target, weight in list(network.edges.get(word, {}).items())
     ]
-    ids = [f"        {_text(key)}" for key in list(network.members[word])]
+    ids = [f"        {_text(key)}" for key in network.engrams_of(word)]
     return (
         f'    {_text(word)}: {{\n      "word": {_text(word)},\n      "connections": {_array(edges)},\n'
         f'      "recallFrequency": {network.frequency.get(word, 0)},\n      "memories": {_array(ids)}\n    }}'

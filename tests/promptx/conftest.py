@@ -4,9 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 DATA = Path(__file__).parent / "data"
 ROLE = "assistant"
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Property tests never judge time: the machine may be busy."""
 
 
 @pytest.fixture

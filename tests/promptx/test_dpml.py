@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from mcp_servers.promptx.dpml import KINDS, SECTIONS, Kind, Resources, parse, position, references, render, title
 from mcp_servers.promptx.lint import lint
 
+from .conftest import PATIENT
+
 FILES: dict[tuple[Kind, str], str] = {
     ("thought", "think"): "<thought>\n  <exploration>\n    look\n  </exploration>\n</thought>",
     ("thought", "分析"): "<thought>分析思路</thought>",
@@ -139,6 +141,7 @@ MARKS = ["@!thought://think", "@thought://分析，", "@?role://base", "@file://
 PIECES = st.lists(st.sampled_from([*TAGS.split(","), *MARKS]), max_size=40).map("".join)
 
 
+@PATIENT
 @given(st.one_of(PIECES, st.text()), st.sampled_from(KINDS))
 def test_any_text_parses_renders_and_lints(text: str, kind: Kind) -> None:
     document = parse(kind, text)
@@ -153,6 +156,7 @@ def test_any_text_parses_renders_and_lints(text: str, kind: Kind) -> None:
         assert finding.hint
 
 
+@PATIENT
 @given(PIECES)
 def test_no_prefix_of_a_role_is_complete_before_its_end_tag(body: str) -> None:
     text = f"<role><personality>{body.replace('</', '')}</personality></role>"
@@ -160,6 +164,7 @@ def test_no_prefix_of_a_role_is_complete_before_its_end_tag(body: str) -> None:
         assert not parse("role", text[:cut]).complete
 
 
+@PATIENT
 @given(st.text(alphabet="ab\n文"), st.integers(0, 50))
 def test_a_position_counts_lines_and_characters_from_one(text: str, offset: int) -> None:
     offset = min(offset, len(text))
@@ -172,6 +177,13 @@ def test_a_hostile_megabyte_is_read_in_reasonable_steps(piece: str) -> None:
     text = f"<role><personality>{piece * (200_000 // len(piece))}</personality></role>"
     render(parse("role", text), "all", lookup)
     assert len(lint("role", text, "file", lookup)) <= 100
+
+
+def test_a_giant_named_a_thousand_times_is_inlined_until_the_limit() -> None:
+    document = parse("role", f"<role><personality>{'@!knowledge://big ' * 1000}</personality></role>")
+    result = render(document, "all", lambda kind, key: "x" * 300_000)
+    assert len(result.text) < 1_100_000
+    assert result.missing == ("> Not available: knowledge://big",)
 
 
 def test_references_are_found_with_their_place() -> None:

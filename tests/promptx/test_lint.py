@@ -16,7 +16,13 @@ NO_BUILTIN = Path(__file__).parent / "none"
 
 @pytest.fixture
 def broken(workspace: Path) -> RoleLibrary:
-    shutil.copytree(DATA / "broken_roles", workspace / ".promptx" / "resource")
+    folder = workspace / ".promptx" / "resource"
+    shutil.copytree(DATA / "broken_roles", folder)
+    # Two that are not UTF-8, which is why they are not files of this repository.
+    (folder / "17-latin1.role.md").write_bytes(
+        "<role>\n  <personality>Grüße</personality>\n</role>\n".encode("latin-1")
+    )
+    (folder / "18-utf16.role.md").write_bytes("<role><personality>wide</personality></role>".encode("utf-16"))
     return RoleLibrary(workspace, NO_BUILTIN)
 
 

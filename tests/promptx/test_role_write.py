@@ -80,6 +80,14 @@ def test_a_refused_edit_leaves_the_old_files_as_they_were(library: RoleLibrary) 
     assert library.activate("客服") == before
 
 
+def test_a_role_others_refer_to_can_still_be_edited(library: RoleLibrary) -> None:
+    base = RoleFile("role", "base", "<role><principle>one</principle></role>")
+    library.write("base", [base])
+    library.write("user", [RoleFile("role", "user", "<role><personality>@!role://base</personality></role>")])
+    library.write("base", [RoleFile("role", "base", "<role><principle>two</principle></role>")])
+    assert library.activate("user").text.endswith("### principle\n\ntwo")
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "a\0"])
 def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None:
     with pytest.raises(BadRoleId):
@@ -88,13 +96,16 @@ def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None
         library.write("客服", [RoleFile("thought", name, THOUGHT.content)])
 
 
-def test_another_roles_file_is_not_taken_over(library: RoleLibrary) -> None:
+def test_a_file_other_roles_use_is_not_changed_under_them(library: RoleLibrary) -> None:
     library.write("客服", [ROLE, THOUGHT])
     other = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
-    with pytest.raises(RoleRefused, match="thought '客服思维' belongs to"):
+    with pytest.raises(RoleRefused, match="thought '客服思维' is used by 客服 too"):
         library.write("other", [other, THOUGHT])
     library.write("other", [other])
     assert "## thought: 客服思维" in library.activate("other").text
+    built_in = RoleFile("thought", "interview", "<thought>changed</thought>")
+    with pytest.raises(RoleRefused, match="thought 'interview' is used by nuwa too"):
+        library.write("客服", [built_in])
 
 
 def test_nothing_is_written_through_a_link_out_of_the_workspace(

@@ -10,6 +10,8 @@ import resource
 import shutil
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,13 +35,19 @@ def batch(name: str, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def remember(folder: Path) -> None:
+def remember(folder: Path) -> int:
+    """Save one batch, then write the network. Returns REFUSED if the batch was."""
     memory = Memory(folder)
-    memory.remember(batch("new", 1), 2_000)
-    memory.flush()
+    try:
+        memory.remember(batch("new", 1), 2_000)
+    except MemoryUnavailable:
+        return REFUSED
+    with suppress(MemoryUnavailable):
+        memory.flush()
+    return 0
 
 
-def die_at_line(folder: Path, line: int) -> None:
+def die_at_line(folder: Path, line: int) -> int:
     """Remember in this process, and be killed when `line` lines of our code have run."""
     left = line
 
@@ -54,25 +62,20 @@ def die_at_line(folder: Path, line: int) -> None:
         return trace
 
     sys.settrace(trace)
-    remember(folder)
-    sys.settrace(None)
+    return remember(folder)
 
 
-def stop_at_size(folder: Path, size: int) -> None:
+def stop_at_size(folder: Path, size: int) -> int:
     """Remember in this process, where no file may grow beyond `size` bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    try:
-        remember(folder)
-    except MemoryUnavailable:
-        os._exit(REFUSED)
+    return remember(folder)
 
 
-def in_a_fork(work: Any, folder: Path, argument: int) -> int:
+def in_a_fork(work: Callable[[Path, int], int], folder: Path, argument: int) -> int:
     """Exit code of `work`, negative if it was killed."""
     child = os.fork()
     if child == 0:
-        work(folder, argument)
-        os._exit(0)
+        os._exit(work(folder, argument))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
