@@ -27,6 +27,7 @@ from mcp_servers.retriever.index import (
     Scored,
     Selection,
     from_payload,
+    only_in,
     searchable_text,
     split_name,
     to_payload,
@@ -234,12 +235,20 @@ class EdgeIndex:
         nearest = [engine.Query.Nearest(engine.SparseVector(sparse.indices, sparse.values), using=LEXICAL)]
         if vector is not None and shard.meta.dimension == len(vector):
             nearest.append(engine.Query.Nearest(list(vector), using=DENSE))
-        requests = [engine.QueryRequest(limit=limit, query=each, filter=chosen) for each in nearest]
         with engine_errors("search"):
-            found = shard.engine.query_batch(engine.QueryBatchRequest(requests))
             self_score = _self_score(shard, query)
-        legs = [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
-        return Legs(legs[0], legs[1] if len(legs) > 1 else (), self_score)
+            legs = _query(shard, [(each, chosen, limit) for each in nearest])
+            if len(legs) == 1:
+                return Legs(legs[0], (), self_score)
+            missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
+            rest = _query(
+                shard,
+                [
+                    (each, engine.Filter(must=[engine.HasIdCondition({*ids})]), max(len(ids), 1))
+                    for each, ids in zip(nearest, missing, strict=True)
+                ],
+            )
+        return Legs(legs[0], legs[1], self_score, rest[0], rest[1])
 
     def _sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
         shard = self._store.shard(collection)
@@ -258,6 +267,13 @@ class EdgeIndex:
             (from_payload(str(point.id), point.payload or {}), cast(dict[str, list[float]], point.vector)[DENSE])
             for point in points
         ]
+
+
+def _query(shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]) -> list[tuple[Scored, ...]]:
+    """Candidates for each `(query, filter, limit)`, in one batch."""
+    requests = [engine.QueryRequest(limit=limit, query=query, filter=chosen) for query, chosen, limit in queries]
+    found = shard.engine.query_batch(engine.QueryBatchRequest(requests))
+    return [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
 
 
 def _changed(shard: Shard, points: int) -> None:

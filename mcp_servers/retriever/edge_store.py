@@ -69,8 +69,7 @@ class ShardStore:
 
     def shard(self, collection: str, create: bool = False) -> Shard | None:
         """The open shard of `name` (its live generation) or `name@n`; None when there is none and not `create`."""
-        if self._lock is None:
-            raise IndexClosed
+        self._check_open()
         name, generation = split_name(collection)
         pointer = self._pointer(name)
         generation = generation or pointer.live
@@ -116,6 +115,7 @@ class ShardStore:
 
     def swap(self, name: str, generation: int) -> None:
         """Make `generation` live and remove all but it and the one that was."""
+        self._check_open()
         pointer = self._pointer(name)
         if str(generation) not in pointer.metas:
             raise IndexUnavailable("swap a collection", f"{name} has no generation {generation}")
@@ -130,6 +130,8 @@ class ShardStore:
             self._remove(name, number)
 
     def roll_back(self, name: str) -> bool:
+        """Exchange the live generation and the one before; False when there is none."""
+        self._check_open()
         pointer = self._pointer(name)
         if pointer.previous is None:
             return False
@@ -138,6 +140,7 @@ class ShardStore:
         return True
 
     def drop(self, name: str) -> None:
+        self._check_open()
         for key in [key for key in self._open if key[0] == name]:
             self._close(key)
         shutil.rmtree(self._folder / name, ignore_errors=True)
@@ -152,6 +155,10 @@ class ShardStore:
         finally:
             os.close(self._lock)
             self._lock = None
+
+    def _check_open(self) -> None:
+        if self._lock is None:
+            raise IndexClosed
 
     def _record(self, shard: Shard, meta: CollectionMeta) -> None:
         pointer = self._pointer(shard.name)
@@ -171,8 +178,7 @@ class ShardStore:
 
     def _new_generation(self, name: str, pointer: _Pointer, meta: CollectionMeta) -> int:
         """Create the shard of the next generation; the caller saves the pointer that makes it known."""
-        if self._lock is None:
-            raise IndexClosed
+        self._check_open()
         pointer.newest += 1
         folder = self._folder / name / str(pointer.newest)
         # What a crash left half-made is in no pointer; its number comes round again.

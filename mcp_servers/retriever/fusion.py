@@ -7,7 +7,7 @@ Cormack et al. 2009) adds 1 / (k + rank) instead. Both here take a weight for ea
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mcp_servers.retriever.index import Scored
 
@@ -19,27 +19,42 @@ EQUAL = 1e-9
 """Deviation, relative to the scores, below which they are all the same and differ by rounding."""
 
 
-def fuse(legs: Sequence[tuple[float, Sequence[Scored]]], method: FusionMethod = "dbsf") -> list[Scored]:
-    """One list, best first, from `(weight, candidates best first)` of each leg; scores lie in 0..sum of weights.
+class Ranking(NamedTuple):
+    """One leg: what its vote counts, its candidates best first, and its scores for candidates of the other leg."""
 
-    A candidate that a leg does not have gets nothing from it. Ties keep the order of the first leg that has them.
+    weight: float
+    candidates: Sequence[Scored]
+    rest: Sequence[Scored] = ()
+
+
+def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Scored]:
+    """One list of all candidates, best first; no score is negative.
+
+    DBSF takes a leg's distribution from its own candidates and places `rest` in it: a candidate just below a leg's
+    cut is then not worth nothing. RRF knows no rank for `rest`. Ties keep the order of the first leg that has them.
     """
     total: dict[str, float] = {}
-    for weight, candidates in legs:
-        shares = _distribution([each.score for each in candidates]) if method == "dbsf" else _ranks(len(candidates))
-        for candidate, share in zip(candidates, shares, strict=True):
+    for weight, candidates, rest in rankings:
+        scored = [*candidates, *rest] if method == "dbsf" else candidates
+        shares = _distribution(candidates, scored) if method == "dbsf" else _ranks(len(candidates))
+        for candidate, share in zip(scored, shares, strict=True):
             total[candidate.chunk_id] = total.get(candidate.chunk_id, 0.0) + weight * share
     return sorted((Scored(*item) for item in total.items()), key=lambda each: -each.score)
 
 
-def _distribution(scores: Sequence[float]) -> list[float]:
-    mean = sum(scores) / len(scores) if scores else 0.0
+def _distribution(known: Sequence[Scored], scored: Sequence[Scored]) -> list[float]:
+    """Where each of `scored` lies between mean - 3 and mean + 3 deviations of `known`: 0 is below, above 1 is beyond.
+
+    The best of a hundred often lies beyond, and how far tells it from the second (nDCG@10 on Cranfield +0.004).
+    """
+    scores = [each.score for each in known]
+    mean = sum(scores) / (len(scores) or 1)
     # `statistics` would compute with fractions: 3 ms for the two legs of a search.
-    deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / len(scores)) if scores else 0.0
-    if deviation < EQUAL * max(map(abs, scores), default=0.0) or not deviation:
-        return [0.5] * len(scores)
+    deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / (len(scores) or 1))
+    if deviation <= EQUAL * max(map(abs, scores), default=0.0):
+        return [0.5] * len(scores) + [0.0] * (len(scored) - len(scores))
     low = mean - 3 * deviation
-    return [min(max((score - low) / (6 * deviation), 0.0), 1.0) for score in scores]
+    return [max((each.score - low) / (6 * deviation), 0.0) for each in scored]
 
 
 def _ranks(count: int) -> list[float]:

@@ -20,6 +20,9 @@ DENSE = "dense"
 UPSERT_BATCH = 64
 """Points given to the engine at once: it holds the interpreter lock for about 10 ms of 128."""
 
+COMPLETED = 20
+"""Candidates of one leg that the other is asked to score too; the rest could not come to the top."""
+
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that are filtered on; `ordinal` beside them is an integer index."""
 
@@ -82,11 +85,15 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Legs:
-    """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself."""
+    """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself.
+    `…_rest` are the scores a leg gives to the best candidates that only the other one has; chunks without a word of
+    the query are in no lexical one."""
 
     lexical: tuple[Scored, ...] = ()
     dense: tuple[Scored, ...] = ()
     self_score: float = 0.0
+    lexical_rest: tuple[Scored, ...] = ()
+    dense_rest: tuple[Scored, ...] = ()
 
 
 class Index(Protocol):
@@ -157,6 +164,12 @@ class Index(Protocol):
         """Make the generation before the last `swap` live again; False when there is none."""
 
     async def aclose(self) -> None: ...
+
+
+def only_in(leg: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
+    """Ids of the best `COMPLETED` candidates of `leg` that `other` has not."""
+    have = {each.chunk_id for each in other}
+    return [each.chunk_id for each in leg if each.chunk_id not in have][:COMPLETED]
 
 
 def split_name(collection: str) -> tuple[str, int | None]:

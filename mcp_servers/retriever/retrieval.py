@@ -15,7 +15,7 @@ from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, UnknownDocument
-from mcp_servers.retriever.fusion import FusionMethod, fuse
+from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
 from mcp_servers.retriever.index import Calibration, Index, Legs, Scored, Selection, searchable_text
 
 CANDIDATES = 100
@@ -59,7 +59,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One line of a trace; a leg's score is None where the leg did not find the chunk."""
+    """One line of a trace; a leg's score is None where it has none."""
 
     chunk_id: str
     lexical: float | None
@@ -224,13 +224,14 @@ class Retriever:
         return meant[0]
 
     def _rank(self, legs: Legs, vote: _Vote, limit: int) -> list[Candidate]:
-        lexical, dense = dict(legs.lexical), dict(legs.dense)
+        lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
 
         def candidate(each: Scored) -> Candidate:
             bm25, cosine = lexical.get(each.chunk_id), dense.get(each.chunk_id)
             return Candidate(each.chunk_id, bm25, cosine, each.score, _relevance(bm25, cosine, legs.self_score, vote))
 
-        fused = fuse([(1.0, legs.lexical), (vote.weight, legs.dense)], self._fusion)
+        rankings = [Ranking(1.0, legs.lexical, legs.lexical_rest), Ranking(vote.weight, legs.dense, legs.dense_rest)]
+        fused = fuse(rankings, self._fusion)
         return [candidate(each) for each in fused[:limit]]
 
 

@@ -99,6 +99,8 @@ def _ends(text: str, short_line: float) -> Iterator[int]:
         line_start = newline.end()
     for end in sorted(breaks):
         found = breaks[end]
+        if found[0].isspace() and text[end - len(found[0]) - 1 : end].isspace():
+            continue  # one of many blank lines: nothing ends here that has not ended
         if found[0][0] not in ".!?" or _closes_sentence(text, found.start(), end):
             yield end
 

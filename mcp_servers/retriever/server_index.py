@@ -31,6 +31,7 @@ from mcp_servers.retriever.index import (
     Scored,
     Selection,
     from_payload,
+    only_in,
     searchable_text,
     split_name,
     to_payload,
@@ -160,12 +161,20 @@ class ServerIndex:
         nearest: list[tuple[str, Any]] = [(LEXICAL, _sparse(bm25.query_vector(query)))]
         if vector is not None and known.meta.dimension == len(vector):
             nearest.append((DENSE, list(vector)))
-        requests = [
-            m.QueryRequest(query=each, using=using, filter=_filter(selection), limit=limit) for using, each in nearest
-        ]
-        answers = await self._call("search", self._client.query_batch_points(_physical(collection), requests))
-        legs = [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
-        return Legs(legs[0], legs[1] if len(legs) > 1 else (), await self._self_score(collection, known, query))
+        chosen = _filter(selection)
+        legs = await self._query(collection, [(each, using, chosen, limit) for using, each in nearest])
+        self_score = await self._self_score(collection, known, query)
+        if len(legs) == 1:
+            return Legs(legs[0], (), self_score)
+        missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
+        rest = await self._query(
+            collection,
+            [
+                (each, using, m.Filter(must=[m.HasIdCondition(has_id=[*ids])]), max(len(ids), 1))
+                for (using, each), ids in zip(nearest, missing, strict=True)
+            ],
+        )
+        return Legs(legs[0], legs[1], self_score, rest[0], rest[1])
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
         known = await self._look(collection)
@@ -320,6 +329,17 @@ class ServerIndex:
             return []
         retrieve = self._client.retrieve(_physical(collection), list(chunk_ids), with_payload=payload)
         return await self._call("read chunks", retrieve)
+
+    async def _query(
+        self, collection: str, queries: Sequence[tuple[Any, str, m.Filter | None, int]]
+    ) -> list[tuple[Scored, ...]]:
+        """Candidates for each `(query, vector name, filter, limit)`, in one batch."""
+        requests = [
+            m.QueryRequest(query=query, using=using, filter=chosen, limit=limit)
+            for query, using, chosen, limit in queries
+        ]
+        answers = await self._call("search", self._client.query_batch_points(_physical(collection), requests))
+        return [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
 
     async def _self_score(self, collection: str, known: _Known, query: str) -> float:
         """As in the embedded index: the rarity of a token shows in the score of the best point for it alone."""

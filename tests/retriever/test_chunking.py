@@ -107,15 +107,15 @@ def test_abbreviations_numbers_and_initials_do_not_end_a_latin_sentence() -> Non
 
 
 @pytest.mark.parametrize("piece", [".", "1. ", " ", "\n", "word", "。", "\n ", ",", "a. ", "年"])
-def test_a_megabyte_of_one_thing_is_chunked_without_hanging(piece: str) -> None:
-    text = piece * (1_000_000 // len(piece)) + "x"
+def test_a_long_run_of_one_thing_is_chunked_without_hanging(piece: str) -> None:
+    text = piece * (200_000 // len(piece)) + "x"
     chunks = chunk_document(ParsedDocument((Block("prose", text), Block("code", text))), "d", "n")
     assert chunks[-1].end == 2 * len(text) + len(SEPARATOR)
 
 
 def test_many_headings_are_chunked_without_hanging() -> None:
-    blocks = tuple(Block("heading", f"h{number}", 1 + number % 6) for number in range(50_000))
-    assert len(chunk_document(ParsedDocument(blocks), "d", "n")) > 8_000
+    blocks = tuple(Block("heading", f"h{number}", 1 + number % 6) for number in range(20_000))
+    assert len(chunk_document(ParsedDocument(blocks), "d", "n")) > 3_000
 
 
 def test_a_list_number_is_not_a_sentence() -> None:

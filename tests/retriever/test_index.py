@@ -181,6 +181,19 @@ async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, 
     await index.drop(name)
 
 
+async def test_each_leg_scores_what_only_the_other_found(index: Index, name: str) -> None:
+    chunks = [*handbook(), *rules()]
+    await index.upsert(name, chunks, Dense("e", vectors(4)))
+    full = await index.search_legs(name, "leave", vectors(1)[0])
+    cut = await index.search_legs(name, "leave", vectors(3)[2], limit=1)
+    (lexical,), (dense,) = cut.lexical, cut.dense
+    assert (lexical.chunk_id, dense.chunk_id) == (full.lexical[0].chunk_id, chunks[2].chunk_id)
+    assert cut.lexical_rest == ()
+    assert [each.chunk_id for each in cut.dense_rest] == [lexical.chunk_id]
+    assert 0 < cut.dense_rest[0].score < dense.score
+    await index.drop(name)
+
+
 async def test_vectors_of_another_embedder_or_dimension_are_refused(index: Index, name: str) -> None:
     await index.upsert(name, handbook(), Dense("one", vectors(2)))
     with pytest.raises(IndexMismatch, match="embedder 'one', not 'other'"):

@@ -65,6 +65,13 @@ y = 2
     )
 
 
+def test_code_and_html_inside_a_list_keep_their_text(tmp_path: Path) -> None:
+    source = "- step one\n\n      make all\n\n  continued\n- step two\n\n  <b>bold</b>\n"
+    parsed = read(written(tmp_path / "a.md", source))
+    assert [block.kind for block in parsed.blocks] == ["list", "code", "list"]
+    assert parsed.text == "- step one\n\nmake all\n\n  continued\n- step two\n  bold"
+
+
 def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None:
     source = """<html><head><title>t</title><style>p{}</style></head><body><h1>Gu&amp;ide</h1>
 <script>alert(1)</script><p>Some <b>bold</b> text.<p>More<br>lines<ul><li>one<li>two</ul>

@@ -11,7 +11,6 @@ from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, h
 from mcp_servers.retriever.formats.text import decode
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
-_BULLET = "- "
 
 
 def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -61,24 +60,22 @@ def _closing(tokens: Sequence[Token], index: int) -> int:
 def _list(tokens: Sequence[Token]) -> Iterator[Block]:
     """One block of a line for each item; code and tables inside a list stand on their own."""
     lines: list[str] = []
-    depth = 0
-    number: list[int | None] = []
-    pending = ""
+    ordered: list[bool] = []
+    mark = ""
     index = 0
     while index < len(tokens):
         token = tokens[index]
         if token.type in ("bullet_list_open", "ordered_list_open"):
-            number.append(int(token.attrGet("start") or 1) if token.type == "ordered_list_open" else None)
-            depth += 1
+            ordered.append(token.type == "ordered_list_open")
         elif token.type in ("bullet_list_close", "ordered_list_close"):
-            number.pop()
-            depth -= 1
+            ordered.pop()
         elif token.type == "list_item_open":
-            pending = "  " * (depth - 1) + (f"{token.info}{token.markup} " if number[-1] is not None else _BULLET)
+            mark = f"{token.info}{token.markup} " if ordered[-1] else "- "
         elif token.type == "inline":
-            lines.append((pending or "  " * depth) + " ".join(_inline(token).split("\n")))
-            pending = ""
-        elif token.type in ("fence", "code_block", "table_open"):
+            indentation = "  " * (len(ordered) - 1 if mark else len(ordered))
+            lines.append(indentation + mark + " ".join(_inline(token).split("\n")))
+            mark = ""
+        elif token.type in ("fence", "code_block", "html_block", "table_open"):
             if lines:
                 yield Block("list", "\n".join(lines))
                 lines = []
