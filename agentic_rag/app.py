@@ -5,50 +5,53 @@ serving process. Knows no rule of any part. What is slow to import is loaded in 
 or once the server listens, so that a process is ready within a second.
 """
 
-import importlib
 import logging
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 
+from agentic_rag.access import REFRESH_SECONDS, Access
+from agentic_rag.auditing import FLUSH_SECONDS, AuditLog, denied_call
 from agentic_rag.business import Business
-from agentic_rag.conversations import Conversations, count_turn
+from agentic_rag.conversations import Conversations, count_again, count_turn
 from agentic_rag.data_folder import DataFolder
+from agentic_rag.doctor import Doctor
 from agentic_rag.documents import Documents, missing_chunks
+from agentic_rag.domain_settings import DomainSettings
 from agentic_rag.domains import Defaults, Domains
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.events import Notice
-from agentic_rag.ingestion import Ingestion
+from agentic_rag.knowledge import Knowledge
+from agentic_rag.memories import Memories
 from agentic_rag.models.anthropic import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles import Roles
 from agentic_rag.runtime.agent import World
-from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.server.auth import is_loopback
+from agentic_rag.server.gate import Gate
+from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.http import make_app
+from agentic_rag.server.limits import Limits
+from agentic_rag.servers import Servers, admission
 from agentic_rag.settings import Settings
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
-from agentic_rag.tools.base import Toolset
+from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch import LaunchPolicy
-from mcp_servers.retriever.edge_index import EdgeIndex
+from agentic_rag.vault import Vault
 from mcp_servers.retriever.errors import IndexFault
-from mcp_servers.retriever.retrieval import Retriever
-
-if TYPE_CHECKING:
-    from agentic_rag.tools.hub import Hub
 
 log = logging.getLogger(__name__)
 
@@ -61,66 +64,6 @@ EXTRACTIVE = Notice(
 )
 
 
-class ToolServers:
-    """The hub, loaded when first needed; one task owns it from then to the end.
-
-    An async context manager. `open` is what the runtime calls before each turn.
-    """
-
-    def __init__(self, retriever: Retriever, roles: Path, policy: LaunchPolicy) -> None:
-        self._retriever = retriever
-        self._roles = roles
-        self._policy = policy
-        self._wanted = anyio.Event()
-        self._ready = anyio.Event()
-        self._leaving = anyio.Event()
-        self._hub: Hub
-        self._tasks: TaskGroup
-
-    async def __aenter__(self) -> Self:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._own)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        self._leaving.set()
-        if not self._ready.is_set():
-            self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(exc_type, exc, tb)
-
-    def load(self) -> None:
-        """Begin to load, if that has not begun."""
-        self._wanted.set()
-
-    async def open(self, definition: Definition) -> Toolset:
-        """Return the tools of a turn, once loaded."""
-        self.load()
-        await self._ready.wait()
-        from agentic_rag.tool_servers import open_tools  # loaded by now
-
-        return await open_tools(self._hub, definition)
-
-    def status(self) -> list[dict[str, Any]]:
-        """Return the state of each connection."""
-        if not self._ready.is_set():
-            return [{"name": name, "state": "starting"} for name in ("promptx", "retriever")]
-        return [
-            {"name": each.name, "state": each.state, **({"domain": each.domain} if each.domain else {})}
-            for each in self._hub.status()
-        ]
-
-    async def _own(self) -> None:
-        await self._wanted.wait()
-        await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.tool_servers")
-        from agentic_rag.tool_servers import make_hub
-
-        async with make_hub(self._retriever, self._roles, self._policy) as self._hub:
-            self._ready.set()
-            await self._leaving.wait()
-
-
 class Application:
     """Everything one process runs; an async context manager. Inside it, `app` answers requests.
 
@@ -129,27 +72,41 @@ class Application:
         model: replaces the one the settings stand for (tests).
         serving: False for a command that only uses the data folder: turns and files of others are left alone.
         any_command: users' stdio servers may run anything; counts on loopback only.
+        unsandboxed: where there is no bubblewrap they run without a sandbox; counts on loopback only.
+        failpoint: called at places where a kill must do no harm (tests).
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageFull: on entering; nothing is left open.
     """
 
     def __init__(
-        self, settings: Settings, *, model: Model | None = None, serving: bool = True, any_command: bool = False
+        self,
+        settings: Settings,
+        *,
+        model: Model | None = None,
+        serving: bool = True,
+        any_command: bool = False,
+        unsandboxed: bool = False,
+        failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self.settings = settings
         self.app: Starlette
+        self.access: Access
+        self.audit: AuditLog
         self.business: Business
         self.folder: DataFolder
         self.database: Database
         self._given_model = model
+        self._failpoint = failpoint
         self._serving = serving
         self._any_command = any_command and is_loopback(settings.host)
+        self._allow_unsandboxed = unsandboxed
         self._stack: AsyncExitStack
+        self._policy: LaunchPolicy
         self._tasks: TaskGroup
         self._tools: ToolServers
         self._model: Model
-        self._ingestion: Ingestion
+        self._knowledge: Knowledge
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -167,54 +124,106 @@ class Application:
         settings = self.settings
         self.folder = DataFolder.own(settings.data)
         stack.callback(self.folder.release)
-        self.database = database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
+        where = settings.database_url or settings.data / "agentic-rag.db"
+        self.database = database = await Database.open(where, failpoint=self._failpoint)
         stack.push_async_callback(database.aclose)
-        index = await anyio.to_thread.run_sync(EdgeIndex, settings.index)
-        stack.push_async_callback(index.aclose)
-        retriever = Retriever(index)
-        policy = LaunchPolicy(
-            settings.data / "mcp" / "homes",
-            allow_any_command=self._any_command,
-            loopback=is_loopback(settings.host),
+        await self._open_access(stack)
+        redact = Redactor()
+        stack.enter_context(redacted_logs(redact))
+        vault = await Vault.open(database, settings.data, settings.secret_key, redact)
+        knowledge = self._knowledge = await stack.enter_async_context(
+            Knowledge(settings, database, self._settings_of, self._collection_changed, self._failpoint)
+        )
+        policy = self._policy = launch_policy(
+            settings,
+            self._any_command and not self.access.required,
+            self._allow_unsandboxed and not self.access.required,
         )
         self._model = self._given_model or _model(settings)
         stack.push_async_callback(self._model.aclose)
-        self._tools = await stack.enter_async_context(ToolServers(retriever, settings.roles, policy))
+        self._tools = await stack.enter_async_context(
+            ToolServers(knowledge.search, settings.roles, policy, vault, database)
+        )
         roles = Roles(database, settings.roles)
         world = World(
             database=database,
             model=self._model,
             open_toolset=self._tools.open,
             role_hash=roles.hash,
-            missing=partial(missing_chunks, index),
+            missing=partial(missing_chunks, knowledge.index),
             on_end=count_turn,
+            on_denied=denied_call,
+            on_compact=count_again,
+            payloads=PayloadFiles(settings.data / "payloads"),
+            redact=redact.json,
+            failpoint=self._failpoint,
             opening=(EXTRACTIVE,) if self._quotes_only else (),
             model_idle=settings.model_idle_seconds,
             retry_budget=settings.retry_budget_seconds,
         )
         runtime = await stack.enter_async_context(Runtime(world))
-        domains = Domains(database, runtime, settings.workspaces, self._defaults(), roles.check_ids, index.drop)
-        self._ingestion = await stack.enter_async_context(
-            Ingestion(database, index, domains.collection_changed, max_bytes=settings.max_upload_bytes)
-        )
+        domains = self._domains(runtime, roles, vault, policy)
         incoming = settings.data / "incoming"
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
-        documents = Documents(database, domains, self._ingestion, index, retriever, incoming, settings.max_upload_bytes)
+        documents = Documents(database, domains, knowledge, incoming, settings.max_upload_bytes)
         conversations = Conversations(database, domains, runtime)
-        self.business = Business(domains, roles, documents, conversations, runtime, self._health)
-        self.app = make_app(self.business)
+        servers = Servers(domains, vault, self._tools, policy)
+        self.business = Business(
+            domains, roles, Memories(domains), documents, conversations, runtime, vault, servers, self._health
+        )
+        self.app = make_app(self.business, self.access, self.audit, self._gate())
         self._tasks = await stack.enter_async_context(anyio.create_task_group())
         await self._load_demo()
         if self._serving:
             await runtime.recover()
-            self._tasks.start_soon(self._keep_pruning)
+            self._tasks.start_soon(self._repeat, "removing old logs", self._prune, PRUNE_SECONDS)
+            self._tasks.start_soon(self._repeat, "reading the keys", self.access.refresh, REFRESH_SECONDS)
+            self._tasks.start_soon(self._repeat, "writing the audit log", self.audit.write_due, FLUSH_SECONDS)
+
+    async def _open_access(self, stack: AsyncExitStack) -> None:
+        # A command that only uses the folder has to make the first key.
+        required = self._serving and not is_loopback(self.settings.host)
+        self.access = Access(self.database, required=required)
+        await self.access.open()
+        self.access.on_required.append(self._no_longer_alone)
+        self.audit = AuditLog(self.database)
+        stack.push_async_callback(self.audit.flush)
+
+    def _no_longer_alone(self) -> None:
+        """What only a single user may allow himself ends with the first key."""
+        self._policy.any_command = self._policy.unsandboxed = False
+
+    def _gate(self) -> Gate:
+        settings = self.settings
+        names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
+        limits = Limits(
+            settings.requests_per_second,
+            settings.messages_per_minute,
+            settings.connections_per_key,
+            settings.subscriptions_per_key,
+        )
+        hosts = Hosts(loopback=is_loopback(settings.host), names=names)
+        return Gate(self.access, self.audit, hosts=hosts, limits=limits)
 
     def begin(self) -> None:
         """Start what a serving process does beside answering; called once it listens."""
         self._tools.load()
         self._tasks.start_soon(self._beside, "taking up files", self._take_up_files)
+        self._tasks.start_soon(self._beside, "dense vectors", self._knowledge.begin)
+        self._tasks.start_soon(self._knowledge.watch)
+        self._tasks.start_soon(self._beside, "the consistency check", self._examine)
         if isinstance(self._model, AnthropicModel):
             self._tasks.start_soon(self._beside, "loading the model client", self._model.warm_up)
+
+    async def _examine(self) -> None:
+        """Say in the log what does not fit together; ``agentic-rag doctor --repair`` mends it."""
+        for finding in await self.doctor().examine():
+            log.warning("consistency check: %s", finding)
+
+    def doctor(self) -> Doctor:
+        """Return who examines this data folder."""
+        files = PayloadFiles(self.settings.data / "payloads")
+        return Doctor(self.database, files, self._knowledge.index)
 
     async def _beside(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run background work whose failure must not end the process: what it did not do is met again later."""
@@ -229,7 +238,7 @@ class Application:
 
     async def _take_up_files(self) -> None:
         """Go on with what was left, then look for files that came while no server ran."""
-        await self._ingestion.resume()
+        await self._knowledge.resume()
         for domain in await self.business.domains.list_all():
             try:
                 await self.business.documents.rescan(domain.id)
@@ -260,32 +269,50 @@ class Application:
         while await self.database.write(partial(run_events.prune, ended_before=before)):
             pass
 
-    async def _keep_pruning(self) -> None:
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         while True:
-            await self._beside("removing old logs", self._prune)
-            await anyio.sleep(PRUNE_SECONDS)
+            await self._beside(name, work)
+            await anyio.sleep(seconds)
 
     @property
     def _quotes_only(self) -> bool:
         return isinstance(self._model, ExtractiveModel)
+
+    async def _settings_of(self, domain_id: str) -> DomainSettings:
+        return DomainSettings.model_validate((await self.business.domains.get(domain_id)).settings)
+
+    def _collection_changed(self, domain_id: str) -> None:
+        self.business.domains.collection_changed(domain_id)
+
+    def _domains(self, runtime: Runtime, roles: Roles, vault: Vault, policy: LaunchPolicy) -> Domains:
+        return Domains(
+            self.database,
+            runtime,
+            self.settings.workspaces,
+            self._defaults(),
+            roles.check_ids,
+            self._knowledge.index.drop,
+            vault,
+            partial(admission, policy),
+        )
 
     def _defaults(self) -> Defaults:
         return Defaults(
             model=self._model.name if self._quotes_only else self.settings.model,
             only_model=self._quotes_only,
             thinking=self.settings.thinking,
-            any_command=self._any_command,
+            single_user=lambda: not self.access.required,
         )
 
     def _health(self) -> dict[str, Any]:
         return {
             "status": "ok",
             "model": {"name": self._model.name, "state": "ready"},
-            "embedder": {"name": None, "state": "lexical"},
+            **self._knowledge.health(),
             "store": {"name": "postgresql" if self.settings.database_url else "sqlite", "state": "ready"},
-            "index": {"name": "embedded", "state": "ready"},
             "servers": self._tools.status(),
-            "anyCommand": self._any_command,
+            "anyCommand": self._policy.any_command,
+            "unsandboxed": self._policy.unsandboxed,
         }
 
 

@@ -1,4 +1,4 @@
-"""The command line: serve, chat, ingest, domains, roles.
+"""The command line: serve, chat, ingest, domains, roles, mcp, secrets, keys, audit.
 
 Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration,
 3 the data folder belongs to another process, 4 the port is in use. Everything but `serve` talks REST
@@ -6,17 +6,23 @@ Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 
 """
 
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from agentic_rag.chat import chat
+from agentic_rag.command_access import audit_app, keys_app
+from agentic_rag.command_line import Data, Url, quoted, table
+from agentic_rag.command_line import run as run_command
+from agentic_rag.command_mcp import mcp_app
+from agentic_rag.command_memory import memory_app
+from agentic_rag.command_roles import roles_app
+from agentic_rag.command_secrets import secrets_app
 from agentic_rag.errors import AgenticRagError, StartupError
 
 if TYPE_CHECKING:
-    from agentic_rag.command_client import Client
+    pass
 
 T = TypeVar("T")
 
@@ -30,19 +36,30 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 domains_app = typer.Typer(help="List, show, create and delete domains.", no_args_is_help=True)
-roles_app = typer.Typer(help="List, show and check the roles of a domain.", no_args_is_help=True)
 app.add_typer(domains_app, name="domains")
 app.add_typer(roles_app, name="roles")
+app.add_typer(memory_app, name="memory")
+app.add_typer(mcp_app, name="mcp")
+app.add_typer(secrets_app, name="secrets")
+app.add_typer(keys_app, name="keys")
+app.add_typer(audit_app, name="audit")
 app.command(name="chat")(chat)
 
-Data = Annotated[
-    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
-]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
-]
 Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
+
+
+@app.callback()
+def options(
+    key: Annotated[
+        str | None,
+        typer.Option(help="API key to come in with; better in AGENTIC_RAG_KEY, which other users cannot list."),
+    ] = None,
+) -> None:
+    """What every command takes."""
+    from agentic_rag.command_client import given_key
+
+    if key:
+        given_key.set(key)
 
 
 def main() -> None:
@@ -66,11 +83,15 @@ def _first_cause(exc: BaseException) -> AgenticRagError | None:
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; loopback only (default 127.0.0.1).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address (default 127.0.0.1); others need a key.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default 8000).", min=0, max=65535)] = None,
     data: Data = None,
     allow_any_command: Annotated[
         bool, typer.Option("--allow-any-command", help="Let MCP entries start any program. For a single user only.")
+    ] = False,
+    allow_unsandboxed: Annotated[
+        bool,
+        typer.Option("--allow-unsandboxed", help="Without bubblewrap, start MCP servers with no sandbox. Single user."),
     ] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
@@ -78,11 +99,9 @@ def serve(
     import logging
 
     gc.disable()  # until the server listens: what imports make lives for ever, looking for garbage in it takes 8 %
-    from agentic_rag.server.auth import check_bind
     from agentic_rag.settings import load_settings
 
     settings = load_settings(host=host, port=port, data=data)
-    check_bind(settings.host)
     # Before anything else is imported: MCPServer configures logging if nothing did.
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -102,13 +121,17 @@ def serve(
         address = address_of(listener)
         if allow_any_command:
             typer.echo("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
+        if allow_unsandboxed:
+            typer.echo("WARNING: without bubblewrap MCP servers run with no sandbox (--allow-unsandboxed).")
         typer.echo(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
-        typer.echo('Ask the demo:  .venv/bin/agentic-rag chat demo "What does the warranty cover?"')
+        typer.echo(
+            'Ask the demo:  .venv/bin/agentic-rag chat demo "How many days of paid leave do full-time staff have?"'
+        )
         typer.echo("Your own:      .venv/bin/agentic-rag domains create NAME, then: agentic-rag ingest DOMAIN PATH...")
         sys.stdout.flush()
 
     async def run() -> None:
-        async with Application(settings, any_command=allow_any_command) as application:
+        async with Application(settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed) as application:
             await serve(application, listener, say)
 
     with listener:
@@ -119,29 +142,83 @@ def serve(
 def ingest(
     domain: Domain,
     paths: Annotated[list[Path], typer.Argument(help="Files, and folders whose files are taken.", show_default=False)],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on with files that are added or changed; deleted ones stay.")
+    ] = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
     """Upload files to a domain and wait until they can be searched."""
     from agentic_rag.command_ingest import ingest_files
 
-    failed = _run(data, url, lambda client: ingest_files(client, domain, paths))
+    failed = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch))
     if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def reindex(
+    domain: Domain,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Take the last exchange back.")] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Index a domain's documents anew, with the embedder of now, beside the live index; then exchange them."""
+    from agentic_rag.command_ingest import reindex as run
+
+    problem = run_command(data, url, lambda client: run(client, domain, rollback))
+    if problem is not None:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("fetch-model")
+def fetch_model(
+    name: Annotated[str | None, typer.Argument(help="A fastembed model; default: the configured or small one.")] = None,
+) -> None:
+    """Fetch an embedding model onto this machine."""
+    import anyio
+
+    from agentic_rag.command_model import fetch_model as run
+    from agentic_rag.settings import load_settings
+
+    problem = anyio.run(run, load_settings(), name)
+    if problem is not None:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    data: Data = None,
+) -> None:
+    """Check that records, payloads and index fit together (exit code 1: they do not). Stop the server first."""
+    import anyio
+
+    from agentic_rag.command_doctor import examine
+    from agentic_rag.settings import load_settings
+
+    found = anyio.run(examine, load_settings(data=data), repair)
+    for finding in found:
+        typer.echo(str(finding))
+    typer.echo("Everything fits together." if not found else f"{len(found)} found{', repaired' if repair else ''}.")
+    if found and not repair:
         raise typer.Exit(1)
 
 
 @domains_app.command("list")
 def list_domains(data: Data = None, url: Url = None) -> None:
     """List all domains."""
-    found = _run(data, url, lambda client: client.call("GET", "/api/domains"))
+    found = run_command(data, url, lambda client: client.call("GET", "/api/domains"))
     rows = [[each["id"], each["name"], str(each["documentCount"]), str(each["version"])] for each in found["items"]]
-    _table(["id", "name", "documents", "version"], rows)
+    table(["id", "name", "documents", "version"], rows)
 
 
 @domains_app.command("show")
 def show_domain(domain: Domain, data: Data = None, url: Url = None) -> None:
     """Show a domain with its settings as JSON."""
-    _json(_run(data, url, lambda client: client.call("GET", f"/api/domains/{_quoted(domain)}")))
+    _json(run_command(data, url, lambda client: client.call("GET", f"/api/domains/{quoted(domain)}")))
 
 
 @domains_app.command("create")
@@ -153,7 +230,7 @@ def create_domain(
 ) -> None:
     """Create a domain and print its id."""
     body = {"name": name, "description": description}
-    typer.echo(_run(data, url, lambda client: client.call("POST", "/api/domains", json=body))["id"])
+    typer.echo(run_command(data, url, lambda client: client.call("POST", "/api/domains", json=body))["id"])
 
 
 @domains_app.command("delete")
@@ -168,81 +245,10 @@ def delete_domain(
     if not yes:
         typer.confirm(f"Delete {domain} with its conversations and documents?", abort=True)
     params = {"workspace": "true" if workspace else "false"}
-    _run(data, url, lambda client: client.call("DELETE", f"/api/domains/{_quoted(domain)}", params=params))
-
-
-@roles_app.command("list")
-def list_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
-    """List the roles of a domain."""
-    found = _run(data, url, lambda client: client.call("GET", f"/api/domains/{_quoted(domain)}/roles"))
-    rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in found["items"]]
-    _table(["id", "title", "source", "findings"], rows)
-
-
-@roles_app.command("show")
-def show_role(domain: Domain, role: str, data: Data = None, url: Url = None) -> None:
-    """Show a role as a model gets it."""
-    path = f"/api/domains/{_quoted(domain)}/roles/{_quoted(role)}"
-    found = _run(data, url, lambda client: client.call("GET", path))
-    if found["text"] is not None:
-        typer.echo(found["text"])
-    for finding in found["findings"]:
-        typer.echo(_finding(finding), err=True)
-    if found["text"] is None:
-        raise typer.Exit(1)
-
-
-@roles_app.command("check")
-def check_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
-    """Check all role files of a domain; exit code 1 when one is broken."""
-    found = _run(data, url, lambda client: client.call("GET", f"/api/domains/{_quoted(domain)}/role-findings"))
-    for finding in found["items"]:
-        typer.echo(_finding(finding))
-    if any(finding["severity"] == "error" for finding in found["items"]):
-        raise typer.Exit(1)
-
-
-def _run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[T]]") -> T:
-    import anyio
-
-    from agentic_rag.command_client import with_client
-    from agentic_rag.settings import load_settings
-
-    settings = load_settings(data=data)
-    return anyio.run(with_client, settings, url, command)
-
-
-def _quoted(part: str) -> str:
-    from urllib.parse import quote
-
-    return quote(part, safe="")
-
-
-def _finding(found: dict[str, Any]) -> str:
-    place = f"{found['file']}:{found['line']}:{found['column']}"
-    return f"{place}: {found['severity']} {found['code']}: {found['message']} ({found['hint']})"
+    run_command(data, url, lambda client: client.call("DELETE", f"/api/domains/{quoted(domain)}", params=params))
 
 
 def _json(value: Any) -> None:
     import json
 
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _table(head: list[str], rows: list[list[str]]) -> None:
-    """Print a table; lines with tabs when a program reads them."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, name in enumerate(head):
-        table.add_column(name, no_wrap=number == 0)  # ids are copied
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)

@@ -5,17 +5,21 @@ the folder's lock, when none runs. Knows no command.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import IO, Any, TypeVar
 
 import httpx2
 
-from agentic_rag.data_folder import find_server
+from agentic_rag.data_folder import find_key, find_server
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.settings import Settings
 
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 60.0
+
+given_key: ContextVar[str | None] = ContextVar("given_key", default=None)
+"""The key of the command line's ``--key``."""
 
 
 class Refused(AgenticRagError):
@@ -89,11 +93,32 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Cl
     """
     address = url or find_server(settings.data)
     if address is not None:
-        async with httpx2.AsyncClient(base_url=address, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+        headers = bearer(key_for(settings, url))
+        async with httpx2.AsyncClient(
+            base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        ) as http:
             return await command(Client(http))
     from agentic_rag.app import Application  # a running server spares the command all of this
 
     async with Application(settings, serving=False) as application:
         transport = httpx2.ASGITransport(application.app)
-        async with httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport) as http:
+        headers = bearer(key_for(settings, url) or application.access.local_key)
+        async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=headers, transport=transport) as http:
             return await command(Client(http))
+
+
+def key_for(settings: Settings, url: str | None) -> str | None:
+    """Return the key to come in with: the one given, else the one set, else that of the folder's own user.
+
+    The folder's key is for the server on the folder; it is never sent to an address somebody named.
+    """
+    if given_key.get() is not None:
+        return given_key.get()
+    if settings.key is not None:
+        return settings.key.get_secret_value()
+    return None if url else find_key(settings.data)
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """Return the headers that show a key."""
+    return {"Authorization": f"Bearer {key}"} if key else {}

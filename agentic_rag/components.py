@@ -6,7 +6,7 @@ no domain and no model. An edit counts from the next read; nothing is watched.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,30 +16,52 @@ FILE_LIMIT = 8_000
 TOTAL_LIMIT = 32_000
 """Characters kept of all files together."""
 
-READ_LIMIT = 1024 * 1024
+READ_LIMIT = 256 * 1024
 """Bytes; a larger file is broken, not cut: nobody writes a prompt of that size on purpose."""
 
-_NAMES = r"(?:system|system-reminder|assistant|user|human|tool_use|tool_result|function_calls|function_results)"
+TAKEN_OUT = "[removed]"
+"""Stands for a tag that was hidden in others deeper than `NESTING`: it keeps what is around it from closing up."""
+NESTING = 8
+"""How often a text is searched anew, since taking out an inner tag may close an outer one."""
+
+_NAMES = (
+    r"(?:system(?:[-_ ]?(?:reminder|prompt|message|instructions?))?|developer|assistant|user|human"
+    r"|tool_use|tool_result|tool_response|function_calls|function_results)"
+)
 _TAGS = re.compile(
-    rf"[<＜﹤〈]\s*[/／]?\s*(?:antml:\w+|{_NAMES})\b[^>＞﹥〉\n]*[>＞﹥〉]"
-    r"|<\|[\w-]{1,40}\|>|\[/?INST\]|<</?SYS>>",
+    rf"<\s{{0,8}}/?\s{{0,8}}(?:antml:\w+|{_NAMES})\b[^<>\n]*>|<\|[\w-]{{1,40}}\|>|\[/?INST\]|<</?SYS>>",
     re.IGNORECASE,
 )
 _KEPT_CONTROLS = "\n\t"
+_REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+_INVISIBLE = frozenset(
+    map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x3164, 0xFFA0))
+) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+"""Letters and marks without a shape: fillers, joiners, and variation selectors, which can carry a hidden text."""
+_LOOK_ALIKE = str.maketrans(
+    "аеорсухѕіјһԁмтнгкεορυιαѵտո﹤＜〈‹⟨﹥＞〉›⟩",
+    "aeopcyxsijhdmthrkeopuiavtn<<<<<>>>>>",
+)
+"""Cyrillic, Greek and Armenian letters, and brackets, that are drawn like those of a tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What was read: texts in name order, and ``(file name, problem)`` of files that could not be read."""
+    """What was read: texts in name order with the names of their files, and ``(file name, problem)`` of files
+    that could not be read."""
 
     texts: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    stamp: tuple[int, int]
+    """A good version: what is kept of it, and how many characters there were."""
+
+    stamp: tuple[int, ...]
     text: str
+    length: int
 
 
 @dataclass(slots=True)
@@ -54,57 +76,101 @@ class ComponentFiles:
 
     def read(self, workspace: Path) -> Components:
         """Return the components as they are now. Never raises: a broken file is a problem, not a failure."""
-        texts: list[str] = []
+        folder = workspace / "prompt"
+        found: list[tuple[str, _Kept]] = []
         problems: list[tuple[str, str]] = []
-        for path in _files(workspace / "prompt"):
+        for path in self._files(folder, problems):
             try:
-                text = self._text(path)
+                kept = self._current(path)
             except (OSError, ValueError) as exc:
                 problems.append((path.name, _reason(exc)))
-                kept = self._kept.get(path)
-                text = kept.text if kept else ""
-            if text:
-                texts.append(text)
-        return Components(_within_total(texts), tuple(problems))
+                last = self._kept.get(path)
+                if last is None:
+                    continue
+                kept = last
+            if kept.text:
+                found.append((path.name, kept))
+        texts = _within_total([kept for _, kept in found])
+        return Components(texts, tuple(problems), tuple(name for name, _ in found))
 
-    def _text(self, path: Path) -> str:
+    def _files(self, folder: Path, problems: list[tuple[str, str]]) -> list[Path]:
+        """Return the files that count; those read last when the folder cannot be listed now."""
+        before = sorted((path for path in self._kept if path.parent == folder), key=lambda path: path.name)
+        try:
+            files = list(_files(folder))
+        except OSError as exc:
+            problems.append(("", _reason(exc)))
+            return before
+        for path in set(before).difference(files):  # deleted: what a new file of that name holds is its own
+            self._kept.pop(path, None)
+        return files
+
+    def _current(self, path: Path) -> _Kept:
         status = path.stat()
-        stamp = (status.st_mtime_ns, status.st_size)
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         kept = self._kept.get(path)
         if kept is None or kept.stamp != stamp:
-            if status.st_size > READ_LIMIT:
+            with path.open("rb") as file:
+                data = file.read(READ_LIMIT + 1)
+            if len(data) > READ_LIMIT:
                 raise ValueError(f"larger than {READ_LIMIT // 1024} KiB")
-            kept = _Kept(stamp, cut(clean(path.read_text(encoding="utf-8-sig")).strip(), FILE_LIMIT))
-            self._kept[path] = kept
-        return kept.text
+            text = clean(data.decode("utf-8-sig")).strip()
+            kept = self._kept[path] = _Kept(stamp, text[:FILE_LIMIT], len(text))
+        return kept
 
 
 def clean(text: str) -> str:
     """Remove control, zero-width and bidirectional characters and whatever looks like a system tag."""
-    text = text.replace("\r\n", "\n")
-    text = "".join(c for c in text if c in _KEPT_CONTROLS or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
-    while (cleaned := _TAGS.sub("", text)) != text:  # again: removing the inner tag may close an outer one
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    text = "".join(c for c in text if c in _KEPT_CONTROLS or not _is_hidden(c))
+    for _ in range(NESTING):
+        cleaned = _without_tags(text, "")
+        if cleaned == text:
+            return text
         text = cleaned
-    return text
+    return _without_tags(text, TAKEN_OUT)
 
 
-def cut(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of ``text``; a cut one ends with a visible mark beyond the limit."""
-    if len(text) <= limit:
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _REMOVED or char in _INVISIBLE
+
+
+def _without_tags(text: str, instead: str) -> str:
+    """Replace tags, found in the text's plain form, which has one character for each of the text's."""
+    plain = text if text.isascii() else "".join(map(_plain, text))
+    pieces: list[str] = []
+    at = 0
+    for tag in _TAGS.finditer(plain):
+        pieces += (text[at : tag.start()], instead)
+        at = tag.end()
+    return "".join([*pieces, text[at:]]) if pieces else text
+
+
+def _plain(char: str) -> str:
+    """The ASCII character that a character is drawn like, if there is one."""
+    folded = unicodedata.normalize("NFKC", char)
+    return (folded if len(folded) == 1 else char).casefold()[:1].translate(_LOOK_ALIKE) or char
+
+
+def cut(text: str, limit: int, length: int | None = None) -> str:
+    """Return at most ``limit`` characters of ``text``; a cut one ends with a visible mark beyond the limit.
+
+    ``length``: of the whole, when ``text`` is only its beginning.
+    """
+    whole = len(text) if length is None else length
+    kept = text[:limit]
+    if len(kept) == whole:
         return text
-    return f"{text[:limit].rstrip()}\n[truncated: kept {limit} of {len(text)} characters]"
+    return f"{kept}\n[truncated: kept {len(kept)} of {whole} characters]".lstrip("\n")
 
 
-def _within_total(texts: list[str]) -> tuple[str, ...]:
-    kept: list[str] = []
+def _within_total(found: Sequence[_Kept]) -> tuple[str, ...]:
+    texts: list[str] = []
     left = TOTAL_LIMIT
-    for text in texts:
-        if left <= 0:
-            kept.append(f"[truncated: kept 0 of {len(text)} characters]")
-            continue
-        kept.append(cut(text, left))
-        left -= len(text)
-    return tuple(kept)
+    for kept in found:
+        texts.append(cut(kept.text, left, kept.length))
+        left -= min(left, len(kept.text))
+    return tuple(texts)
 
 
 def _files(folder: Path) -> Iterator[Path]:

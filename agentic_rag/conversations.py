@@ -22,14 +22,17 @@ from agentic_rag.errors import (
 from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title
 from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.shown_messages import ShownMessage, shown_messages
+from agentic_rag.shown_messages import ShownMessage
 from agentic_rag.store import conversations, documents, sessions, turns
 from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.compactions import StoredCompaction
 from agentic_rag.store.conversations import SortBy, SortOrder
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import Conversation
+from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
 from agentic_rag.titles import title_of
+from agentic_rag.transcripts import Transcripts
 from agentic_rag.users import User
 
 MAX_MESSAGES = 1_000
@@ -56,6 +59,7 @@ class Conversations:
         self._db = database
         self._domains = domains
         self._runtime = runtime
+        self._transcripts = Transcripts(database, runtime)
 
     async def create(
         self, user: User, domain_id: str, title: str | None = None, context_document_ids: Sequence[str] = ()
@@ -66,6 +70,8 @@ class Conversations:
             NotFound: there is no such domain, or it has no such document.
             InvalidInput: the title is too long, or there are too many documents.
         """
+        if not user.sees(domain_id):
+            raise NotFound("domain", domain_id, hidden=True)
         await self._domains.get(domain_id)
         created = now()
         conversation = Conversation(
@@ -96,9 +102,9 @@ class Conversations:
         Raises:
             NotFound: there is no such conversation of this user.
         """
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id, user.id))
-        if found is None:
-            raise NotFound("conversation", conversation_id)
+        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        if found is None or not _owns(user, found):
+            raise NotFound("conversation", conversation_id, hidden=found is not None)
         return found
 
     async def list_page(
@@ -125,6 +131,7 @@ class Conversations:
                 status=status,
                 q=q,
                 owner_id=user.id,
+                domain_ids=None if user.operator else user.domains,
             )
         )
         return Page(items, total, page, page_size)
@@ -180,12 +187,55 @@ class Conversations:
         """
         conversation = await self.get(user, conversation_id)
 
-        def read(conn: Connection) -> list[ShownMessage]:
-            rows = sessions.page(conn, conversation.session_id, limit, before)
-            of = turns.by_ids(conn, sorted({row.turn_id for row in rows}))
-            return shown_messages(conversation_id, rows, of)
+        return await self._transcripts.page(conversation, limit, before)
 
-        return await self._db.read(read)
+    async def compact(self, user: User, conversation_id: str) -> StoredCompaction:
+        """Put a summary in the place of the messages, which stay readable as an archive.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or its domain is gone.
+            TurnInProgress: a turn runs.
+            CompactionNotNeeded: there are too few messages.
+            ModelError, GenerationTimeout, GenerationAborted, StorageFull: nothing has changed.
+        """
+        conversation = await self.get(user, conversation_id)
+        definition, _ = await self._domains.definition(user, conversation)
+        return await self._runtime.compact(conversation.session_id, definition)
+
+    async def archives(self, user: User, conversation_id: str) -> list[StoredCompaction]:
+        """Return what was compacted, newest first.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        return await self._transcripts.archives(await self.get(user, conversation_id))
+
+    async def archived_messages(
+        self, user: User, conversation_id: str, archive_id: str, limit: int = 50, before: str | None = None
+    ) -> list[ShownMessage]:
+        """Return messages of one archive as `messages` does those that are not archived.
+
+        Raises:
+            NotFound: there is no such conversation of this user, archive or message.
+        """
+        return await self._transcripts.page(await self.get(user, conversation_id), limit, before, archive_id)
+
+    async def tool_calls(
+        self,
+        user: User,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        tool_name: str | None = None,
+        status: str | None = None,
+    ) -> list[StoredToolCall]:
+        """Return the last tool calls in order; only those of one tool or one status when given.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        conversation = await self.get(user, conversation_id)
+        return await self._transcripts.tool_calls(conversation, limit, tool_name=tool_name, status=status)
 
     async def send(
         self,
@@ -259,16 +309,14 @@ class Conversations:
             NotFound: there is no such turn in a conversation of this user.
         """
 
-        def read(conn: Connection) -> StoredTurn | None:
+        def read(conn: Connection) -> tuple[StoredTurn | None, Conversation | None]:
             turn = turns.get(conn, turn_id)
-            if turn is None or conversations.get(conn, turn.conversation_id, user.id) is None:
-                return None
-            return turn
+            return turn, conversations.get(conn, turn.conversation_id) if turn is not None else None
 
-        found = await self._db.read(read)
-        if found is None:
-            raise NotFound("turn", turn_id)
-        return found
+        turn, conversation = await self._db.read(read)
+        if turn is None or conversation is None or not _owns(user, conversation):
+            raise NotFound("turn", turn_id, hidden=conversation is not None)
+        return turn
 
     def events(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]:
         """Read a turn's events; the caller has asked `turn` whether this user may."""
@@ -282,6 +330,16 @@ def count_turn(conn: Connection, turn: StoredTurn, final: Terminal) -> None:
         rows = sessions.page(conn, turn.session_id, 2)
         count = len({row.message_id for row in rows if row.turn_id == turn.id})
     conversations.add_messages(conn, turn.conversation_id, count, now())
+
+
+def count_again(conn: Connection, session_id: str, labels: Mapping[str, Any]) -> None:
+    """Count what a compaction left; runs inside its transaction."""
+    conversations.update(conn, labels["conversation_id"], message_count=sessions.count_messages(conn, session_id))
+
+
+def _owns(user: User, conversation: Conversation) -> bool:
+    """Whether a conversation exists for a user: his own, in a domain that he (still) sees."""
+    return conversation.owner_id == user.id and user.sees(conversation.domain_id)
 
 
 def _title(title: str) -> str:
@@ -303,4 +361,4 @@ def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[st
     for document_id in document_ids:
         document = documents.get(conn, document_id)
         if document is None or document.domain_id != domain_id:
-            raise NotFound("document", document_id)
+            raise NotFound("document", document_id, hidden=document is not None)

@@ -47,11 +47,13 @@ class DataFolder:
         lock.flush()
         return cls(path, lock)
 
-    def announce(self, url: str) -> None:
-        """Tell the command line where the server listens."""
+    def announce(self, url: str, key: str) -> None:
+        """Tell the command line where the server listens and the key it comes in with; only our user reads it."""
         target = self.path / "server.json"
         draft = target.with_suffix(".new")
-        draft.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump({"url": url, "pid": os.getpid(), "key": key}, file)
         draft.replace(target)
 
     def release(self) -> None:
@@ -64,6 +66,15 @@ class DataFolder:
 
 def find_server(path: Path) -> str | None:
     """Return the address of the server that owns the folder; None when nobody does, or it does not listen yet."""
+    return _announced(path, "url")
+
+
+def find_key(path: Path) -> str | None:
+    """Return the key with which the folder's own user comes in to that server."""
+    return _announced(path, "key")
+
+
+def _announced(path: Path, name: str) -> str | None:
     try:
         with (path / "lock").open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -74,6 +85,6 @@ def find_server(path: Path) -> str | None:
     else:
         return None
     try:
-        return str(json.loads((path / "server.json").read_text(encoding="utf-8"))["url"])
+        return str(json.loads((path / "server.json").read_text(encoding="utf-8"))[name])
     except (OSError, ValueError, KeyError):
         return None

@@ -1,65 +1,30 @@
 """What an admin sets for a domain: keys, types, defaults, and the rules by which a change is merged.
 
-Owns `DomainSettings`, the strict stored form of MCP entries, and the reserved server names. Pure: knows no
-record, no file and no process. What is stored is only what was set, so that a default may follow the operator.
+Owns `DomainSettings`; MCP entries are ``server_settings``'s. Pure: knows no record, no file and no process. What is
+stored is only what was set, so that a default may follow the operator.
 """
 
-import unicodedata
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, ServerReserved
-from agentic_rag.forms import Form, read_form
+from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import Form, read_form, wire
+from agentic_rag.server_launch import Values, resolved
+from agentic_rag.server_settings import Name, ServerChange, ServerSettings, Text, changed_servers
+from agentic_rag.tools.placeholders import placeholders
+from agentic_rag.tools.reading import Note
 
-RESERVED_SERVERS = frozenset({"promptx", "delegate", "retriever"})
 MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
 """Settings that are maps: PUT replaces them, PATCH merges them by name."""
 MAX_ENTRIES = 100
 """Of each map."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ToolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_*?\[\]-]{1,64}$")]
 RoleId = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]{0,63}$")]
-Text = Annotated[str, StringConstraints(max_length=8_000)]
-
-
-class ToolFilter(Form):
-    """Which tools of a server are offered, by the names the server gives them."""
-
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-
-class ServerSettings(Form):
-    """One MCP server of a user, in the stored form."""
-
-    type: Literal["stdio", "http", "sse"]
-    command: Text | None = None
-    args: tuple[Text, ...] = ()
-    env: dict[str, Text] = Field(default_factory=dict)
-    url: Text | None = None
-    headers: dict[str, Text] = Field(default_factory=dict)
-    enabled: bool = True
-    identity: Literal["domain", "user"] = "domain"
-    timeout_ms: int | None = Field(None, ge=1, le=3_600_000)
-    tools: ToolFilter | None = None
-
-    @model_validator(mode="after")
-    def _fits_its_type(self) -> Self:
-        if self.type == "stdio":
-            if not self.command:
-                raise ValueError("a stdio server needs a command")
-            if self.url is not None or self.headers:
-                raise ValueError("a stdio server has no url and no headers")
-        else:
-            if not self.url:
-                raise ValueError(f"a server of type {self.type} needs a url")
-            if self.command is not None or self.args or self.env:
-                raise ValueError(f"a server of type {self.type} has no command, args or env")
-        return self
 
 
 class DomainSettings(Form):
@@ -74,6 +39,9 @@ class DomainSettings(Form):
     temperature: float | None = Field(None, ge=0, le=2)
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
+    retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
+    reranker: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w./-]{0,199}$")] | None = None
+    """A fastembed cross-encoder by name; it must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
     mcp_servers: dict[Name, ServerSettings] = Field(default_factory=dict, max_length=MAX_ENTRIES)
@@ -104,37 +72,57 @@ _WIRE_NAMES = {
 """Wire name by either name, so that messages show one form."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Settings after a change, and what goes with them: secrets to seal and to remove, notes for the admin."""
+
+    settings: DomainSettings
+    servers: ServerChange
+    changes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+
+
+Admit = Callable[[str, ServerSettings, Mapping[str, Any]], tuple[ServerSettings, tuple[str, ...]]]
+"""Takes the server's name, its entry, and the same filled in; returns it as it is stored, and sentences about what
+was changed. Raises `CommandNotAllowed` for what nothing allows, `InvalidInput` for what cannot run."""
+
+
 def merged(
     stored: Mapping[str, Any],
     change: Mapping[str, Any],
     shown: Mapping[str, Any],
+    admit: Admit,
     *,
     replace_maps: bool,
-    any_command: bool,
-) -> DomainSettings:
+    secrets: Values,
+) -> Merged:
     """Return the settings after a change: an absent key stays, ``null`` resets.
 
     Args:
         stored: as `DomainSettings.stored` gave it.
         change: from a client, camelCase or snake_case.
         shown: our own server entries as a client saw them; one sent back unchanged is ignored.
+        admit: decides whether an entry may be stored.
         replace_maps: PUT replaces each map it names; PATCH merges it by name, ``null`` deletes an entry.
-        any_command: stdio entries may run whatever they say (single user, operator's word).
+        secrets: the domain's, by name.
 
     Raises:
         InvalidInput: names the path of what does not fit.
         ServerReserved: an entry uses the name of a system or built-in server.
-        CommandNotAllowed: a stdio entry, and the operator did not allow them.
+        CommandNotAllowed: an entry that nothing allows.
     """
     before = DomainSettings.model_validate(stored)
     values = dict(stored)
+    servers = ServerChange(before.mcp_servers)
     for key, value in change.items():
         name = _WIRE_NAMES.get(key)
         if name is None:
             raise InvalidInput(f"settings.{key}", "this key is not known.")
-        if name == "mcpServers" and isinstance(value, Mapping):
-            value = _without_shown(value, shown)
-        if value is None:
+        if name == "mcpServers":
+            replace = replace_maps or value is None
+            servers = changed_servers(before.mcp_servers, value, shown, replace=replace)
+            values[name] = {server: wire(entry) for server, entry in servers.servers.items()}
+        elif value is None:
             values.pop(name, None)
         elif name in MAP_KEYS and not replace_maps and isinstance(value, Mapping):
             entries = {**values.get(name, {}), **value}
@@ -142,63 +130,42 @@ def merged(
         else:
             values[name] = value
     settings = read_form(DomainSettings, values, "settings")
+    changes, warnings = list(servers.changes), list(servers.warnings)
+    admitted: dict[str, ServerSettings] = {}
+    known = {**secrets, **servers.secrets}
     for server, entry in settings.mcp_servers.items():
+        path = f"settings.mcpServers.{server}"
         if entry != before.mcp_servers.get(server):  # a stored entry was checked when it came
-            _check_entry(f"settings.mcpServers.{server}", entry, any_command)
-    return settings
+            warnings += _check_placeholders(path, entry, settings.variables, secrets)
+            entry, sentences = admit(server, entry, _draft(entry, settings.variables, server, known))
+            changes += [Note(path, sentence) for sentence in sentences]
+        admitted[server] = entry
+    if admitted != settings.mcp_servers:
+        settings = settings.model_copy(update={"mcp_servers": admitted})
+    return Merged(settings, servers, tuple(changes), tuple(warnings))
 
 
-def is_reserved(name: str) -> bool:
-    """Whether a server name is, or only looks like, one of ours."""
-    return unicodedata.normalize("NFKC", name).casefold().strip() in RESERVED_SERVERS
+def _draft(entry: ServerSettings, variables: Mapping[str, str], server: str, secrets: Values) -> Mapping[str, Any]:
+    """Return an entry filled in as it would start now; what has no value yet stands as ``unset``."""
+    unset = dict.fromkeys(entry.wanted - secrets.keys(), "unset")
+    try:
+        return resolved(server, {**entry.config, "variables": {**unset, **variables}}, secrets)
+    except InvalidInput:  # inside a sealed value: the start will name it
+        return entry.config
 
 
-def _without_shown(servers: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop our own entries that come back as GET showed them, so that GET, edit, PUT works."""
-    kept: dict[str, Any] = {}
-    for name, entry in servers.items():
-        if is_reserved(name):
-            if name in shown and entry == shown[name]:
-                continue
-            raise ServerReserved(f"settings.mcpServers.{name}")
-        if isinstance(entry, Mapping):
-            entry = {key: value for key, value in entry.items() if not _shown_only(key, value)}
-        kept[name] = entry
-    return kept
-
-
-def _shown_only(key: str, value: object) -> bool:
-    """Whether a key of an edited user entry is one that GET adds; any other value of it is refused as unknown."""
-    return (key == "origin" and value == "user") or (key == "readOnly" and value is False)
-
-
-def _check_entry(path: str, entry: ServerSettings, any_command: bool) -> None:
-    for place, text in _texts(entry):
-        if "${" in text or "{{" in text:
-            raise InvalidInput(
-                f"{path}.{place}",
-                "placeholders need secrets, which this version does not have; write the value itself.",
-            )
-    for place in ("env", "headers"):
-        if getattr(entry, place):
-            raise InvalidInput(f"{path}.{place}", "its values are secrets, which this version cannot keep.")
-    if entry.tools and entry.tools.exclude:
-        raise InvalidInput(f"{path}.tools.exclude", "not supported by this version; name the tools to include.")
-    if entry.type != "stdio":
-        raise InvalidInput(
-            f"{path}.type", f"servers of type {entry.type} are not supported by this version; use stdio."
-        )
-    if not any_command:
-        raise CommandNotAllowed(
-            f"{path}.command",
-            f"{entry.command!r} is not in the launch catalogue.",
-            "A single user may start the server with --allow-any-command.",
-        )
-
-
-def _texts(entry: ServerSettings) -> list[tuple[str, str]]:
-    found = [("command", entry.command or ""), ("url", entry.url or "")]
-    found += [(f"args.{index}", text) for index, text in enumerate(entry.args)]
-    found += [(f"env.{name}", text) for name, text in entry.env.items()]
-    found += [(f"headers.{name}", text) for name, text in entry.headers.items()]
-    return found
+def _check_placeholders(
+    path: str, entry: ServerSettings, variables: Collection[str], secrets: Collection[str]
+) -> list[Note]:
+    """Refuse a secret where every process could read it; tell which placeholders have no value yet."""
+    for place, text in entry.texts:
+        for each in placeholders(text):
+            if each.name in secrets:
+                raise InvalidInput(
+                    f"{path}.{place}", f"${{{each.name}}} is a secret; secrets stand in env and headers only."
+                )
+    unset = sorted(entry.wanted - set(variables) - set(secrets))
+    return [
+        Note(path, f"${{{name}}} has no value yet: set the variable or the secret {name} of this domain.")
+        for name in unset
+    ]

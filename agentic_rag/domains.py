@@ -5,27 +5,32 @@ bytes, no message and no request.
 """
 
 import json
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import anyio.to_thread
 from sqlalchemy import Connection
 
+from agentic_rag.auditing import audit
+from agentic_rag.auditing import change as audited
 from agentic_rag.components import ComponentFiles
-from agentic_rag.domain_settings import DomainSettings, merged
+from agentic_rag.domain_settings import Admit, DomainSettings, Merged, merged
 from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
 from agentic_rag.events import Notice
 from agentic_rag.forms import wire
 from agentic_rag.runtime.definition import Definition, Limits, Persona
 from agentic_rag.server_map import CollectionFacts, collection_note, collection_of, entries, server_map
-from agentic_rag.store import conversations, documents, domains, sessions
+from agentic_rag.store import conversations, documents, domains, secrets, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Conversation, Domain
+from agentic_rag.store.tables import Conversation, Domain, SecretRow
+from agentic_rag.tools.reading import Note
 from agentic_rag.users import User
+from agentic_rag.vault import Vault
+from agentic_rag.workspaces import copy_template, make_workspace, remove_workspace
 
 MERGE_ATTEMPTS = 5
 """How often an update without a version is merged anew because another one came first."""
@@ -41,8 +46,8 @@ class Defaults:
     model: str
     only_model: bool = False
     thinking: Literal["off", "adaptive"] = "off"
-    memory_scope: Literal["user", "domain"] = "domain"
-    any_command: bool = False
+    single_user: Callable[[], bool] = lambda: True
+    """Whether nobody but the local user can come in: memories are then shared, and effects allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,15 @@ class DomainView:
     record: Domain
     settings: dict[str, Any]
     documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A stored domain, and what its admin should be told: what was changed to fit, what was not used."""
+
+    record: Domain
+    changes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
 
 class Sessions(Protocol):
@@ -68,6 +82,8 @@ class Domains:
         folder: where workspaces are made.
         check_roles: raises `InvalidInput` when one of the role ids does not exist for a workspace (blocking).
         drop_collection: removes the vectors of a domain.
+        vault: seals the secrets in MCP entries.
+        admission: for a domain's id and workspace, what decides which MCP entries may be stored (blocking).
     """
 
     def __init__(
@@ -78,6 +94,8 @@ class Domains:
         defaults: Defaults,
         check_roles: Callable[[Path, Sequence[tuple[str, str]]], None],
         drop_collection: Callable[[str], Awaitable[None]],
+        vault: Vault,
+        admission: Callable[[str, str], Admit],
     ) -> None:
         self._db = database
         self._sessions = sessions
@@ -85,7 +103,9 @@ class Domains:
         self._defaults = defaults
         self._check_roles = check_roles
         self._drop_collection = drop_collection
-        self._components = ComponentFiles()
+        self._vault = vault
+        self._admission = admission
+        self.components = ComponentFiles()
         self._records: dict[str, Domain] = {}
         self._facts: dict[str, CollectionFacts] = {}
         self._leaving: set[str] = set()
@@ -93,7 +113,7 @@ class Domains:
         self.before_delete: list[Callable[[str], Awaitable[None]]] = []
         """Awaited with the id before the records go: whoever works on a domain stops there."""
 
-    async def create(self, name: str, description: str = "", settings: Mapping[str, Any] | None = None) -> Domain:
+    async def create(self, name: str, description: str = "", settings: Mapping[str, Any] | None = None) -> Saved:
         """Make a domain with an empty workspace.
 
         Raises:
@@ -101,16 +121,19 @@ class Domains:
         """
         return await self._insert(new_id("dom"), name, description, settings or {})
 
-    async def load_template(self, template: Path) -> Domain:
+    async def load_template(self, template: Path) -> Saved:
         """Make the domain of a template: its id is the folder's name, ``domain.json`` holds name and settings."""
         workspace = self._folder / template.name
         about = json.loads(await anyio.to_thread.run_sync(lambda: (template / "domain.json").read_text("utf-8")))
-        await anyio.to_thread.run_sync(_copy_template, template, workspace)
+        await anyio.to_thread.run_sync(copy_template, template, workspace)
         return await self._insert(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
 
-    async def _insert(self, domain_id: str, name: str, description: str, settings: Mapping[str, Any]) -> Domain:
-        checked = merged({}, settings, {}, replace_maps=True, any_command=self._defaults.any_command)
+    async def _insert(self, domain_id: str, name: str, description: str, settings: Mapping[str, Any]) -> Saved:
         workspace = (self._folder / domain_id).absolute()
+        admit = self._admission(domain_id, str(workspace))
+        merge = partial(merged, {}, settings, {}, admit, replace_maps=True, secrets={})
+        change = await anyio.to_thread.run_sync(merge)
+        checked = change.settings
         await self._check_role_ids(workspace, checked, DomainSettings())
         created = now()
         record = Domain(
@@ -122,9 +145,21 @@ class Domains:
             created_at=created,
             updated_at=created,
         )
-        await anyio.to_thread.run_sync(_make_workspace, workspace)
-        await self._db.write(lambda conn: domains.insert(conn, record), durable=True)
-        return record
+        await anyio.to_thread.run_sync(make_workspace, workspace)
+        sealed = self._sealed(domain_id, change)
+        told = audited("domain.create", domain_id, settings=sorted(settings))
+
+        def save(conn: Connection) -> None:
+            domains.insert(conn, record)
+            audit(conn, told)
+            for row in sealed:
+                secrets.put(conn, row)
+
+        await self._db.write(save, durable=True)
+        return Saved(record, change.changes, change.warnings)
+
+    def _sealed(self, domain_id: str, change: Merged) -> list[SecretRow]:
+        return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
 
     async def get(self, domain_id: str) -> Domain:
         """Return the record.
@@ -150,7 +185,8 @@ class Domains:
         facts = await self.facts(record.id)
         settings = DomainSettings.model_validate(record.settings)
         shown = wire(settings)
-        shown["mcpServers"] = server_map(record, settings, facts)
+        masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
+        shown["mcpServers"] = server_map(record, settings, facts, masks)
         return DomainView(record, shown, facts.count)
 
     async def update(
@@ -162,7 +198,7 @@ class Domains:
         settings: Mapping[str, Any] | None = None,
         replace_maps: bool,
         version: int | None = None,
-    ) -> Domain:
+    ) -> Saved:
         """Merge a change (`domain_settings.merged` has the rules) and return the record with its new version.
 
         Raises:
@@ -187,15 +223,17 @@ class Domains:
         change: Mapping[str, Any],
         replace_maps: bool,
         version: int | None,
-    ) -> Domain:
+    ) -> Saved:
         record = await self.get(domain_id)
         if version is not None and version != record.version:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
-        shown = server_map(record, before, await self.facts(domain_id))
-        settings = merged(
-            record.settings, change, shown, replace_maps=replace_maps, any_command=self._defaults.any_command
-        )
+        known = await self._vault.values(domain_id)
+        shown = server_map(record, before, await self.facts(domain_id), {})
+        admit = self._admission(domain_id, record.workspace)
+        merge = partial(merged, record.settings, change, shown, admit, replace_maps=replace_maps, secrets=known)
+        found = await anyio.to_thread.run_sync(merge)  # programs are looked at
+        settings = found.settings
         await self._check_role_ids(Path(record.workspace), settings, before)
         fields: domains.DomainFields = {"settings": settings.stored()}
         if name is not None:
@@ -203,15 +241,22 @@ class Domains:
         if description is not None:
             fields["description"] = _description(description)
 
+        sealed = self._sealed(domain_id, found)
+        told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
+
         def save(conn: Connection) -> Domain | None:
             domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
+            audit(conn, told)
+            secrets.delete(conn, domain_id, found.servers.dropped)
+            for row in sealed:
+                secrets.put(conn, row)
             return domains.get(conn, domain_id)
 
         saved = await self._db.write(save, durable=True)
         self._forget(domain_id)
         if saved is None:
             raise NotFound("domain", domain_id)
-        return saved
+        return Saved(saved, found.changes, found.warnings)
 
     async def delete(self, domain_id: str, *, workspace: bool = False) -> None:
         """Remove a domain with its conversations, sessions, documents and vectors, after ending its turns.
@@ -230,14 +275,16 @@ class Domains:
             for _, session_id in owned:
                 await self._sessions.drop(session_id)
             await self._drop_collection(collection_of(domain_id))
+            told = audited("domain.delete", domain_id, workspace=workspace)
             if workspace:
-                await anyio.to_thread.run_sync(_remove_workspace, self._folder, Path(record.workspace))
+                await anyio.to_thread.run_sync(remove_workspace, self._folder, Path(record.workspace))
 
             def forget(conn: Connection) -> None:
                 for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):
                     sessions.delete(conn, session_id)
                     conversations.delete(conn, conversation_id)
                 domains.delete(conn, domain_id)
+                audit(conn, told)
 
             await self._db.write(forget, durable=True)
         finally:
@@ -280,7 +327,8 @@ class Domains:
         facts = await self.facts(record.id)
         settings = DomainSettings.model_validate(record.settings)
         workspace = Path(record.workspace)
-        components = self._components.read(workspace)
+        components = self.components.read(workspace)
+        alone = self._defaults.single_user()
         definition = Definition(
             domain_id=record.id,
             persona=Persona(
@@ -294,7 +342,7 @@ class Domains:
             ),
             model=self._defaults.model if self._defaults.only_model else settings.model or self._defaults.model,
             max_tokens=settings.max_tokens,
-            servers=entries(settings, facts, author=user.operator),
+            servers=entries(settings, facts, author=user.administers(record.id)),
             temperature=settings.temperature,
             thinking=self._defaults.thinking,
             limits=Limits(
@@ -311,10 +359,11 @@ class Domains:
                 "top_k": settings.retrieval_top_k,
                 "threshold": settings.retrieval_threshold,
                 "user": user.id,
-                "scope": settings.memory_scope or self._defaults.memory_scope,
-                "admin": user.operator,
+                "scope": settings.memory_scope or ("domain" if alone else "user"),
+                "admin": user.administers(record.id),
             },
             tool_policy=settings.tool_policy,
+            effects_allowed_by_default=alone,
             collection_note=collection_note(facts, settings.expertise),
         )
         notices = tuple(
@@ -349,24 +398,3 @@ def _line(path: str, text: str, limit: int, *, required: bool) -> str:
     if len(text) > limit:
         raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
     return text
-
-
-def _make_workspace(workspace: Path) -> None:
-    for folder in ("documents", "prompt", ".promptx/resource"):
-        (workspace / folder).mkdir(parents=True, exist_ok=True)
-
-
-def _copy_template(template: Path, workspace: Path) -> None:
-    """Copy beside, then rename: a start that is killed leaves no half workspace under the real name."""
-    if workspace.exists():
-        return
-    draft = workspace.with_name(f".{workspace.name}.new")
-    shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(template, draft, ignore=shutil.ignore_patterns("domain.json"))
-    draft.rename(workspace)
-
-
-def _remove_workspace(folder: Path, workspace: Path) -> None:
-    """Remove a folder the server made; one that the operator linked from elsewhere is not ours to remove."""
-    if workspace.parent == folder.absolute() and workspace.is_dir() and not workspace.is_symlink():
-        shutil.rmtree(workspace)

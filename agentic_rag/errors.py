@@ -16,8 +16,10 @@ these as ``{"error": {"code", "message", "details"}}``, the CLI as one line and 
     │   ├── TurnInProgress             TURN_IN_PROGRESS
     │   ├── VersionConflict            VERSION_CONFLICT
     │   ├── IdempotencyMismatch        IDEMPOTENCY_MISMATCH
+    │   ├── CompactionNotNeeded        COMPACTION_NOT_NEEDED
     │   └── ServerReserved             MCP_SERVER_RESERVED
     ├── CommandNotAllowed         422  MCP_COMMAND_NOT_ALLOWED
+    ├── PackageProblem            502  MCP_PACKAGE_PROBLEM
     ├── DocumentUnsupported       415  DOCUMENT_UNSUPPORTED
     ├── DocumentTooLarge          413  DOCUMENT_TOO_LARGE
     ├── Unauthenticated           401  UNAUTHENTICATED
@@ -37,6 +39,7 @@ these as ``{"error": {"code", "message", "details"}}``, the CLI as one line and 
         └── BadConfiguration           BAD_CONFIGURATION
 """
 
+from math import ceil
 from typing import ClassVar
 
 
@@ -57,14 +60,18 @@ class AgenticRagError(Exception):
 
 
 class NotFound(AgenticRagError):
-    """Something named by an id does not exist, or not for this user (the two look alike on purpose)."""
+    """Something named by an id does not exist, or not for this user (the two look alike on purpose).
+
+    ``hidden``: it exists; for the audit log, never for the answer.
+    """
 
     status = 404
 
-    def __init__(self, noun: str, ident: str) -> None:
+    def __init__(self, noun: str, ident: str, *, hidden: bool = False) -> None:
         super().__init__(noun, ident)
         self.noun = noun
         self.ident = ident
+        self.hidden = hidden
         self.code = f"{noun.upper()}_NOT_FOUND"
 
     def __str__(self) -> str:
@@ -185,6 +192,20 @@ class IdempotencyMismatch(Conflict):
         return f"clientMessageId: {self.client_message_id!r} was used for a message with other content."
 
 
+class CompactionNotNeeded(Conflict):
+    """The conversation has fewer messages than a compaction is worth."""
+
+    code = "COMPACTION_NOT_NEEDED"
+
+    def __init__(self, count: int, minimum: int) -> None:
+        super().__init__(count, minimum)
+        self.count = count
+        self.minimum = minimum
+
+    def __str__(self) -> str:
+        return f"The conversation has {self.count} messages; below {self.minimum} there is nothing to compact."
+
+
 class ServerReserved(Conflict):
     """A user's MCP entry uses the name of a system or built-in server."""
 
@@ -212,6 +233,21 @@ class CommandNotAllowed(AgenticRagError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" + (f" {self.remedy}" if self.remedy else "")
+
+
+class PackageProblem(AgenticRagError):
+    """A server's package is not installed, cannot be, or is not what was installed."""
+
+    code = "MCP_PACKAGE_PROBLEM"
+    status = 502
+
+    def __init__(self, package: str, reason: str) -> None:
+        super().__init__(package, reason)
+        self.package = package
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The package {self.package} cannot be used: {self.reason}"
 
 
 class DocumentUnsupported(AgenticRagError):
@@ -250,8 +286,12 @@ class Unauthenticated(AgenticRagError):
     code = "UNAUTHENTICATED"
     status = 401
 
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
     def __str__(self) -> str:
-        return "A valid API key is needed: send it as 'Authorization: Bearer <key>'."
+        return self.reason or "A valid API key is needed: send it as 'Authorization: Bearer <key>'."
 
 
 class Forbidden(AgenticRagError):
@@ -274,13 +314,14 @@ class RateLimited(AgenticRagError):
     code = "RATE_LIMITED"
     status = 429
     retryable = True
+    facts = ("retry_after",)
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(retry_after)
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        return f"Too many requests. Try again in {self.retry_after:.0f} s."
+        return f"Too many requests. Try again in {max(1, ceil(self.retry_after))} s."
 
 
 class StorageFull(AgenticRagError):

@@ -9,7 +9,7 @@ made once per event, so a delta costs one encoding however many clients read it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -67,6 +67,7 @@ class Hit:
     document_id: str | None = None
     chunk_id: str | None = None
     page: int | None = None
+    cells: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Reference:
     cited_text: str
     relevance_score: float
     page: int | None = None
+    cells: str | None = None
+    """Rows of a sheet, such as ``Rates!A2:D9``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class SourceReference:
     cited_text: str
     score: float
     page: int | None = None
+    cells: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +322,20 @@ def _object(value: object, fields: tuple[tuple[str, str, bool], ...]) -> dict[st
     return result
 
 
-def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str, agent: str = "") -> AgentEvent:
-    """Number and encode one event body. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates."""
+def encode(
+    body: EventBody,
+    *,
+    conversation_id: str,
+    turn_id: str,
+    seq: int,
+    ts: str,
+    agent: str = "",
+    redact: Callable[[Any], Any] = lambda value: value,
+) -> AgentEvent:
+    """Number and encode one event body. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates.
+
+    ``redact`` takes secrets out of the strings of a JSON value.
+    """
     head: dict[str, Any] = {
         "type": body.type,
         "conversationId": conversation_id,
@@ -330,9 +346,9 @@ def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts:
     if agent:
         head["agent"] = agent
     if type(body) is Text or type(body) is Thinking:  # the hot path
-        head["text"] = body.text
+        head["text"] = redact(body.text)
     else:
-        head.update(_object(body, _FIELDS[type(body)]))
+        head.update(redact(_object(body, _FIELDS[type(body)])))
     return AgentEvent(turn_id, seq, body.type, orjson.dumps(head))
 
 

@@ -4,13 +4,14 @@ Owns the merge order (system, built-in, user: a lower one never replaces a highe
 a collection. Pure: knows no database and no MCP client.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentic_rag.domain_settings import DomainSettings
-from agentic_rag.forms import wire
 from agentic_rag.languages import NAMES as LANGUAGE_NAMES
 from agentic_rag.runtime.definition import ServerEntry
+from agentic_rag.server_settings import shown_entry
 from agentic_rag.store.tables import Domain
 
 PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover")
@@ -32,6 +33,11 @@ def collection_of(domain_id: str) -> str:
     return f"domain_{domain_id}"
 
 
+def domain_of(collection: str) -> str:
+    """Return the id of the domain whose chunks a collection holds; reverses `collection_of`."""
+    return collection.removeprefix("domain_")
+
+
 def collection_note(facts: CollectionFacts, expertise: str) -> str:
     """Return what the search tool says of the collection: size class, languages, field. Never a file name.
 
@@ -48,8 +54,10 @@ def collection_note(facts: CollectionFacts, expertise: str) -> str:
     return f"{note} Field: {expertise}" if expertise else note
 
 
-def server_map(record: Domain, settings: DomainSettings, facts: CollectionFacts) -> dict[str, dict[str, Any]]:
-    """Return the merged servers as GET shows them: system, then built-in, then the user's."""
+def server_map(
+    record: Domain, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
     ours: dict[str, dict[str, Any]] = {"promptx": {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}}
     if facts.count:
         ours["retriever"] = {
@@ -66,7 +74,7 @@ def server_map(record: Domain, settings: DomainSettings, facts: CollectionFacts)
         for name, entry in ours.items()
     }
     for name, user_entry in settings.mcp_servers.items():
-        shown.setdefault(name, {**wire(user_entry), "origin": "user", "readOnly": False})
+        shown.setdefault(name, {**shown_entry(name, user_entry, masks), "origin": "user", "readOnly": False})
     return shown
 
 
@@ -78,7 +86,9 @@ def entries(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -
         servers.append(ServerEntry("retriever", "builtin", "memory"))
     for name, entry in settings.mcp_servers.items():
         if entry.enabled:
-            config = {key: value for key, value in wire(entry).items() if value is not None and key != "enabled"}
+            config = entry.config
+            if entry.wanted or entry.sealed(name):  # the image has what the turn began with; secrets are in the vault
+                config["variables"] = dict(settings.variables)
             include = entry.tools.include if entry.tools else ()
             servers.append(ServerEntry(name, "user", entry.type, config, include or None))
     return tuple(servers)

@@ -4,13 +4,17 @@ Owns names, defaults and units of everything an operator sets with ``AGENTIC_RAG
 ``.env`` file in the working folder. Domain settings (what an admin edits) live in ``domains``.
 """
 
+import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentic_rag.errors import BadConfiguration
+
+_OURS = ("AGENTIC_RAG_", "ANTHROPIC_", "OPENAI_", "QDRANT_", "PG")
+"""Beginnings of variables that no other program needs to know."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 """Where ``roles/`` and ``workspaces/`` lie."""
@@ -25,9 +29,24 @@ class Settings(BaseSettings):
     """Everything the server ever writes lies here."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    allowed_hosts: str = ""
+    """Host names, comma-separated, under which clients reach this server besides its addresses: a proxy's, mostly."""
+    key: SecretStr | None = None
+    """The API key with which the command line comes in."""
+    requests_per_second: float = Field(50, gt=0)
+    messages_per_minute: float = Field(60, gt=0)
+    connections_per_key: int = Field(100, gt=0)
+    """WebSockets and event streams together."""
+    subscriptions_per_key: int = Field(1_000, gt=0)
+    """Conversations followed over all sockets. These four limit each API key; a server without keys has none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     database_url: str = ""
     """Empty: SQLite in the data folder. Else ``postgresql://…``."""
+    secret_key: SecretStr | None = None
+    """32 bytes as base64 or hex, which seal the domains' secrets; after a comma, keys that only open older ones.
+    Empty: a key of the server's own making in ``{data}/secret.key``."""
+    mcp_hosts: str = ""
+    """Hosts of MCP servers, ``host:port`` with commas between, that may be reached whatever their address, by http."""
     default_domain: str = "demo"
     model: str = "claude-sonnet-5-5"
     thinking: Literal["off", "adaptive"] = "off"
@@ -38,6 +57,16 @@ class Settings(BaseSettings):
     anthropic_base_url: str | None = Field(
         None, validation_alias=AliasChoices("ANTHROPIC_BASE_URL", "anthropic_base_url")
     )
+    embedding: str = ""
+    """``fastembed:<model>``, a model folder, ``http(s)://…/v1#model``, or ``none``; empty: the default model if it is
+    on this machine, else no dense vectors."""
+    embedding_key: SecretStr | None = None
+    """For an HTTP embeddings endpoint."""
+    model_cache: Path = Path("~/.cache/fastembed")
+    """Where embedding models lie that were fetched by name."""
+    qdrant_url: str | None = Field(None, validation_alias=AliasChoices("QDRANT_URL", "qdrant_url"))
+    """A Qdrant server to hold the index; empty: in this process, in the data folder."""
+    qdrant_api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QDRANT_API_KEY", "qdrant_api_key"))
     max_upload_bytes: int = 100 * 1024 * 1024
     model_idle_seconds: float = 60
     """A model that sends no event for this long has failed (pings do not count)."""
@@ -47,6 +76,15 @@ class Settings(BaseSettings):
     """SIGTERM: how long running turns may go on."""
     run_log_hours: float = 24
     """How long the run log of a finished turn is kept."""
+
+    @field_validator("mcp_hosts")
+    @classmethod
+    def _host_and_port(cls, text: str) -> str:
+        for part in filter(None, (each.strip() for each in text.split(","))):
+            host, _, port = part.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(f"{part!r} is not host:port")
+        return text
 
     @property
     def roles(self) -> Path:
@@ -65,6 +103,11 @@ class Settings(BaseSettings):
     @property
     def index(self) -> Path:
         return self.data / "index"
+
+
+def client_environment() -> dict[str, str]:
+    """Return the environment for package registries' clients: what they are set up by, and no key of ours."""
+    return {name: text for name, text in os.environ.items() if not name.upper().startswith(_OURS)}
 
 
 def load_settings(**given: object) -> Settings:

@@ -1,9 +1,10 @@
 """Messages as clients see them: two a turn, the user's and the answer of all its steps.
 
-Owns that view of the transcript. Pure: rows in, values out.
+Owns that view of the transcript, and what stands where a stored reference (``{"_ref": …}``) was. Pure: rows in,
+values out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -11,6 +12,9 @@ from typing import Any, Literal
 from agentic_rag.messages import Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import StoredMessage
 from agentic_rag.store.turns import StoredTurn
+
+MAX_DEPTH = 100
+"""How deep references are looked for; JSON that is nested deeper is shown as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,15 @@ class ShownMessage:
 
 
 def shown_messages(
-    conversation_id: str, rows: Sequence[StoredMessage], of: Mapping[str, StoredTurn]
+    conversation_id: str,
+    rows: Sequence[StoredMessage],
+    of: Mapping[str, StoredTurn],
+    found: Mapping[str, Any] | None = None,
 ) -> list[ShownMessage]:
-    """Group the rows of whole messages (in transcript order) into what clients see; ``of`` holds their turns."""
+    """Group the rows of whole messages (in transcript order) into what clients see.
+
+    ``of`` holds their turns, ``found`` the objects that `refs_in` named.
+    """
     shown = []
     for message_id, group in groupby(rows, key=lambda row: row.message_id):
         parts = list(group)
@@ -39,7 +49,7 @@ def shown_messages(
         if message_id == turn.user_message_id:
             shown.append(_question(conversation_id, parts[0], turn))
         elif any(row.role == "assistant" for row in parts):
-            shown.append(_answer(conversation_id, parts, turn))
+            shown.append(_answer(conversation_id, parts, turn, found or {}))
     return shown
 
 
@@ -56,7 +66,55 @@ def _question(conversation_id: str, row: StoredMessage, turn: StoredTurn) -> Sho
     )
 
 
-def _answer(conversation_id: str, rows: Sequence[StoredMessage], turn: StoredTurn) -> ShownMessage:
+def refs_in(rows: Sequence[StoredMessage]) -> set[str]:
+    """Return the refs that the structured contents of these messages hold."""
+    refs: set[str] = set()
+
+    def note(ref: object) -> object:
+        if isinstance(ref, str):
+            refs.add(ref)
+        return None
+
+    for row in rows:
+        for block in row.content:
+            if "_structured" in block:
+                _resolved(block["_structured"], note)
+    return refs
+
+
+def unavailable(reason: str) -> dict[str, Any]:
+    """Return what stands for an object that cannot be shown."""
+    return {"unavailable": True, "reason": reason}
+
+
+def _resolved(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> Any:
+    """Replace each ``{"_ref": …}`` in a JSON value by what it stands for; what was looked up is not searched."""
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, dict):
+        if value.keys() == {"_ref"}:
+            return look_up(value["_ref"])
+        return {key: _resolved(item, look_up, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item, look_up, depth + 1) for item in value]
+    return value
+
+
+def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
+    shown: Block = without_private(block)
+    if "_structured" in block:
+        unknown = unavailable("the reference is not valid")
+
+        def look_up(ref: object) -> Any:
+            return found.get(ref, unknown) if isinstance(ref, str) else unknown
+
+        shown["structuredContent"] = _resolved(block["_structured"], look_up)
+    return shown
+
+
+def _answer(
+    conversation_id: str, rows: Sequence[StoredMessage], turn: StoredTurn, found: Mapping[str, Any]
+) -> ShownMessage:
     texts = [plain_text(row.content) for row in rows if row.role == "assistant"]
     return ShownMessage(
         id=turn.message_id,
@@ -64,7 +122,7 @@ def _answer(conversation_id: str, rows: Sequence[StoredMessage], turn: StoredTur
         turn_id=turn.id,
         role="assistant",
         content="\n\n".join(text for text in texts if text.strip()),
-        blocks=[without_private(block) for row in rows for block in row.content],
+        blocks=[_shown_block(block, found) for row in rows for block in row.content],
         created_at=rows[0].created_at,
         references=turn.references,
         metadata={

@@ -4,41 +4,125 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from agentic_rag.errors import AgenticRagError
 from agentic_rag.runtime.definition import Definition
+from agentic_rag.server_launch import Values
+from agentic_rag.servers import Running, filled
+from agentic_rag.store import tool_lists
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import ToolListRow
+from agentic_rag.tools.connection import Connection
+from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.listing import clean, description
+from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
-from mcp_servers.retriever.retrieval import Retriever
+from mcp_servers.retriever.retrieval import Searcher
 from mcp_servers.retriever.server import create_server as create_retriever
 
+TRIAL_SECONDS = 15.0
+"""How long a server may take to be ready when an admin asked for it."""
 
-def make_hub(retriever: Retriever, roles: Path, policy: LaunchPolicy) -> Hub:
+
+def make_hub(retriever: Searcher, roles: Path, policy: LaunchPolicy, redact: Callable[[str], str]) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
     builtin = {
         "promptx": create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
         "retriever": create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy)
+    return Hub(builtin, policy, redact=redact)
 
 
-async def open_tools(hub: Hub, definition: Definition) -> ServerToolset:
-    """Start what a definition names and return the tools of a turn."""
+def make_lists(database: Database, redact: Callable[[Any], Any]) -> ToolLists:
+    """Return the tool lists of users' servers, kept in the database without secrets."""
+
+    async def load(key: Key) -> ToolList | None:
+        row = await database.read(lambda conn: tool_lists.get(conn, *key))
+        return None if row is None else _list(row)
+
+    async def save(key: Key, stored: ToolList) -> None:
+        domain, server, user = key
+        row = ToolListRow(
+            domain_id=domain,
+            server=server,
+            user_id=user,
+            entry_hash=stored.entry,
+            tools=[dict(tool) for tool in stored.tools],
+            accepted=dict(stored.accepted),
+            updated_at=now(),
+        )
+        await database.write(lambda conn: tool_lists.put(conn, row))
+
+    async def of_domain(domain: str) -> dict[Key, ToolList]:
+        rows = await database.read(lambda conn: tool_lists.of_domain(conn, domain))
+        return {(row.domain_id, row.server, row.user_id): _list(row) for row in rows}
+
+    return ToolLists(load, save, of_domain, redact)
+
+
+def _list(row: ToolListRow) -> ToolList:
+    return ToolList(row.entry_hash, tuple(row.tools), row.accepted)
+
+
+async def open_tools(hub: Hub, definition: Definition, values: Values, lists: ToolLists) -> ServerToolset:
+    """Start what a definition names and return the tools of a turn. ``values``: the domain's secrets.
+
+    An entry whose values are not all set fails with the reason; the others go on.
+    """
     specs = [
         ServerSpec(
             name=entry.name,
             origin=entry.origin,
             kind=entry.kind,
-            config=entry.config,
+            config={key: value for key, value in entry.config.items() if key != "variables"},
             tools=entry.tools,
             domain=definition.domain_id,
             workspace=str(definition.bound["workspace"]),
             user=str(definition.bound["user"]),
+            resolve=None if entry.kind == "memory" else filled(entry, values),
         )
         for entry in definition.servers
     ]
-    return await open_toolset(hub, specs)
+    return await open_toolset(hub, specs, lists=lists)
+
+
+def running(hub: Hub, domain: str) -> list[Running]:
+    """Return the connections of a domain, and those to our own servers."""
+    return [_shown(each) for each in hub.connections() if each.domain in ("", domain)]
+
+
+async def restart(hub: Hub, spec: ServerSpec) -> Running:
+    """Start a server anew, wherever it runs for its domain, and wait for it; its package is installed if need be."""
+    await hub.prepare(spec)
+    hub.restart(spec.name, spec.domain)
+    connections = await hub.acquire([spec], TRIAL_SECONDS)
+    return _shown(connections[spec.name])
+
+
+async def trial(policy: LaunchPolicy, spec: ServerSpec) -> Running:
+    """Start a server in a pool of its own, list its tools, and end it."""
+    try:
+        await policy.prepare(spec)
+    except AgenticRagError as exc:
+        return Running(spec.name, "failed", reason=str(exc))
+    async with Hub(None, policy) as hub:
+        connections = await hub.acquire([spec], TRIAL_SECONDS)
+        return _shown(connections[spec.name])
+
+
+def _shown(connection: Connection) -> Running:
+    status = connection.status()
+    tools = [
+        {"name": clean(tool.name), "description": description(tool.description or ""), "inputSchema": tool.input_schema}
+        for tool in connection.known_tools
+    ]
+    return Running(status.name, status.state, status.user, status.reason, status.protocol, tools, status.stderr)

@@ -9,13 +9,61 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    ("errors", "settings", "messages"),
+    ("errors", "settings", "messages", "redaction"),
     ("events",),
     ("models", "tools", "store"),
     ("runtime",),
-    ("domains", "roles", "documents", "conversations"),
+    (
+        *("users", "refusals", "auditing", "access"),
+        *("forms", "languages", "titles", "document_names", "components", "workspaces"),
+        *("vault_keys", "vault", "server_settings", "server_launch", "domain_settings"),
+        *(
+            "server_map",
+            "domains",
+            "servers",
+            "guarded_tools",
+            "role_files",
+            "roles",
+            "effective_prompt",
+            "memories",
+            "document_files",
+            "document_reading",
+            "document_child",
+            "ingestion_pause",
+            "embedding_state",
+            "dense_vectors",
+            "ingestion",
+            "reindexing",
+            "domain_search",
+            "retrieval_traces",
+            "knowledge",
+            "incoming",
+            "documents",
+            "shown_messages",
+            "transcripts",
+            "conversations",
+            "business",
+        ),
+    ),
     ("server",),
-    ("app", "chat", "cli", "testing"),
+    (
+        *(
+            "data_folder",
+            "tool_servers",
+            "tool_pool",
+            "doctor",
+            "app",
+            "serving",
+            "command_doctor",
+            "command_client",
+            "command_line",
+            "command_roles",
+            "command_memory",
+            "command_ingest",
+            "command_model",
+        ),
+        *("command_access", "command_secrets", "command_mcp", "chat", "cli", "testing"),
+    ),
 )
 """agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
 
@@ -23,13 +71,34 @@ PURE = (
     "agentic_rag/messages.py",
     "agentic_rag/events.py",
     "agentic_rag/runtime/turn.py",
+    "agentic_rag/runtime/instructions.py",
     "agentic_rag/runtime/calls.py",
     "agentic_rag/runtime/citations.py",
     "agentic_rag/runtime/results.py",
     "agentic_rag/runtime/request.py",
     "agentic_rag/runtime/prompt.py",
     "agentic_rag/runtime/retry.py",
+    "agentic_rag/runtime/session.py",
+    "agentic_rag/runtime/summary.py",
+    "agentic_rag/runtime/window.py",
     "agentic_rag/models/sse.py",
+    "agentic_rag/refusals.py",
+    "agentic_rag/server/hosts.py",
+    "agentic_rag/server/limits.py",
+    "agentic_rag/server/rules.py",
+    "agentic_rag/server_launch.py",
+    "agentic_rag/server_settings.py",
+    "agentic_rag/tools/addresses.py",
+    "agentic_rag/tools/catalogue.py",
+    "agentic_rag/tools/catalogue_file.py",
+    "agentic_rag/tools/endpoint.py",
+    "agentic_rag/tools/environment.py",
+    "agentic_rag/tools/fingerprints.py",
+    "agentic_rag/tools/listing.py",
+    "agentic_rag/tools/placeholders.py",
+    "agentic_rag/tools/reading.py",
+    "agentic_rag/tools/reading_fields.py",
+    "agentic_rag/tools/server_names.py",
     "agentic_rag/server/dialects",
     "mcp_servers/retriever/chunking.py",
     "mcp_servers/retriever/sentences.py",
@@ -51,7 +120,7 @@ IMPURE_MODULES = {
 }
 
 MAX_MODULE = 400
-CATALOGUES = {"errors.py": 480}
+CATALOGUES = {"errors.py": 540}
 """The error tree stands in one file on purpose: each class is a few lines of data."""
 MAX_FUNCTION = 60
 

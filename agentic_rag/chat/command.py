@@ -17,7 +17,7 @@ from rich.console import Console
 
 from agentic_rag.chat.screen import Screen
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.command_client import TIMEOUT_SECONDS, Client, Refused, Unreachable
+from agentic_rag.command_client import TIMEOUT_SECONDS, Client, Refused, Unreachable, key_for
 from agentic_rag.data_folder import find_server
 from agentic_rag.errors import AgenticRagError, InvalidInput, StartupError
 from agentic_rag.settings import load_settings
@@ -50,7 +50,8 @@ def run(
             stream.reconfigure(errors="replace")  # odd bytes in, narrow encodings out
     screen = Screen(Console(), Console(stderr=True), as_json=as_json)
     try:
-        server = Server(url or find_server(load_settings(data=data).data) or DEFAULT_URL, key)
+        settings = load_settings(data=data)
+        server = Server(url or find_server(settings.data) or DEFAULT_URL, key or key_for(settings, url))
         chat = Chat(server, screen, anyio.run(open_conversation, server, domain, conversation))
         code = chat.once(message) if message is not None else chat.prompt()
         screen.note(f"conversation {chat.conversation_id}")

@@ -114,7 +114,9 @@ class Screen:
         self._line(f"  {safe(event['source'])}: {len(hits)} {noun} for {one_line(event['query'], MAX_SNIPPET)}", "dim")
         for hit in hits:
             snippet = one_line(hit["snippet"], MAX_SNIPPET)
-            self._line(f"    {_place(hit['name'], hit.get('page'))} {hit['score']:.2f}  {snippet}", "dim")
+            self._line(
+                f"    {_place(hit['name'], hit.get('page'), hit.get('cells'))} {hit['score']:.2f}  {snippet}", "dim"
+            )
 
     def _show_step_reset(self, event: dict[str, Any]) -> None:
         self._line("(the connection to the model broke: what it said since the last tool call is said again)", "dim")
@@ -129,7 +131,7 @@ class Screen:
         if event["references"]:
             self._line("")
         for reference in event["references"]:
-            place = _place(reference["documentName"], reference.get("page"))
+            place = _place(reference["documentName"], reference.get("page"), reference.get("cells"))
             self._line(f"[{reference['number']}] {place}", "cyan")
             self._line(f"    {safe(' '.join(reference['citedText'].split()))}", "dim")
         usage, seconds = event["usage"], event["timings"].get("total", 0) / 1000
@@ -172,5 +174,7 @@ class Screen:
             self._midline = False
 
 
-def _place(name: str, page: int | None) -> str:
+def _place(name: str, page: int | None, cells: str | None) -> str:
+    if cells:
+        return f"{safe(name)}, {safe(cells)}"
     return safe(name) if page is None else f"{safe(name)}, page {page}"

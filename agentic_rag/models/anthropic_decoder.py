@@ -136,7 +136,7 @@ class AnswerDecoder:
         if kind == "message_start":
             message = event["message"]
             self._count(message.get("usage") or {})
-            return MessageStarted(message["model"])
+            return MessageStarted(message["model"], self._reported())
         if kind == "message_delta":
             self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
             self._count(event.get("usage") or {})
@@ -161,15 +161,15 @@ class AnswerDecoder:
         if self._open or self._stop_reason is None:
             raise ValueError("the message stopped with an open block or without a stop reason")
         self.completed = True
+        return MessageCompleted(self._stop_reason, self._reported())
+
+    def _reported(self) -> Usage:
         usage = self._usage.get
-        return MessageCompleted(
-            self._stop_reason,
-            Usage(
-                usage("input_tokens", 0),
-                usage("cache_read_input_tokens", 0),
-                usage("cache_creation_input_tokens", 0),
-                usage("output_tokens", 0),
-            ),
+        return Usage(
+            usage("input_tokens", 0),
+            usage("cache_read_input_tokens", 0),
+            usage("cache_creation_input_tokens", 0),
+            usage("output_tokens", 0),
         )
 
     def _count(self, usage: dict[str, Any]) -> None:

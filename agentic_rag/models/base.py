@@ -10,7 +10,7 @@ without `MessageCompleted` raises `ModelError(started=True)`.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentic_rag.events import Usage
@@ -54,7 +54,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class MessageStarted:
+    """``usage``: what the service reports at once; known also of a call that is then cut off."""
+
     model: str
+    usage: Usage = field(default_factory=Usage, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive_answer import about, answer, greeting, remembered
 from agentic_rag.models.extractive_reading import Reading, read
 from agentic_rag.models.extractive_score import understand
+from agentic_rag.models.extractive_summary import summary
 from agentic_rag.models.extractive_words import content_words, language_of
 
 ACTION = "promptx_action"
@@ -29,6 +30,9 @@ MAX_KEYWORDS = 8
 
 def decide(request: ModelRequest) -> list[Block]:
     """Return the blocks of the next assistant message: either only ``tool_use`` blocks, or only text blocks."""
+    summed_up = summary(request)
+    if summed_up is not None:
+        return summed_up
     reading = read(request)
     calls = _calls(reading, request)
     return calls or _within(_reply(reading), request.max_tokens)

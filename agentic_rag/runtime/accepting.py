@@ -3,17 +3,18 @@
 Owns idempotency, the limit of the queue, and the first rows of a turn. Knows no agent and no task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
 from agentic_rag.errors import IdempotencyMismatch, NotFound, TurnInProgress
 from agentic_rag.events import AgentEvent, EventBody, TurnStarted, Usage
-from agentic_rag.messages import Message
+from agentic_rag.messages import Block, Message
 from agentic_rag.runtime.runlog import RunLog
-from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.store import run_events, sessions, turns
+from agentic_rag.runtime.session import Entry, Measure, Session
+from agentic_rag.store import images, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.turns import StoredTurn
 
 MAX_QUEUED = 5
@@ -110,10 +111,25 @@ def accepted_as(row: StoredTurn, *, duplicate: bool) -> Accepted:
     )
 
 
-def spent_so_far(conn: Connection, session_id: str, turn_id: str) -> Usage:
-    """Return the tokens of a turn's committed steps."""
-    rows = [row for row in sessions.transcript(conn, session_id) if row.turn_id == turn_id and row.usage]
-    return sum((Usage.from_wire(row.usage) for row in rows if row.usage is not None), Usage())
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a stopped server left of a turn: its last event's number, definition, ended calls and usage."""
+
+    last: int
+    image: Mapping[str, Any] | None
+    finished: Mapping[str, Block]
+    spent: Usage
+
+
+def read_left(conn: Connection, row: StoredTurn) -> Left:
+    """Read what a turn that was cut off is resumed from."""
+    calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
+    return Left(
+        last=run_events.last_seq(conn, row.id),
+        image=images.get(conn, row.image_id),
+        finished={ident: result for ident, result in calls.items() if result is not None},
+        spent=usage.of_turn(conn, row.id),
+    )
 
 
 def load_session(conn: Connection, session_id: str) -> Session:
@@ -125,11 +141,23 @@ def load_session(conn: Connection, session_id: str) -> Session:
     stored = sessions.get(conn, session_id)
     if stored is None:
         raise NotFound("session", session_id)
-    entries = [
-        Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row))
-        for row in sessions.transcript(conn, session_id)
-    ]
-    return Session(session_id, stored.labels, stored.window_start, entries)
+    rows = sessions.transcript(conn, session_id)
+    measure = None
+    for row in reversed(rows):
+        if row.seq <= stored.window_set_at:
+            break
+        if row.usage and row.usage["inputTokens"]:
+            measure = Measure(row.usage["inputTokens"], row.seq)
+            break
+    return Session(
+        id=session_id,
+        labels=stored.labels,
+        window_start=stored.window_start,
+        head=stored.head or [],
+        entries=[Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row)) for row in rows],
+        base_seq=stored.last_seq,
+        measure=measure,
+    )
 
 
 def _message(row: sessions.StoredMessage) -> Message:

@@ -8,29 +8,34 @@ moment is the state before or after an instruction.
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageFull
-from agentic_rag.events import Done, Error, Interrupted, Notice, Retrying, StepReset, Terminal, ToolProgress
+from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
-from agentic_rag.runtime.calls import PlannedCall
+from agentic_rag.runtime.calls import PlannedCall, Policy
+from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.definition import Definition
+from agentic_rag.runtime.instructions import CallModel, CallTools, Commit
+from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
 from agentic_rag.runtime.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
 from agentic_rag.runtime.retry import Attempts, after, retry_delay
 from agentic_rag.runtime.runlog import RunLog
-from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.runtime.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.store import sessions, tool_calls, turns
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.storing import hold, store_commit, store_end, store_result
+from agentic_rag.runtime.turn import Turn
+from agentic_rag.store import sessions
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
-from agentic_rag.tools.base import CallOutcome, CallRequest, Toolset
+from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.turns import LeaseLost, StoredTurn
+from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +50,11 @@ class World:
     """What agents share; made once by the composition root.
 
     ``role_hash(domain_id, role)`` and ``missing(chunk_ids)`` (which of them no longer exist) are awaited once
-    before a turn. ``on_end`` runs inside the last transaction of a turn. ``opening`` are notices every turn
-    begins with. Times in seconds.
+    before a turn. ``on_end`` runs inside the last transaction of a turn, ``on_compact(conn, session_id, labels)``
+    inside that of a compaction, ``on_denied(conn, turn, call)`` inside that of the result of a call that was
+    denied. ``failpoint`` is called with the name of each place at which a kill must do no harm (tests).
+    ``redact`` takes secrets out of the strings of a JSON value. ``opening`` are notices every turn begins with.
+    Times in seconds.
     """
 
     database: Database
@@ -55,6 +63,11 @@ class World:
     role_hash: Callable[[str, str], Awaitable[str | None]]
     missing: Callable[[str, set[str]], Awaitable[set[str]]]
     on_end: Callable[[Connection, StoredTurn, Terminal], None]
+    on_compact: Callable[[Connection, str, Mapping[str, Any]], None]
+    payloads: PayloadFiles
+    redact: Callable[[Any], Any] = lambda value: value
+    on_denied: Callable[[Connection, StoredTurn, PlannedCall], None] = lambda conn, turn, call: None
+    failpoint: Callable[[str], object] = lambda name: None
     opening: tuple[Notice, ...] = ()
     model_idle: float = 60
     retry_budget: float = 60
@@ -78,22 +91,44 @@ class Agent:
         self._definition = definition
         self._log = log
         self._scope = anyio.CancelScope()
-        self._interrupted = False
+        self.interrupted = False
+        """Whether a user asked to end it."""
         self._began = time.monotonic()
         self._turn = Turn(
             message_id=row.message_id,
             model=definition.model,
-            policy=definition.tool_policy,
+            policy=Policy(definition.tool_policy, definition.effects_allowed_by_default),
             max_steps=definition.limits.max_steps,
+            new_ref=lambda: new_id("ref"),
         )
+        self._context = Context(world.database, world.payloads, session, row, definition)
         self._toolset: Toolset | None = None
+        self._tools: tuple[ToolInfo, ...] = ()
+        self._told_full = False
         self._gone: set[str] = set()
         self.over = False
         """Whether the terminal event is out, or about to be."""
+        self.failure: Error | None = None
+        """The terminal event, delivered but not stored: the store takes nothing now."""
+        self.lost = False
+        """Whether another process runs the turn now."""
+
+    @property
+    def row(self) -> StoredTurn:
+        return self._row
+
+    @property
+    def definition(self) -> Definition:
+        return self._definition
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the session's next request has."""
+        return self._context.tokens
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""
-        self._interrupted = True
+        self.interrupted = True
         self._scope.cancel()
 
     async def run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
@@ -103,9 +138,15 @@ class Agent:
         """
         try:
             await self._run(resume)
+        except LeaseLost as exc:
+            logger.warning("%s", exc)
+            self.lost = self.over = True
+            self._log.close()
         except Exception as exc:  # the last resort: readers must see an end whatever happened
-            error = exc if isinstance(exc, AgenticRagError) else self._unexpected(exc)
-            self._log.deliver_unjournalled(Error(error.code, str(error), error.retryable))
+            error = _first_cause(exc) or self._unexpected(exc)
+            self.over = True
+            self.failure = Error(error.code, str(error), error.retryable)
+            self._log.deliver_unjournalled(self.failure)
         else:
             self._log.close()
 
@@ -119,13 +160,13 @@ class Agent:
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
                 failure = _first_cause(exc) or self._unexpected(exc)
-        if self._scope.cancelled_caught and not self._interrupted:
+        if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
-        if isinstance(failure, StorageFull):
+        if isinstance(failure, LeaseLost):
             raise failure
         if failure is not None:
             self._turn.fail(failure)
-        elif self._interrupted:
+        elif self.interrupted:
             self._turn.interrupt()
         with anyio.fail_after(FINISH_SECONDS, shield=True):
             await self._drive()
@@ -139,7 +180,11 @@ class Agent:
 
     async def _prepare(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None) -> None:
         self._toolset = toolset = await self._world.open_toolset(self._definition)
-        self._turn.offer(toolset.tools)
+        self._tools = with_own_tools(self._definition, toolset.tools)
+        self._turn.offer(self._tools)
+        self._context.offer(self._tools)
+        if resume is None:
+            await self._context.move_window()
         window = self._session.window()
         chunks = cited_chunks(window)
         if chunks:
@@ -201,8 +246,17 @@ class Agent:
                     await self._commit(instruction)
 
     async def _call_model(self) -> None:
-        assert self._toolset is not None
-        built = build_request(self._definition, self._toolset.tools, self._session.window(), gone=self._gone)
+        fits = await self._context.fit()
+        if not fits and not self._told_full:
+            self._told_full = True
+            self._log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
+        built = build_request(
+            self._definition,
+            self._tools,
+            self._session.window(),
+            gone=self._gone,
+            tool_choice=None if fits else {"type": "none"},
+        )
         for body in self._turn.begin_step(built.passages):
             self._log.append(body)
         began = time.monotonic()
@@ -250,30 +304,36 @@ class Agent:
 
     async def _run_call(self, call: PlannedCall) -> None:
         outcome = call.refusal
-        if outcome is None:
+        if outcome is None and call.tool is READ_TOOL:
+            outcome = await read_on(self._world.database, self._world.payloads, self._session.id, call.arguments)
+        elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None
             bound = {**self._definition.bound, "turn": self._row.id} if call.tool.origin != "user" else {}
             request = CallRequest(call.id, call.tool, call.arguments, bound)
+            self._world.failpoint("tool.begin")
             outcome = await self._toolset.call(
                 request, self._definition.limits.tool_timeout, self._progress_of(call.id)
             )
+            self._world.failpoint("tool.end")
         await self._finish_call(call, outcome)
 
     async def _finish_call(self, call: PlannedCall, outcome: CallOutcome) -> None:
         finished = self._turn.finish_call(call, outcome)
 
         def store(conn: Connection) -> None:
-            tool_calls.finish(
-                conn,
-                self._row.id,
-                call.id,
-                status=outcome.status,
-                result=finished.block,
-                duration_ms=outcome.duration_ms,
-            )
+            hold(conn, self._row)
+            store_result(conn, self._row, call, outcome, finished)
+            if outcome.status == "denied":
+                self._world.on_denied(conn, self._row, call)
 
         with anyio.CancelScope(shield=True):
+            try:
+                for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
+                    await self._world.payloads.write(kept.ref, kept.data)
+            except StorageFull:
+                self._turn.reopen_call(call)
+                raise
             await self._log.commit(finished.bodies, store)
 
     def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
@@ -293,48 +353,21 @@ class Agent:
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
         entries = self._session.planned(self._row.id, commit.step, self._row.message_id, commit.messages)
-        started = now()
 
         def store(conn: Connection) -> None:
-            for entry in entries:
-                sessions.append_message(conn, self._session.id, _stored(entry, commit, self._turn.model, started))
-            tool_calls.start(conn, [_call_row(call, self._row, started) for call in commit.calls])
+            store_commit(conn, self._session, self._row, entries, commit, self._turn.model)
             if final is not None:
-                self._store_end(conn, final)
+                store_end(conn, self._row, self._turn, final)
+                self._world.on_end(conn, self._row, final)
 
         bodies = commit.bodies if final is None else (*commit.bodies, final)
         self.over = final is not None
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
         await self._log.commit(bodies, store, durable=effects)
         self._session.extend(entries)
+        if commit.usage is not None and entries:
+            self._context.measured(commit.usage, entries[0].seq)
         self._turn.committed(commit)
-
-    def _store_end(self, conn: Connection, final: Terminal) -> None:
-        status, reason = _END[type(final)]
-        if isinstance(final, Done):
-            reason = final.stop_reason
-        turns.finish(
-            conn,
-            self._row.id,
-            status=status,
-            end_reason=reason,
-            ended_at=now(),
-            steps=self._turn.iteration,
-            usage=self._turn.usage.wire(),
-            error={"code": final.code, "message": final.message, "retryable": final.retryable}
-            if isinstance(final, Error)
-            else None,
-            references=[{name: getattr(ref, name) for name in ref.__slots__} for ref in self._turn.references],
-            timings=self._turn.timings,
-        )
-        self._world.on_end(conn, self._row, final)
-
-
-_END: dict[type, tuple[str, str]] = {
-    Done: ("done", ""),
-    Error: ("failed", "error"),
-    Interrupted: ("interrupted", "interrupted"),
-}
 
 
 def _first_cause(exc: BaseException) -> AgenticRagError | None:
@@ -344,32 +377,3 @@ def _first_cause(exc: BaseException) -> AgenticRagError | None:
     if isinstance(exc, BaseExceptionGroup):
         return next((found for inner in exc.exceptions if (found := _first_cause(inner))), None)
     return None
-
-
-def _stored(entry: Entry, commit: Commit, model: str, created_at: str) -> sessions.StoredMessage:
-    assistant = entry.message["role"] == "assistant"
-    usage = commit.usage
-    return sessions.StoredMessage(
-        seq=entry.seq,
-        turn_id=entry.turn_id,
-        step=entry.step,
-        role=entry.message["role"],
-        content=entry.message["content"],
-        message_id=entry.message_id,
-        created_at=created_at,
-        model=model if assistant else None,
-        usage=usage.wire() if assistant and usage is not None else None,
-        partial=commit.partial and assistant,
-    )
-
-
-def _call_row(call: PlannedCall, row: StoredTurn, started_at: str) -> StoredToolCall:
-    return StoredToolCall(
-        turn_id=row.id,
-        tool_call_id=call.id,
-        session_id=row.session_id,
-        server=call.server,
-        tool_name=call.name,
-        arguments=call.arguments,
-        started_at=started_at,
-    )

@@ -1,21 +1,64 @@
 """The calls of an assistant message: which may run, and why others may not. Pure.
 
-Owns the refusals: unknown tool, broken or unfit arguments, and what the domain's policy denies. A text the
-model read can ask for anything; only the policy grants. Knows no turn and no MCP.
+Owns the refusals: unknown tool, broken or unfit arguments, what the domain's policy denies, and tools that changed
+since the admin accepted them. A text the model read can ask for anything; only the policy grants. Knows no turn and
+no MCP.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft202012Validator
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from agentic_rag.messages import Block, text_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
-Policy = Mapping[str, Literal["allow", "deny"]]
+EFFECTS = frozenset({"role_write"})
+"""Our own tools that count as having effects on what others see."""
+
+IGNORED_KEYWORDS = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema"})
+"""Not checked on our side for a user's tool: a regular expression can take for ever, references can multiply."""
+
+VALUES = frozenset({"const", "enum", "default", "examples", "required", "dependentRequired"})
+"""Keywords whose values are data, not schemas."""
+
+PROBLEM_CHARS = 500
+"""How much of a validation error the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict, later entries win.
+
+    ``effects_allowed``: what no rule names may have effects (a single user on loopback).
+    """
+
+    rules: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
+    effects_allowed: bool = True
+
+    def denial(self, tool: ToolInfo) -> str:
+        """Return why a tool may not be called, naming the setting; empty if it may."""
+        if tool.changed:
+            return (
+                f"Denied: the tool {tool.name!r} is new or has changed since its server was accepted. An admin can "
+                f"look at it and accept it: POST /api/domains/{{id}}/mcp-servers/{tool.server}/accept. Go on without."
+            )
+        verdicts = [verdict for glob, verdict in self.rules.items() if fnmatchcase(tool.name, glob)]
+        if verdicts:
+            denied = verdicts[-1] == "deny"
+            return f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without." if denied else ""
+        has_effects = tool.name in EFFECTS or (tool.origin == "user" and not tool.read_only)
+        if has_effects and not self.effects_allowed:
+            return (
+                f"Denied: {tool.name!r} may have effects, and this domain's setting toolPolicy does not allow it. "
+                f'An admin can add {{"{tool.name}": "allow"}} there. Go on without.'
+            )
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +84,7 @@ class PlannedCall:
 def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> PlannedCall:
     """Return what becomes of a ``tool_use`` block.
 
-    ``tools``: by the name the model sees. ``policy``: glob of such names → verdict; later entries win.
+    ``tools``: by the name the model sees.
     """
     tool = tools.get(block["name"])
     refusal = _refusal(block, tool, tools, policy)
@@ -54,12 +97,10 @@ def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo],
         return failed(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
     if "_broken_input" in block:
         return failed(f"The arguments are not a JSON object: {block['_broken_input'][:200]!r}")
-    verdicts = [verdict for glob, verdict in policy.items() if fnmatchcase(name, glob)]
-    if verdicts and verdicts[-1] == "deny":
-        return CallOutcome(
-            "denied", (text_block(f"Denied by this domain's setting toolPolicy for {name!r}. Go on without."),)
-        )
-    problem = _schema_problem(tool.input_schema, block["input"])
+    denial = policy.denial(tool)
+    if denial:
+        return CallOutcome("denied", (text_block(denial),))
+    problem = _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user")
     return failed(f"The arguments do not fit the tool: {problem}") if problem else None
 
 
@@ -75,10 +116,31 @@ def stopped(by_user: bool) -> CallOutcome:
     return failed("not finished: the turn ended while this ran; the outcome is unknown")
 
 
-def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the arguments, or None. A schema that is itself broken refuses nothing."""
+def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any], *, user: bool) -> str | None:
+    """Return what is wrong with the arguments, or None. A schema that is itself broken refuses nothing.
+
+    ``user``: the schema is a stranger's. Nothing in it may cost more than its length, and no reference of any
+    schema is fetched.
+    """
+    checked = _harmless(schema) if user else dict(schema)
     try:
-        error = next(iter(Draft202012Validator(dict(schema)).iter_errors(dict(arguments))), None)
-    except SchemaError:
+        if user:
+            Draft202012Validator.check_schema(checked)
+        validator = Draft202012Validator(checked, registry=Registry())
+        error = next(iter(validator.iter_errors(dict(arguments))), None)
+    except (SchemaError, Unresolvable, RecursionError, ArithmeticError):
         return None
-    return None if error is None else f"{error.json_path}: {error.message}"
+    return None if error is None else f"{error.json_path}: {error.message[:PROBLEM_CHARS]}"
+
+
+def _harmless(schema: Any, *, names: bool = False) -> Any:
+    """Return a schema without `IGNORED_KEYWORDS`. ``names``: the keys here are names of arguments, not keywords."""
+    if isinstance(schema, Mapping):
+        return {
+            key: _harmless(value, names=not names and key == "properties") if key not in VALUES or names else value
+            for key, value in schema.items()
+            if names or key not in IGNORED_KEYWORDS
+        }
+    if isinstance(schema, list | tuple):
+        return [_harmless(item) for item in schema]
+    return schema

@@ -41,6 +41,7 @@ def verified(
         document_name=passage.document_name,
         chunk_id=chunk,
         page=passage.page,
+        cells=passage.cells,
         cited_text=spaced,
         relevance_score=passage.score,
     )

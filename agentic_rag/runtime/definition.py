@@ -62,6 +62,7 @@ class Definition:
     ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
     prefix: workspace, collection, documents, top_k, threshold, user, scope, admin).
     ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; later entries win.
+    ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
     """
 
     domain_id: str
@@ -74,6 +75,7 @@ class Definition:
     limits: Limits = field(default_factory=Limits)
     bound: Mapping[str, Any] = field(default_factory=dict)
     tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
+    effects_allowed_by_default: bool = False
     collection_note: str = ""
     """What `search_documents` says of the collection: count class, languages, expertise."""
 

@@ -8,12 +8,14 @@ previous one as its prefix (a deleted document aside). Knows no store and no clo
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentic_rag.messages import Block, Message, ToolSpec, joined, text_block, tool_result_block, tool_uses
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.prompt import bootstrap_prompt
 from agentic_rag.runtime.results import SEARCH_TOOL
+from agentic_rag.runtime.window import as_sent, tokens_of
 from agentic_rag.tools.base import ToolInfo
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
@@ -28,6 +30,7 @@ class CitablePassage:
     document_id: str
     document_name: str
     page: int | None
+    cells: str | None
     score: float
     chunk_ids: tuple[str, ...]
     texts: tuple[str, ...]
@@ -61,6 +64,7 @@ def build_request(
     transcript: Sequence[Message],
     *,
     gone: Collection[str] = (),
+    tool_choice: dict[str, Any] | None = None,
 ) -> BuiltRequest:
     """Build the request of the next step.
 
@@ -69,6 +73,7 @@ def build_request(
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
         gone: ids of chunks that no longer exist; their sentences read `REMOVED`.
+        tool_choice: None, or an API value; without tools there is no choice to make.
     """
     messages, passages = _rendered(answered(transcript), frozenset(gone))
     request = ModelRequest(
@@ -77,10 +82,17 @@ def build_request(
         system=bootstrap_prompt(definition.persona, [tool.name for tool in tools]),
         messages=tuple(messages),
         tools=tool_specs(definition, tools),
+        tool_choice=tool_choice if tools else None,
         temperature=definition.temperature,
         thinking=definition.thinking,
     )
     return BuiltRequest(request, tuple(passages))
+
+
+def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
+    """Return about how many tokens system and tools cost in every request."""
+    system = bootstrap_prompt(definition.persona, [tool.name for tool in tools])
+    return tokens_of([system, tool_specs(definition, tools)])
 
 
 def answered(transcript: Sequence[Message]) -> list[Message]:
@@ -130,6 +142,7 @@ def _rendered(messages: list[Message], gone: frozenset[str]) -> tuple[list[Messa
         for position, block in enumerate(message["content"]):
             if block["type"] != "tool_result":
                 continue
+            block = message["content"][position] = as_sent(block)
             content = block["content"]
             if not any(part["type"] == "search_result" for part in content):
                 continue
@@ -157,6 +170,7 @@ def _search_result(block: Block, gone: frozenset[str]) -> tuple[Block, CitablePa
         document_id=passage["document_id"],
         document_name=passage["document_name"],
         page=passage["page"],
+        cells=passage["cells"],
         score=passage["score"],
         chunk_ids=tuple("" if chunk in gone else chunk for chunk in chunk_ids),
         texts=tuple(part["text"] for part in block["content"]),
@@ -169,7 +183,7 @@ def cited_chunks(transcript: Iterable[Message]) -> set[str]:
         chunk
         for message in transcript
         for block in message["content"]
-        if block["type"] == "tool_result"
+        if block["type"] == "tool_result" and "_shed" not in block
         for part in block["content"]
         if "_passage" in part
         for chunk in part["_passage"]["chunk_ids"]

@@ -1,21 +1,25 @@
 """From a tool's outcome to the block the model reads and the events a client sees. Pure.
 
-Owns the size budgets of results, the ``search_result`` blocks made from hits, and the ``retrieval`` events.
-Private keys (``_passage``, ``_role``) keep beside a block what later steps need and no model is sent.
+Owns the size budgets of results, what is kept whole beside them, the ``search_result`` blocks made from hits, and
+the ``retrieval`` events. Private keys keep beside a block what later steps need and no model is sent: ``_passage``,
+``_role``, ``_ref`` (where the whole text is kept) and ``_structured`` (the server's structured content, or where
+that is kept).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult
 from agentic_rag.messages import Block, clean_text, plain_text, text_block, tool_result_block
+from agentic_rag.store import json_text
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
 RESULT_BUDGET = 16 * 1024
-"""Characters of a user server's text result that go to the model; the rest is cut from the middle."""
+"""UTF-8 bytes of a user server's text result that go to the model: its head and its tail."""
 ROLE_BUDGET = 96 * 1024
-"""Characters of an activated role."""
+"""UTF-8 bytes of an activated role; cut at the end of a section."""
 SNIPPET = 240
 """Characters of a hit's snippet in a ``retrieval`` event."""
 
@@ -23,49 +27,161 @@ SEARCH_TOOL = "search_documents"
 RECALL_TOOL = "promptx_recall"
 ACTION_TOOL = "promptx_action"
 
+_SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_LINE = re.compile(r"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept whole beside the transcript, under a ref."""
+
+    ref: str
+    media_type: str
+    data: bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call's end: the block for the transcript and the events for the log."""
+    """A call's end: the block for the transcript and the events for the log.
+
+    ``size``: bytes of the whole text. ``kept``: payloads to be stored with it; the text's stands first, and
+    ``ref`` names it when the block holds only a part.
+    """
 
     block: Block
     bodies: tuple[EventBody, ...]
+    size: int = 0
+    ref: str | None = None
+    kept: tuple[Kept, ...] = ()
 
 
 def finished_call(
-    call_id: str, name: str, tool: ToolInfo | None, arguments: Mapping[str, Any], outcome: CallOutcome
+    call_id: str,
+    name: str,
+    tool: ToolInfo | None,
+    arguments: Mapping[str, Any],
+    outcome: CallOutcome,
+    new_ref: Callable[[], str] = str,
 ) -> FinishedCall:
     """Turn an outcome into its ``tool_result`` block and events (``retrieval`` first, if there are hits)."""
-    structured = outcome.structured if isinstance(outcome.structured, dict) else {}
     ours = tool is not None and tool.origin != "user"
-    ok = outcome.status == "ok"
-    hits: tuple[Hit, ...] = ()
-    source: Any = "documents"
-    content, truncated = _bounded(outcome.content, ROLE_BUDGET if ours else RESULT_BUDGET)
+    blocks = _visible(outcome.content)
+    size = len(plain_text(blocks).encode())
+    content, private, kept = _own(name, blocks, outcome) if ours else _users(blocks, outcome, new_ref)
     shown = plain_text(content)
-    private: Block = {}
-    if ours and ok and name == SEARCH_TOOL and structured.get("hits"):
-        content = [search_result_block(hit) for hit in structured["hits"]]
-        hits = tuple(_document_hit(hit) for hit in structured["hits"])
-        truncated = False
-    elif ours and ok and name == RECALL_TOOL and structured.get("engrams"):
-        hits = tuple(_memory_hit(engram) for engram in structured["engrams"])
-        source = "memory"
-    elif ours and ok and name == ACTION_TOOL and structured.get("hash"):
-        private = {"_role": {"role": structured.get("role"), "hash": structured["hash"]}}
-    block = tool_result_block(call_id, content, is_error=not ok) | private
+    hits, source = _hits(name, outcome) if ours else ((), "documents")
+    if hits and source == "documents":
+        content = [search_result_block(hit) for hit in outcome.structured["hits"]]
     result = ToolResult(
         tool_call_id=call_id,
         tool_name=name,
         server=tool.server if tool else "",
         status=outcome.status,
         content=shown,
-        truncated=truncated,
+        truncated=len(shown.encode()) < size or "_ref" in private,
         duration_ms=outcome.duration_ms,
+        ref=private.get("_ref"),
     )
-    if not hits:
-        return FinishedCall(block, (result,))
-    return FinishedCall(block, (Retrieval(source=source, query=_query(arguments), hits=hits), result))
+    retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if hits else ()
+    return FinishedCall(
+        block=tool_result_block(call_id, content, is_error=outcome.status != "ok") | private,
+        bodies=(*retrieval, result),
+        size=size,
+        ref=private.get("_ref"),
+        kept=kept,
+    )
+
+
+def _own(name: str, blocks: list[Block], outcome: CallOutcome) -> tuple[list[Block], Block, tuple[Kept, ...]]:
+    """Bound a result of our own servers; they bound what they find themselves, so that only a role is cut."""
+    structured = outcome.structured
+    if name == ACTION_TOOL and outcome.status == "ok" and isinstance(structured, dict) and structured.get("hash"):
+        private: Block = {"_role": {"role": structured.get("role"), "hash": structured["hash"]}}
+        return _with_text(blocks, cut_at_section(plain_text(blocks), ROLE_BUDGET)), private, ()
+    return blocks, {}, ()
+
+
+def _users(
+    blocks: list[Block], outcome: CallOutcome, new_ref: Callable[[], str]
+) -> tuple[list[Block], Block, tuple[Kept, ...]]:
+    """Bound a user server's result: what does not fit is kept whole and can be read on."""
+    private: Block = {}
+    kept: tuple[Kept, ...] = ()
+    whole = plain_text(blocks)
+    if len(whole.encode()) > RESULT_BUDGET:
+        ref = new_ref()
+        kept = (Kept(ref, "text/plain", whole.encode()),)
+        private["_ref"] = ref
+        blocks = _with_text(blocks, head_and_tail(whole, ref))
+    data = _encoded(outcome.structured)
+    if data is not None:
+        if len(data) <= RESULT_BUDGET:
+            private["_structured"] = outcome.structured
+        else:
+            ref = new_ref()
+            kept += (Kept(ref, "application/json", data),)
+            private["_structured"] = {"_ref": ref}
+    return blocks, private, kept
+
+
+def _encoded(structured: Any) -> bytes | None:
+    """Return structured content as JSON; None when there is none, or it is nested too deep to be kept."""
+    if structured is None:
+        return None
+    try:
+        return json_text.dumps(structured).encode()
+    except RecursionError:
+        return None
+
+
+def head_and_tail(text: str, ref: str) -> str:
+    """Return what a model gets of a long text: three parts of its head, one of its tail, and how to read on."""
+    head = first_bytes(text, RESULT_BUDGET * 3 // 4)
+    tail = last_bytes(text, RESULT_BUDGET // 4)
+    left = len(text) - len(head) - len(tail)
+    where = f"characters {len(head)} to {len(head) + left} of {len(text)}"
+    return f'{head}\n[… {where} left out; read_tool_result with ref "{ref}" reads them …]\n{tail}'
+
+
+def cut_at_section(text: str, budget: int) -> str:
+    """Return a text cut at the last end of a section (or paragraph, or line) that fits, with a mark."""
+    head = first_bytes(text, budget)
+    if len(head) == len(text):
+        return text
+    for boundary in (_SECTION, _PARAGRAPH, _LINE):
+        ends = [found.start() for found in boundary.finditer(head)]
+        if ends and ends[-1] > len(head) // 2:
+            head = head[: ends[-1]]
+            break
+    return f"{head.rstrip()}\n\n[truncated: kept {len(head.rstrip())} of {len(text)} characters]"
+
+
+def part_of(text: str, start: int, end: int | None) -> str:
+    """Return the characters ``start`` to ``end`` of a kept result, as many as fit one answer, and where they stand."""
+    part = first_bytes(text[start:end], RESULT_BUDGET)
+    stop = start + len(part)
+    rest = f"; read on from {stop}" if stop < len(text) else ""
+    return f"{part}\n[characters {start} to {stop} of {len(text)}{rest}]"
+
+
+def first_bytes(text: str, count: int) -> str:
+    """Return the longest beginning of a text with at most so many UTF-8 bytes."""
+    return text.encode()[:count].decode(errors="ignore")
+
+
+def last_bytes(text: str, count: int) -> str:
+    """Return the longest end of a text with at most so many UTF-8 bytes."""
+    return text.encode()[-count:].decode(errors="ignore")
+
+
+def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:
+    structured = outcome.structured if isinstance(outcome.structured, dict) and outcome.status == "ok" else {}
+    if name == SEARCH_TOOL:
+        return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
+    if name == RECALL_TOOL:
+        return tuple(_memory_hit(engram) for engram in structured.get("engrams") or ()), "memory"
+    return (), "documents"
 
 
 def search_result_block(hit: Mapping[str, Any]) -> Block:
@@ -111,6 +227,7 @@ def _document_hit(hit: Mapping[str, Any]) -> Hit:
         document_id=hit["document_id"],
         chunk_id=first["chunk_id"],
         page=hit.get("page"),
+        cells=hit.get("cells"),
     )
 
 
@@ -124,15 +241,13 @@ def _memory_hit(engram: Mapping[str, Any]) -> Hit:
     )
 
 
-def _bounded(blocks: tuple[Block, ...], budget: int) -> tuple[list[Block], bool]:
-    """Cut text past the budget out of the middle, with a mark; other blocks stay."""
+def _visible(blocks: tuple[Block, ...]) -> list[Block]:
+    """Return the blocks with clean text, blank ones left out."""
     content = [{**block, "text": clean_text(block["text"])} if block["type"] == "text" else block for block in blocks]
-    content = [block for block in content if block["type"] != "text" or block["text"].strip()]
-    length = sum(len(block["text"]) for block in content if block["type"] == "text")
-    if length <= budget:
-        return content, False
-    text = plain_text(content)
-    head, tail = budget * 3 // 4, budget // 4
-    mark = f"\n[… {length - head - tail} of {length} characters left out …]\n"
-    others = [block for block in content if block["type"] != "text"]
-    return [text_block(text[:head] + mark + text[-tail:]), *others], True
+    return [block for block in content if block["type"] != "text" or block["text"].strip()]
+
+
+def _with_text(blocks: list[Block], text: str) -> list[Block]:
+    """Return the blocks with one text in place of all their texts."""
+    others = [block for block in blocks if block["type"] != "text"]
+    return [text_block(text), *others] if text else others

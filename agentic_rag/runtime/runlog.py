@@ -7,6 +7,7 @@ their own pace by number: a slow one costs the turn nothing. Knows no turn and n
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
 import anyio
 from sqlalchemy import Connection
@@ -113,10 +114,25 @@ class RunLog:
         self.settled(batch)
 
     def deliver_unjournalled(self, body: EventBody) -> None:
-        """Deliver a last event although it cannot be stored: the disk is full, and readers must not wait."""
+        """Deliver a last event although it cannot be stored: the disk is full, and readers must not wait.
+
+        Events that nobody has seen yet are taken back: they belong to a commit that the store refused.
+        """
+        while self._tail and self._tail[-1].seq > self.visible:
+            self._tail.pop()
+        self.last = self.visible
         self.number(body)
         self.visible = self.last
         self.close()
+
+    def rewind(self) -> None:
+        """Take back numbers given with `number` whose events nobody saw and the store did not take."""
+        self._tail.clear()
+        self.last = self.journalled
+
+    def unstored(self) -> list[AgentEvent]:
+        """Return the events that were numbered and never journalled, as far as memory keeps them."""
+        return [event for event in self._tail if event.seq > self.journalled]
 
     def close(self) -> None:
         """Say that no event follows."""
@@ -138,6 +154,7 @@ class RunLog:
             seq=self.last,
             ts=now(),
             agent=self._agent,
+            redact=self._journal.redact,
         )
         self._tail.append(event)
         if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.journalled:
@@ -216,8 +233,10 @@ class RunLog:
 class Journal:
     """Writes the pending events of all running turns in common transactions."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, redact: Callable[[Any], Any] = lambda value: value) -> None:
+        """``redact`` takes secrets out of the strings of a JSON value, before it is stored or delivered."""
         self.database = database
+        self.redact = redact
         self._dirty: dict[RunLog, None] = {}
         self._work = anyio.Event()
         self._urgent = anyio.Event()
@@ -249,7 +268,7 @@ class Journal:
             return
         try:
             await self.database.write(lambda conn: run_events.append(conn, rows))
-        except (AgenticRagError, SQLAlchemyError) as exc:  # each of these turns ends with it
+        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # each of these turns ends with it
             for log, _ in batches:
                 log.failed(exc)
             return

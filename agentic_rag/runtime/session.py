@@ -1,14 +1,16 @@
 """A live session: the transcript in memory, as the store holds it.
 
-Owns the order of messages and the numbers they get. The store is the truth; a live session is its copy, kept
-so that a turn re-reads nothing. Knows no SQL.
+Owns the order of messages, the numbers they get, and what is known of their size. The store is the truth; a
+live session is its copy, kept so that a turn re-reads nothing. Knows no SQL.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from agentic_rag.messages import Message
+from agentic_rag.messages import Block, Message
+from agentic_rag.runtime.window import TurnSize, message_tokens, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +24,38 @@ class Entry:
     message: Message
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a model reported of a request that held the messages before ``until``."""
+
+    tokens: int
+    until: int
+
+
 @dataclass(slots=True)
 class Session:
-    """``labels`` are opaque: conversation_id, domain_id, user_id. ``window_start``: first seq that is sent."""
+    """``labels`` are opaque: conversation_id, domain_id, user_id.
+
+    ``head`` stands before the messages from ``window_start`` on. ``base_seq`` is the last place ever given out.
+    ``measure`` is None when the request has changed in other ways than by growing.
+    """
 
     id: str
     labels: Mapping[str, Any]
     window_start: int = 0
+    head: list[Block] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    base_seq: int = 0
+    measure: Measure | None = None
 
     @property
     def last_seq(self) -> int:
-        return self.entries[-1].seq if self.entries else 0
+        return self.entries[-1].seq if self.entries else self.base_seq
+
+    @property
+    def message_count(self) -> int:
+        """Messages as clients count: two a turn."""
+        return len({entry.message_id for entry in self.entries})
 
     def planned(self, turn_id: str, step: int, message_id: str, messages: Iterable[Message]) -> list[Entry]:
         """Number messages that are about to be stored; `extend` takes them once they are."""
@@ -47,9 +69,49 @@ class Session:
         self.entries.extend(entries)
 
     def window(self) -> list[Message]:
-        """Return the messages that are sent to the model, oldest first."""
-        return [entry.message for entry in self.entries if entry.seq >= self.window_start]
+        """Return the messages that are sent to the model, oldest first, what stands before them included."""
+        sent = [entry.message for entry in self.in_window()]
+        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else sent
+
+    def in_window(self) -> list[Entry]:
+        """Return the entries from the window's start on."""
+        return [entry for entry in self.entries if entry.seq >= self.window_start]
 
     def of_turn(self, turn_id: str) -> list[Message]:
         """Return a turn's messages, its user message first."""
         return [entry.message for entry in self.entries if entry.turn_id == turn_id]
+
+    # Size
+
+    def tokens(self, fixed: int) -> int:
+        """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
+        if self.measure is not None:
+            until = self.measure.until
+            return self.measure.tokens + sum(
+                message_tokens(entry.message) for entry in self.in_window() if entry.seq >= until
+            )
+        return fixed + self.head_tokens + sum(message_tokens(entry.message) for entry in self.in_window())
+
+    @property
+    def head_tokens(self) -> int:
+        return tokens_of(self.head) if self.head else 0
+
+    def turn_sizes(self) -> list[TurnSize]:
+        """Return the turns of the window, oldest first."""
+        sizes = []
+        for _, group in groupby(self.in_window(), key=lambda entry: entry.turn_id):
+            entries = list(group)
+            sizes.append(TurnSize(entries[0].seq, sum(message_tokens(entry.message) for entry in entries)))
+        return sizes
+
+    def set_window(self, start: int, head: list[Block]) -> None:
+        """Take a window that the store has committed."""
+        self.window_start = start
+        self.head = head
+        self.measure = None
+
+    def archive(self, head: list[Block]) -> None:
+        """Forget all messages, which the store has archived; ``head`` stands for them."""
+        self.base_seq = self.last_seq
+        self.entries = []
+        self.set_window(self.base_seq + 1, head)

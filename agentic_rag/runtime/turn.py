@@ -16,8 +16,8 @@ A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may co
 instructions, also while a model or tools run; the next instruction is then such a commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agentic_rag.errors import AgenticRagError
@@ -50,6 +50,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.runtime.calls import PlannedCall, Policy, failed, plan_call, stopped
 from agentic_rag.runtime.citations import reference_json, references_of, verified
+from agentic_rag.runtime.instructions import CallModel, CallTools, Commit, EndedCall, Instruction, Spent
 from agentic_rag.runtime.request import CitablePassage
 from agentic_rag.runtime.results import SEARCH_TOOL, FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
@@ -58,38 +59,6 @@ CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
-    """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`."""
-
-    iteration: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallTools:
-    """Run these in parallel; hand each outcome to `Turn.finish_call` as it comes."""
-
-    calls: tuple[PlannedCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then `Turn.committed`.
-
-    ``calls`` are started by it: their ``tool_call`` events are in ``bodies``. ``final`` is the terminal event
-    (not in ``bodies``); with it the turn is over. ``partial`` marks a message that was cut off.
-    """
-
-    step: int
-    messages: tuple[Message, ...]
-    bodies: tuple[EventBody, ...] = ()
-    calls: tuple[PlannedCall, ...] = ()
-    partial: bool = False
-    usage: Usage | None = None
-    final: Terminal | None = None
-
-
-Instruction = CallModel | CallTools | Commit
 _State = Literal["model", "streaming", "received", "tools", "running", "results", "over"]
 
 
@@ -104,6 +73,7 @@ class _Step:
     text_length: int = 0
     block_from: int = 0
     emitted: bool = False
+    reported: Usage = field(default_factory=Usage)
     completed: MessageCompleted | None = None
 
     def content(self) -> list[Block]:
@@ -118,6 +88,7 @@ class Turn:
         model: the model's name until the service reports its own.
         policy: glob → ``allow`` | ``deny``, later entries win; see `Definition`.
         max_steps: model calls the turn may make.
+        new_ref: names what is kept whole beside the transcript.
     """
 
     def __init__(
@@ -127,6 +98,7 @@ class Turn:
         model: str,
         policy: Policy,
         max_steps: int,
+        new_ref: Callable[[], str] = str,
     ) -> None:
         self.message_id = message_id
         self.model = model
@@ -138,13 +110,14 @@ class Turn:
         self._tools: dict[str, ToolInfo] = {}
         self._policy = policy
         self._max_steps = max_steps
+        self._new_ref = new_ref
         self._state: _State = "model"
         self._step = _Step()
         self._calls: tuple[PlannedCall, ...] = ()
         self._finished: dict[str, FinishedCall] = {}
         self._answered = False
+        self._spent: list[Spent] = []
         self._stop: AgenticRagError | Literal["interrupt"] | None = None
-        self._stop_reason: str | None = None
 
     def offer(self, tools: Iterable[ToolInfo]) -> None:
         """Say which tools the turn has; before its first step."""
@@ -154,6 +127,10 @@ class Turn:
 
     def next(self) -> Instruction | None:
         """Return what to do now; None when the turn is over."""
+        instruction = self._next()
+        return replace(instruction, spent=tuple(self._spent)) if isinstance(instruction, Commit) else instruction
+
+    def _next(self) -> Instruction | None:
         if self._state == "over":
             return None
         if self._stop is not None:
@@ -175,6 +152,7 @@ class Turn:
     def committed(self, commit: Commit) -> None:
         """Say that a `Commit` is stored."""
         self._answered = self._answered or any(message["role"] == "assistant" for message in commit.messages)
+        del self._spent[: len(commit.spent)]
         if commit.final is not None:
             self._state = "over"
         elif self._state == "received" and commit.calls:
@@ -211,15 +189,25 @@ class Turn:
             return self._blockstopped(event)
         elif type(event) is MessageCompleted:
             step.completed = event
-            self.usage += event.usage
+            step.reported = event.usage
+            self._count_step()
             self._state = "received"
         elif type(event) is MessageStarted:
             self.model = event.model
+            step.reported = event.usage
         return ()
+
+    def _count_step(self) -> None:
+        """Count what the running step's call has reported, once."""
+        reported, self._step.reported = self._step.reported, Usage()
+        if reported != Usage():
+            self.usage += reported
+            self._spent.append(Spent(self.iteration, self.model, reported))
 
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
         seen = self._step.emitted
+        self._count_step()
         del self.references[self._step.references_before :]
         self._step = _Step(passages=self._step.passages, references_before=len(self.references))
         return (StepReset(self.iteration),) if seen else ()
@@ -228,13 +216,18 @@ class Turn:
 
     def finish_call(self, call: PlannedCall, outcome: CallOutcome) -> FinishedCall:
         """Take the outcome of a call; the last one makes the results ready to commit."""
-        finished = finished_call(call.id, call.name, call.tool, call.arguments, outcome)
+        finished = finished_call(call.id, call.name, call.tool, call.arguments, outcome, self._new_ref)
         self._finished[call.id] = finished
         if call.name == SEARCH_TOOL:
             self.timings["retrieval"] = self.timings.get("retrieval", 0) + outcome.duration_ms
         if all(planned.id in self._finished for planned in self._calls):
             self._state = "results"
         return finished
+
+    def reopen_call(self, call: PlannedCall) -> None:
+        """Take back the outcome of a call: it could not be stored, and the turn is about to end with that."""
+        self._finished.pop(call.id, None)
+        self._state = "running"
 
     def restore(
         self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
@@ -278,20 +271,18 @@ class Turn:
     def _closing(self) -> Commit:
         """Commit what may stay of the running step, answer every open call, and end."""
         messages: tuple[Message, ...] = ()
-        bodies: tuple[EventBody, ...] = ()
+        ended: tuple[EndedCall, ...] = ()
         partial = False
         if self._state in ("streaming", "received"):
+            self._count_step()
             kept = kept_of_partial(self._step.content())
             if kept:
                 messages = ({"role": "assistant", "content": kept},)
                 partial = True
         elif self._state in ("tools", "running", "results"):
-            bodies = tuple(
-                body
-                for call in self._calls
-                if call.id not in self._finished
-                for body in self.finish_call(call, stopped(self._stop == "interrupt")).bodies
-            )
+            outcome = stopped(self._stop == "interrupt")
+            still_open = [call for call in self._calls if call.id not in self._finished]
+            ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in still_open)
             messages = (self._results(),)
         answered = self._answered or partial
         final: Terminal
@@ -299,7 +290,8 @@ class Turn:
             final = Error(self._stop.code, str(self._stop), self._stop.retryable)
         else:
             final = Interrupted(self.message_id if answered else None)
-        return Commit(self.iteration, messages, bodies, partial=partial, final=final)
+        bodies = tuple(body for call in ended for body in call.finished.bodies)
+        return Commit(self.iteration, messages, bodies, partial=partial, final=final, ended=ended)
 
     def _done(self, stop_reason: str) -> Done:
         return Done(
@@ -334,21 +326,32 @@ class Turn:
 
     def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
         calls = tool_uses(content)
-        bodies: tuple[EventBody, ...] = ()
-        messages: tuple[Message, ...]
-        if calls:  # cut off by max_tokens or refused: none of them runs, each is answered
-            self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
-            outcome = failed(f"not run: the message was cut off ({reason})")
-            blocks = []
-            for call in self._calls:
-                finished = self.finish_call(call, outcome)
-                blocks.append(finished.block)
-                bodies += (ToolCall(call.id, call.name, call.server, call.arguments), *finished.bodies)
-            messages = ({"role": "assistant", "content": content}, {"role": "user", "content": blocks})
-        else:
+        if not calls:
             content = kept_of_partial(content)
-            messages = ({"role": "assistant", "content": content},) if content else ()
-        return Commit(self.iteration, messages, bodies, usage=usage, final=self._done(reason))
+            messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
+            return Commit(self.iteration, messages, usage=usage, final=self._done(reason))
+        # cut off by max_tokens or refused: none of them runs, each is answered
+        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
+        outcome = failed(f"not run: the message was cut off ({reason})")
+        ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
+        bodies = tuple(
+            body
+            for each in ended
+            for body in (
+                ToolCall(each.call.id, each.call.name, each.call.server, each.call.arguments),
+                *each.finished.bodies,
+            )
+        )
+        answers: Message = {"role": "user", "content": [each.finished.block for each in ended]}
+        return Commit(
+            self.iteration,
+            ({"role": "assistant", "content": content}, answers),
+            bodies,
+            self._calls,
+            usage=usage,
+            final=self._done(reason),
+            ended=ended,
+        )
 
     def _results(self) -> Message:
         return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}
@@ -389,6 +392,7 @@ class Turn:
                     cited_text=reference.cited_text,
                     score=reference.relevance_score,
                     page=reference.page,
+                    cells=reference.cells,
                 )
             )
         if references:

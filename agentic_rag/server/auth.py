@@ -1,96 +1,96 @@
-"""Who may talk to this server: the loopback user, and the checks of Host and Origin that protect it.
+"""The guard around the whole application: request id, the caller, the headers of every answer, the last error net.
 
-Owns the caller's identity, the guard around the whole application, and the rule where the server may listen.
-Until there are keys there is one user, ``local``, operator of everything, and nothing but loopback. Knows no
-record and no route.
+Owns what happens before any route and after every one. Who comes in is ``gate``'s; which route is for whom
+``rules``'. Knows no record and no route.
 """
 
-import ipaddress
 import logging
-from urllib.parse import urlsplit
+from collections.abc import Iterable
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentic_rag.errors import BadConfiguration, Forbidden
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.server.gate import Caller, Gate, source_of
+from agentic_rag.server.hosts import is_loopback
 from agentic_rag.server.replies import failure, refusal
 from agentic_rag.store.clock import new_id
-from agentic_rag.users import User
+from agentic_rag.users import ANONYMOUS, LOCAL, User, acting_for
 
-__all__ = ["LOCAL", "Guard", "User", "check_bind", "is_loopback", "user_of"]
+__all__ = ["LOCAL", "Guard", "User", "caller_of", "is_loopback", "user_of"]
 
 log = logging.getLogger("agentic_rag.server")
 
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
 
-LOCAL = User("local", operator=True)
+
+def caller_of(scope: Scope) -> Caller:
+    """Return who sends an HTTP request or holds a WebSocket, as the guard found it."""
+    caller = scope["state"]["caller"]
+    assert isinstance(caller, Caller)
+    return caller
 
 
 def user_of(scope: Scope) -> User:
-    """Return the caller of an HTTP request or a WebSocket, as the guard found it."""
-    user = scope["state"]["user"]
-    assert isinstance(user, User)
-    return user
-
-
-def check_bind(host: str) -> None:
-    """Refuse to listen where others could connect.
-
-    Raises:
-        BadConfiguration: ``host`` is not a loopback address.
-    """
-    if not is_loopback(host):
-        raise BadConfiguration(
-            "host", f"{host!r} is not a loopback address. Without API keys the server listens on 127.0.0.1 or ::1 only."
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address (without port and brackets) means this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Return the user who sends an HTTP request or holds a WebSocket."""
+    return caller_of(scope).user
 
 
 class Guard:
-    """ASGI middleware around everything: request id, Host and Origin, the caller, and the last error net.
+    """ASGI middleware around everything. ``gate`` decides who comes in; without one only this machine does."""
 
-    A page of a foreign site can make a browser send requests here, under our name (Origin differs) or under a
-    name of its own that resolves to 127.0.0.1 (Host differs). Both are refused before any route runs.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate | None = None) -> None:
         self.app = app
+        self._gate = gate or Gate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         reference = new_id("req")
-        scope["state"] = {**scope.get("state", {}), "request_id": reference, "user": LOCAL}
+        scope["state"] = state = {**scope.get("state", {}), "request_id": reference}
         started = False
 
         async def sending(message: Message) -> None:
             nonlocal started
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).append("x-request-id", reference)
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                message["headers"] = _complete(message["headers"], reference)
             started = True
             await send(message)
 
-        refused = _refused(Headers(scope=scope))
-        if refused is not None:
-            await _answer(refusal(refused, reference), scope, receive, sending)
+        actor = ANONYMOUS
+        try:
+            caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope))
+            actor = caller.user.id
+            caller.take_request()
+        except AgenticRagError as exc:
+            action = scope.get("method", "WS")
+            await self._gate.refused(exc, actor, action, scope["path"], source_of(scope), reference)
+            await _answer(refusal(exc, reference), scope, receive, sending)
             return
         try:
-            await self.app(scope, receive, sending)
+            with acting_for(caller.user.id):
+                await self.app(scope, receive, sending)
         except Exception as exc:
             if started or scope["type"] == "websocket":
                 log.error("request %s failed", reference, exc_info=exc)
                 raise
             await _answer(failure(exc, reference), scope, receive, sending)
+
+
+def _complete(headers: Iterable[tuple[bytes, bytes]], reference: str) -> list[tuple[bytes, bytes]]:
+    given = list(headers)
+    names = {name for name, _ in given}
+    return [*given, (b"x-request-id", reference.encode()), *(each for each in HEADERS if each[0] not in names)]
 
 
 async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,22 +102,3 @@ async def _answer(response: Response, scope: Scope, receive: Receive, send: Send
         await send({"type": "websocket.http.response.body", "body": response.body})
     else:
         await send({"type": "websocket.close", "code": 1008})
-
-
-def _refused(headers: Headers) -> Forbidden | None:
-    host = headers.get("host", "")
-    if not is_loopback(_hostname(f"//{host}")):
-        return Forbidden(f"Host {host!r} is not this server. Use http://127.0.0.1 or http://localhost.")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return Forbidden(f"Origin {origin!r} may not use this server.")
-    return None
-
-
-def _hostname(url: str) -> str:
-    """Return the name of an address, or nothing when it is no address at all."""
-    try:
-        parts = urlsplit(url)
-        return "" if parts.username is not None or parts.path else parts.hostname or ""
-    except ValueError:
-        return ""

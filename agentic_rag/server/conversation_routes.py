@@ -17,7 +17,7 @@ from agentic_rag.server import views
 from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
-from agentic_rag.server.replies import nothing, reply
+from agentic_rag.server.replies import nothing, redacted, reply
 from agentic_rag.server.sse import EventStream
 from agentic_rag.store.conversations import SortBy
 
@@ -80,6 +80,14 @@ class Interruption(Form):
     queued: bool = False
 
 
+class ToolCallQuery(Form):
+    """``GET /api/conversations/{id}/tool-calls``: the last ones in order."""
+
+    tool_name: str | None = Field(None, max_length=200)
+    status: Literal["running", "ok", "error", "denied", "interrupted"] | None = None
+    limit: int = Field(100, ge=1, le=500)
+
+
 def conversation_routes(business: Business) -> list[Route]:
     """Return the routes of conversations and their messages."""
     ends = _Endpoints(business)
@@ -93,6 +101,10 @@ def conversation_routes(business: Business) -> list[Route]:
         Route(base + "/{conversation}/messages", ends.messages, methods=["GET"]),
         Route(base + "/{conversation}/messages", ends.send, methods=["POST"]),
         Route(base + "/{conversation}/interrupt", ends.interrupt, methods=["POST"]),
+        Route(base + "/{conversation}/compact", ends.compact, methods=["POST"]),
+        Route(base + "/{conversation}/archives", ends.archives, methods=["GET"]),
+        Route(base + "/{conversation}/archives/{archive}/messages", ends.archived, methods=["GET"]),
+        Route(base + "/{conversation}/tool-calls", ends.tool_calls, methods=["GET"]),
     ]
 
 
@@ -139,7 +151,7 @@ class _Endpoints:
     async def messages(self, request: Request) -> Response:
         form = query_form(request, MessageQuery)
         found = await self._conversations.messages(user_of(request.scope), _id(request), form.limit, form.before)
-        return reply({"items": [views.message(message) for message in found]})
+        return redacted(request, {"items": [views.message(message) for message in found]})
 
     async def send(self, request: Request) -> Response | EventStream:
         dialect = get_dialect(request.query_params.get("dialect", DEFAULT_DIALECT))
@@ -164,6 +176,28 @@ class _Endpoints:
             user_of(request.scope), _id(request), turn_id=form.turn_id, queued=form.queued
         )
         return reply({"interrupted": done})
+
+    async def compact(self, request: Request) -> Response:
+        return reply(views.archive(await self._conversations.compact(user_of(request.scope), _id(request))))
+
+    async def archives(self, request: Request) -> Response:
+        found = await self._conversations.archives(user_of(request.scope), _id(request))
+        return reply({"items": [views.archive(each) for each in found]})
+
+    async def archived(self, request: Request) -> Response:
+        form = query_form(request, MessageQuery)
+        archive = str(request.path_params["archive"])
+        found = await self._conversations.archived_messages(
+            user_of(request.scope), _id(request), archive, form.limit, form.before
+        )
+        return redacted(request, {"items": [views.message(message) for message in found]})
+
+    async def tool_calls(self, request: Request) -> Response:
+        form = query_form(request, ToolCallQuery)
+        found = await self._conversations.tool_calls(
+            user_of(request.scope), _id(request), limit=form.limit, tool_name=form.tool_name, status=form.status
+        )
+        return redacted(request, {"items": [views.tool_call(each) for each in found]})
 
 
 def turn_routes(business: Business) -> list[Route]:

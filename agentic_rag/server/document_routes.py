@@ -3,15 +3,19 @@
 Owns the request models. Knows no file format.
 """
 
+from typing import Literal
+
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.documents import Documents, Incoming
+from agentic_rag.documents import Documents
+from agentic_rag.domain_search import SearchOptions
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
+from agentic_rag.incoming import Incoming
 from agentic_rag.server import views
 from agentic_rag.server.bodies import FilePart, files, json_form, query_form
 from agentic_rag.server.replies import nothing, reply
@@ -27,12 +31,58 @@ class DocumentFilter(Form):
     status: str | None = None
 
 
+class Upload(Form):
+    """``POST /api/domains/{id}/documents?replace=true``: a document of the same name gets the new bytes"""
+
+    replace: bool = False
+
+
+class Filters(Form):
+    """``document``: an id, a name or a part of one; ``type``: a file ending; ``heading``: one of the heading path."""
+
+    document: str | None = Field(None, max_length=300)
+    type: str | None = Field(None, max_length=20)
+    heading: str | None = Field(None, max_length=300)
+
+
 class Search(Form):
-    """``POST /api/domains/{id}/documents/search``"""
+    """``POST /api/domains/{id}/documents/search``; what is left out is as the domain's settings say"""
 
     query: str = Field(max_length=2_000)
     top_k: int | None = Field(None, ge=1, le=50)
     threshold: float | None = Field(None, ge=0, le=1)
+    fusion: Literal["dbsf", "rrf"] | None = None
+    filters: Filters = Filters()
+
+    def options(self) -> SearchOptions:
+        ending = self.filters.type
+        return SearchOptions(
+            top_k=self.top_k,
+            threshold=self.threshold,
+            fusion=self.fusion,
+            document=self.filters.document or None,
+            file_type=ending.lower().removeprefix(".") if ending else None,
+            heading=self.filters.heading or None,
+        )
+
+
+class ChunkPage(Form):
+    """``GET /api/domains/{id}/documents/{doc}/chunks?offset=0&limit=50``"""
+
+    offset: int = Field(0, ge=0)
+    limit: int = Field(50, ge=1, le=200)
+
+
+class RetrievalPage(Form):
+    """``GET /api/domains/{id}/retrievals``"""
+
+    limit: int = Field(50, ge=1, le=200)
+
+
+class Reindex(Form):
+    """``POST /api/domains/{id}/reindex``; ``rollback``: take the last exchange back"""
+
+    rollback: bool = False
 
 
 def document_routes(business: Business) -> list[Route]:
@@ -40,7 +90,7 @@ def document_routes(business: Business) -> list[Route]:
     documents = business.documents
 
     async def upload(request: Request) -> Response:
-        received = await _receive(request, documents)
+        received = await _receive(request, documents, query_form(request, Upload).replace)
         return reply({"items": [views.document(document) for document in received]}, 202)
 
     async def list_documents(request: Request) -> Response:
@@ -63,8 +113,13 @@ def document_routes(business: Business) -> list[Route]:
 
     async def search(request: Request) -> Response:
         form = await json_form(request, Search)
-        found = await documents.search(request.path_params["domain"], form.query, form.top_k, form.threshold)
+        found = await documents.search(request.path_params["domain"], form.query, form.options())
         return reply(views.retrieval(found))
+
+    async def list_chunks(request: Request) -> Response:
+        form = query_form(request, ChunkPage)
+        found = await documents.chunks(*_ids(request), form.offset, form.limit)
+        return reply({"items": [views.chunk(chunk) for chunk in found]})
 
     base = "/api/domains/{domain}/documents"
     return [
@@ -75,6 +130,37 @@ def document_routes(business: Business) -> list[Route]:
         Route(base + "/{document}", get_document, methods=["GET"]),
         Route(base + "/{document}", delete_document, methods=["DELETE"]),
         Route(base + "/{document}/retry", retry_document, methods=["POST"]),
+        Route(base + "/{document}/chunks", list_chunks, methods=["GET"]),
+        *_collection_routes(documents),
+    ]
+
+
+def _collection_routes(documents: Documents) -> list[Route]:
+    """Return the routes of a domain's whole collection: kept searches, and its making anew."""
+
+    async def list_retrievals(request: Request) -> Response:
+        form = query_form(request, RetrievalPage)
+        found = await documents.retrievals(request.path_params["domain"], form.limit)
+        return reply({"items": [views.kept_retrieval(row) for row in found]})
+
+    async def get_retrieval(request: Request) -> Response:
+        row, chunks = await documents.retrieval(request.path_params["domain"], request.path_params["retrieval"])
+        return reply(views.kept_retrieval(row) | views.trace(row, chunks))
+
+    async def reindex(request: Request) -> Response:
+        form = await json_form(request, Reindex)
+        row = await documents.reindex(request.path_params["domain"], rollback=form.rollback)
+        return reply(views.collection(row), 202)
+
+    async def get_reindex(request: Request) -> Response:
+        return reply(views.collection(await documents.reindex_state(request.path_params["domain"])))
+
+    base = "/api/domains/{domain}"
+    return [
+        Route(f"{base}/retrievals", list_retrievals, methods=["GET"]),
+        Route(base + "/retrievals/{retrieval}", get_retrieval, methods=["GET"]),
+        Route(f"{base}/reindex", reindex, methods=["POST"]),
+        Route(f"{base}/reindex", get_reindex, methods=["GET"]),
     ]
 
 
@@ -82,7 +168,7 @@ def _ids(request: Request) -> tuple[str, str]:
     return request.path_params["domain"], request.path_params["document"]
 
 
-async def _receive(request: Request, documents: Documents) -> list[Document]:
+async def _receive(request: Request, documents: Documents, replace: bool) -> list[Document]:
     """Take the files one after the other; those before one that is refused stay."""
     received: list[Document] = []
     incoming: Incoming | None = None
@@ -91,7 +177,7 @@ async def _receive(request: Request, documents: Documents) -> list[Document]:
             if isinstance(item, FilePart):
                 if len(received) == MAX_FILES:
                     raise InvalidInput("body", f"more than {MAX_FILES} files.")
-                begun = await documents.receive(request.path_params["domain"], item.name)
+                begun = await documents.receive(request.path_params["domain"], item.name, replace=replace)
                 incoming = await begun.__aenter__()
             elif incoming is not None and item is not None:
                 await incoming.write(item)

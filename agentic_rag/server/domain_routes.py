@@ -1,6 +1,6 @@
-"""REST of domains and their roles.
+"""REST of domains.
 
-Owns the request models of both. Knows no rule: those are the business layer's.
+Owns the request models. Knows no rule: those are the business layer's.
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from agentic_rag.business import Business
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
 from agentic_rag.server import views
+from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.replies import nothing, reply
 
@@ -37,6 +38,8 @@ class DomainChange(Form):
     document_count: int | None = Field(None, exclude=True)
     created_at: str | None = Field(None, exclude=True)
     updated_at: str | None = Field(None, exclude=True)
+    changes: list[Any] | None = Field(None, exclude=True)
+    warnings: list[Any] | None = Field(None, exclude=True)
 
 
 class Deletion(Form):
@@ -46,25 +49,26 @@ class Deletion(Form):
 
 
 def domain_routes(business: Business) -> list[Route]:
-    """Return the routes of domains and roles."""
-    domains, roles = business.domains, business.roles
+    """Return the routes of domains."""
+    domains = business.domains
 
     async def list_domains(request: Request) -> Response:
-        records = await domains.list_all()
-        return reply({"items": [views.domain(await domains.view(record)) for record in records]})
+        user = user_of(request.scope)
+        records = [record for record in await domains.list_all() if user.sees(record.id)]
+        return reply({"items": [views.domain(await domains.view(record), user) for record in records]})
 
     async def create_domain(request: Request) -> Response:
         form = await json_form(request, NewDomain)
-        record = await domains.create(form.name, form.description, form.settings)
-        return reply(views.domain(await domains.view(record)), 201)
+        saved = await domains.create(form.name, form.description, form.settings)
+        return reply(views.saved(await domains.view(saved.record), saved), 201)
 
     async def get_domain(request: Request) -> Response:
         record = await domains.get(request.path_params["domain"])
-        return reply(views.domain(await domains.view(record)))
+        return reply(views.domain(await domains.view(record), user_of(request.scope)))
 
     async def change_domain(request: Request) -> Response:
         form = await json_form(request, DomainChange)
-        record = await domains.update(
+        saved = await domains.update(
             request.path_params["domain"],
             name=form.name,
             description=form.description,
@@ -72,23 +76,12 @@ def domain_routes(business: Business) -> list[Route]:
             replace_maps=request.method == "PUT",
             version=_version(request, form.version),
         )
-        return reply(views.domain(await domains.view(record)))
+        return reply(views.saved(await domains.view(saved.record), saved))
 
     async def delete_domain(request: Request) -> Response:
         form = query_form(request, Deletion)
         await domains.delete(request.path_params["domain"], workspace=form.workspace)
         return nothing()
-
-    async def list_roles(request: Request) -> Response:
-        found = await roles.list_of(request.path_params["domain"])
-        return reply({"items": [views.role_info(info) for info in found]})
-
-    async def check_roles(request: Request) -> Response:
-        found = await roles.check(request.path_params["domain"])
-        return reply({"items": [views.finding(each) for each in found]})
-
-    async def get_role(request: Request) -> Response:
-        return reply(views.role(await roles.get(request.path_params["domain"], request.path_params["role"])))
 
     return [
         Route("/api/domains", list_domains, methods=["GET"]),
@@ -96,9 +89,6 @@ def domain_routes(business: Business) -> list[Route]:
         Route("/api/domains/{domain}", get_domain, methods=["GET"]),
         Route("/api/domains/{domain}", change_domain, methods=["PUT", "PATCH"]),
         Route("/api/domains/{domain}", delete_domain, methods=["DELETE"]),
-        Route("/api/domains/{domain}/roles", list_roles, methods=["GET"]),
-        Route("/api/domains/{domain}/role-findings", check_roles, methods=["GET"]),
-        Route("/api/domains/{domain}/roles/{role}", get_role, methods=["GET"]),
     ]
 
 

@@ -4,6 +4,8 @@ Owns the encoding and the mapping of exceptions to answers. Knows no route and n
 """
 
 import logging
+from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import orjson
@@ -24,6 +26,11 @@ def reply(value: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
+def redacted(request: Request, value: Any) -> Response:
+    """Return a JSON answer without any secret: for what models and servers wrote."""
+    return reply(request.app.state.redact.json(value))
+
+
 def nothing() -> Response:
     """Return the empty answer of a deletion."""
     return Response(status_code=204)
@@ -42,12 +49,14 @@ def error_body(error: AgenticRagError, reference: str) -> dict[str, Any]:
     return {"error": body}
 
 
-def refusal(error: AgenticRagError, reference: str) -> Response:
-    """Return the answer for an error raised on purpose."""
-    response = reply(error_body(error, reference), error.status)
+def refusal(error: AgenticRagError, reference: str, redact: Callable[[Any], Any] = lambda body: body) -> Response:
+    """Return the answer for an error raised on purpose. ``redact``: takes secrets out of its JSON."""
+    response = reply(redact(error_body(error, reference)), error.status)
     retry_after = getattr(error, "retry_after", None)
     if error.status in (429, 503) and retry_after is not None:
-        response.headers["retry-after"] = str(max(1, round(retry_after)))
+        response.headers["retry-after"] = str(max(1, ceil(retry_after)))
+    if error.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
     return response
 
 
@@ -60,7 +69,7 @@ def failure(exc: Exception, reference: str) -> Response:
 async def on_refusal(request: Request, exc: Exception) -> Response:
     """Starlette's exception hook for `AgenticRagError`."""
     assert isinstance(exc, AgenticRagError)
-    return refusal(exc, request_id(request.scope))
+    return refusal(exc, request_id(request.scope), request.app.state.redact.json)
 
 
 async def on_routing(request: Request, exc: Exception) -> Response:

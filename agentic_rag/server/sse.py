@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import AgentEvent
+from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import Dialect
 
 PING_SECONDS = 15.0
@@ -20,6 +21,8 @@ SEND_SECONDS = 30.0
 OPEN_SECONDS = 0.2
 """The status line waits this long for the first event: a log that is gone can then still be answered as an error."""
 _BEAT_SECONDS = 5.0
+_LAST_SECONDS = 1.0
+"""How long the end of an answer may take to be sent when its key was revoked."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,16 +48,21 @@ class EventStream:
             AgenticRagError: reading failed before anything was sent; the caller answers with it.
         """
         refused: AgenticRagError | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch, receive, group.cancel_scope)
-            group.start_soon(self._beat, send, group.cancel_scope)
-            try:
-                await self._relay(send)
-            except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
-                refused = exc
-            group.cancel_scope.cancel()
+        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                group.start_soon(self._beat, send, group.cancel_scope)
+                try:
+                    await self._relay(send)
+                except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
+                    refused = exc
+                group.cancel_scope.cancel()
         if refused is not None:
             raise refused
+        if held.cancelled_caught:  # the key was revoked: end the answer as one that is complete
+            with anyio.move_on_after(_LAST_SECONDS):
+                await self._start(send)
+                await self._body(send, b"", more=False)
 
     async def _relay(self, send: Send) -> None:
         try:

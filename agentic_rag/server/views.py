@@ -3,22 +3,35 @@
 Owns field names and what is left out. Pure.
 """
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from agentic_rag.domains import DomainView
-from agentic_rag.roles import RoleView
+from agentic_rag.domains import DomainView, Saved
+from agentic_rag.messages import without_private
+from agentic_rag.servers import Running
 from agentic_rag.shown_messages import ShownMessage
-from agentic_rag.store.tables import Conversation, Document
+from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.tables import CollectionRow, Conversation, Document, RetrievalRow
+from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
+from agentic_rag.tools.reading import Note
+from agentic_rag.users import User
 from mcp_servers.promptx.lint import Finding
-from mcp_servers.promptx.roles import RoleInfo
+from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.retrieval import Retrieval
 
 Json = dict[str, Any]
 
 
-def domain(view: DomainView) -> Json:
-    """Return a ``Domain``; ``documentCount`` counts those that can be searched."""
+def domain(view: DomainView, user: User) -> Json:
+    """Return a ``Domain``; its settings are for its admins."""
+    shown = _whole_domain(view)
+    return shown if user.administers(view.record.id) else {**shown, "settings": {}}
+
+
+def _whole_domain(view: DomainView) -> Json:
+    """Return a ``Domain`` as its admins see it; ``documentCount`` counts those that can be searched."""
     record = view.record
     return {
         "id": record.id,
@@ -29,6 +42,29 @@ def domain(view: DomainView) -> Json:
         "version": record.version,
         "createdAt": record.created_at,
         "updatedAt": record.updated_at,
+    }
+
+
+def saved(view: DomainView, result: Saved) -> Json:
+    """Return a ``Domain`` with what its admin should know of the change that was just stored."""
+    notes = {"changes": result.changes, "warnings": result.warnings}
+    return {**_whole_domain(view), **{name: [note(each) for each in found] for name, found in notes.items()}}
+
+
+def note(found: Note) -> Json:
+    """Return a note on a configuration."""
+    return {"path": found.path, "text": found.text}
+
+
+def running(found: Running) -> Json:
+    """Return one connection to an MCP server."""
+    return {
+        "name": found.name,
+        "state": found.state,
+        "reason": found.reason,
+        "protocol": found.protocol,
+        "tools": list(found.tools),
+        "log": list(found.log),
     }
 
 
@@ -52,11 +88,6 @@ def document(record: Document) -> Json:
     return shown
 
 
-def role_info(info: RoleInfo) -> Json:
-    """Return one line of a role list; its path stays out, since it tells of the host."""
-    return {"id": info.id, "source": info.source, "title": info.title, "findings": info.findings}
-
-
 def finding(found: Finding) -> Json:
     """Return one lint finding."""
     return {
@@ -68,11 +99,6 @@ def finding(found: Finding) -> Json:
         "message": found.message,
         "hint": found.hint,
     }
-
-
-def role(view: RoleView) -> Json:
-    """Return a rendered role with its findings; ``text`` is null when its file is broken."""
-    return {"id": view.id, "text": view.text, "hash": view.hash, "findings": [finding(each) for each in view.findings]}
 
 
 def conversation(record: Conversation) -> Json:
@@ -108,6 +134,35 @@ def message(shown: ShownMessage) -> Json:
     }
 
 
+def archive(record: StoredCompaction) -> Json:
+    """Return one archive: the summary that stands for its messages."""
+    return {
+        "id": record.id,
+        "summary": record.summary,
+        "messageCount": record.message_count,
+        "createdBy": record.created_by,
+        "createdAt": record.created_at,
+    }
+
+
+def tool_call(record: StoredToolCall) -> Json:
+    """Return the record of one tool call; ``result`` are the blocks the model got, null while it runs."""
+    result = None if record.result is None else without_private(record.result["content"])
+    return {
+        "toolCallId": record.tool_call_id,
+        "turnId": record.turn_id,
+        "server": record.server,
+        "toolName": record.tool_name,
+        "arguments": record.arguments,
+        "status": record.status,
+        "result": result,
+        "size": record.size,
+        "ref": record.ref,
+        "startedAt": record.started_at,
+        "durationMs": record.duration_ms,
+    }
+
+
 def reference(stored: Json) -> Json:
     """Return a ``Reference`` from the form a turn's row keeps."""
     shown: Json = {
@@ -118,8 +173,9 @@ def reference(stored: Json) -> Json:
         "citedText": stored["cited_text"],
         "relevanceScore": stored["relevance_score"],
     }
-    if stored.get("page") is not None:
-        shown["page"] = stored["page"]
+    for place in ("page", "cells"):
+        if stored.get(place) is not None:
+            shown[place] = stored[place]
     return shown
 
 
@@ -146,31 +202,81 @@ def retrieval(found: Retrieval) -> Json:
         "retrievalId": found.retrieval_id,
         "query": found.query,
         "mode": found.mode,
-        "tookMs": round(found.took_ms, 3),
-        "hits": [
-            {
-                "documentId": hit.document_id,
-                "documentName": hit.document_name,
-                "headingPath": list(hit.heading_path),
-                "page": hit.page,
-                "cells": hit.cells,
-                "score": hit.score,
-                "relevanceScore": hit.relevance,
-                "sentences": [
-                    {"chunkId": each.chunk_id, "text": each.text, "start": each.start, "end": each.end}
-                    for each in hit.sentences
-                ],
-            }
-            for hit in found.hits
-        ],
-        "candidates": [
-            {
-                "chunkId": each.chunk_id,
-                "lexical": each.lexical,
-                "dense": each.dense,
-                "fused": each.fused,
-                "relevanceScore": each.relevance,
-            }
-            for each in found.candidates
+        **_trace(asdict(found), {}),
+    }
+
+
+def kept_retrieval(row: RetrievalRow) -> Json:
+    """Return one line of a list of kept searches."""
+    return {"retrievalId": row.id, "query": row.query, "mode": row.mode, "createdAt": row.created_at}
+
+
+def trace(row: RetrievalRow, chunks: Mapping[str, Json]) -> Json:
+    """Return what a kept search found and weighed; ``chunks`` is what there still is of its candidates."""
+    return _trace(row.trace, chunks)
+
+
+def _trace(found: Json, chunks: Mapping[str, Json]) -> Json:
+    shown: Json = {
+        "tookMs": round(found["took_ms"], 3),
+        "denseWeight": found["dense_weight"],
+        "hits": [_hit(hit) for hit in found["hits"]],
+        "candidates": [_candidate(each, chunks.get(each["chunk_id"])) for each in found["candidates"]],
+    }
+    if found["note"]:
+        shown["note"] = found["note"]
+    return shown
+
+
+def _hit(hit: Json) -> Json:
+    return {
+        "documentId": hit["document_id"],
+        "documentName": hit["document_name"],
+        "headingPath": list(hit["heading_path"]),
+        "page": hit["page"],
+        "cells": hit["cells"],
+        "score": hit["score"],
+        "relevanceScore": hit["relevance"],
+        "sentences": [
+            {"chunkId": each["chunk_id"], "text": each["text"], "start": each["start"], "end": each["end"]}
+            for each in hit["sentences"]
         ],
     }
+
+
+def _candidate(found: Json, chunk: Json | None) -> Json:
+    shown: Json = {
+        "chunkId": found["chunk_id"],
+        "lexical": found["lexical"],
+        "dense": found["dense"],
+        "fused": found["fused"],
+        "relevanceScore": found["relevance"],
+    }
+    if chunk is not None:
+        shown["documentId"], shown["documentName"] = chunk["document_id"], chunk["document_name"]
+        shown["headingPath"], shown["ordinal"] = chunk["heading_path"], chunk["ordinal"]
+        shown["snippet"] = chunk["snippet"]
+    return shown
+
+
+def chunk(found: Chunk) -> Json:
+    """Return an indexed piece of a document; ``sentences`` are offsets in its text."""
+    return {
+        "chunkId": found.chunk_id,
+        "ordinal": found.ordinal,
+        "headingPath": list(found.heading_path),
+        "page": found.page,
+        "cells": found.cells,
+        "text": found.text,
+        "start": found.start,
+        "end": found.end,
+        "sentences": [list(span) for span in found.sentences],
+    }
+
+
+def collection(row: CollectionRow) -> Json:
+    """Return where a domain's collection stands."""
+    shown: Json = {"domainId": row.domain_id, "state": row.state, "updatedAt": row.updated_at}
+    if row.reason is not None:
+        shown["reason"] = row.reason
+    return shown

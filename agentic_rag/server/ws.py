@@ -10,95 +10,44 @@ nothing and an idle one holds no buffer.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, assert_never
+from typing import assert_never
 
 import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited
-from agentic_rag.events import AgentEvent
 from agentic_rag.runtime.runlog import LogGone
 from agentic_rag.server import frames
-from agentic_rag.server.auth import user_of
+from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
 from agentic_rag.server.frames import InterruptFrame, MessageFrame, PingFrame, SubscribeFrame, UnsubscribeFrame
+from agentic_rag.server.gate import Caller
 from agentic_rag.server.replies import refusal, request_id
+from agentic_rag.server.ws_needs import Accepted, ConversationService, Turns
 from agentic_rag.store.clock import new_id
-from agentic_rag.users import User
+
+__all__ = ["ConversationService", "Turns", "choose_dialect", "websocket_endpoint"]
 
 log = logging.getLogger("agentic_rag.server")
 
 MAX_SUBSCRIPTIONS = 200
 """Conversations one socket may follow."""
 
+MAX_REFUSED_FRAMES = 200
+"""A socket that goes on after so many frames in a row came too fast is closed."""
+
+REFUSED = 1008
+"""Close code "policy violation" (RFC 6455): the key was revoked, or frames came too fast for too long."""
+
 _GONE = (WebSocketDisconnect, WebSocketDisconnected)
 """What a send raises when the connection ended: the first one of them, and each one after it."""
 
 SUBPROTOCOL = "agentic-rag."
 """Prefix of the subprotocols that choose a dialect."""
-
-
-class _Record(Protocol):
-    """A conversation's record, as far as a socket needs it."""
-
-    @property
-    def session_id(self) -> str: ...
-
-
-class _Turn(Protocol):
-    """A turn's record, as far as a socket needs it."""
-
-    @property
-    def conversation_id(self) -> str: ...
-
-
-class _Accepted(Protocol):
-    """What the business layer answers to a message."""
-
-    @property
-    def turn_id(self) -> str: ...
-    @property
-    def user_message_id(self) -> str: ...
-    @property
-    def message_id(self) -> str: ...
-    @property
-    def client_message_id(self) -> str | None: ...
-    @property
-    def duplicate(self) -> bool: ...
-    @property
-    def queued(self) -> bool: ...
-
-
-class Turns(Protocol):
-    """The part of the runtime that a socket needs."""
-
-    def running(self, session_id: str) -> str | None: ...
-    def follow(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]: ...
-    async def next_turn(self, session_id: str, after: str | None = None) -> str: ...
-
-
-class ConversationService(Protocol):
-    """The part of the business layer that a socket needs. Another owner's id raises NotFound."""
-
-    async def get(self, user: User, conversation_id: str, /) -> _Record: ...
-    async def turn(self, user: User, turn_id: str, /) -> _Turn: ...
-    async def send(
-        self,
-        user: User,
-        conversation_id: str,
-        content: str,
-        /,
-        *,
-        client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
-    ) -> _Accepted: ...
-    async def interrupt(
-        self, user: User, conversation_id: str, /, *, turn_id: str | None = None, queued: bool = False
-    ) -> bool: ...
 
 
 class TooManySubscriptions(RateLimited):
@@ -115,13 +64,20 @@ def websocket_endpoint(conversations: ConversationService, turns: Turns) -> Call
     """Return the endpoint of `/ws`. The guard around the application has found the user before."""
 
     async def endpoint(websocket: WebSocket) -> None:
+        caller, reference = caller_of(websocket.scope), request_id(websocket.scope)
         try:
             dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"])
-        except InvalidInput as exc:
-            await websocket.send_denial_response(refusal(exc, request_id(websocket.scope)))
+            caller.check_connections()
+        except AgenticRagError as exc:
+            await caller.refused(exc, "WS", websocket.url.path, reference)
+            await websocket.send_denial_response(refusal(exc, reference))
             return
-        await websocket.accept(subprotocol)
-        await Socket(websocket, user_of(websocket.scope), conversations, turns, dialect).serve()
+        with anyio.CancelScope() as held, caller.connection(held):
+            await websocket.accept(subprotocol)
+            await Socket(websocket, caller, conversations, turns, dialect).serve()
+        if held.cancelled_caught:
+            with suppress(*_GONE):
+                await websocket.close(REFUSED, "The key was revoked.")
 
     return endpoint
 
@@ -166,8 +122,10 @@ class Socket:
     __slots__ = (
         "_announced",
         "_business",
+        "_caller",
         "_dialect",
         "_readers",
+        "_refused",
         "_sending",
         "_subscriptions",
         "_turns",
@@ -176,10 +134,12 @@ class Socket:
     )
 
     def __init__(
-        self, websocket: WebSocket, user: User, business: ConversationService, turns: Turns, dialect: str
+        self, websocket: WebSocket, caller: Caller, business: ConversationService, turns: Turns, dialect: str
     ) -> None:
         self._ws = websocket
-        self._user = user
+        self._caller = caller
+        self._user = caller.user
+        self._refused = 0
         self._business = business
         self._turns = turns
         self._dialect = dialect
@@ -193,25 +153,46 @@ class Socket:
         """Answer frames until the connection ends, however it ends."""
         async with anyio.create_task_group() as self._readers:
             try:
-                while True:
+                while self._refused < MAX_REFUSED_FRAMES:
                     message = await self._ws.receive()
                     if message["type"] == "websocket.disconnect":
                         break
                     await self._answer(message.get("text"))
+                else:
+                    await self._ws.close(REFUSED, "Too many frames.")
             except _GONE:
                 pass  # noticed while sending
-            self._readers.cancel_scope.cancel()
+            finally:
+                self._caller.count_subscriptions(-len(self._subscriptions))
+                self._subscriptions.clear()
+                self._readers.cancel_scope.cancel()
 
     async def _answer(self, text: str | None) -> None:
         known: dict[str, str] = {}
+        kind = ""
         try:
+            self._take_request()
             value = frames.read_object(text)
             known = frames.origin(value)
-            await self._obey(frames.read_frame(value))
+            frame = frames.read_frame(value)
+            kind = str(value["type"])
+            await self._obey(frame)
         except _GONE:
             raise
         except Exception as exc:
-            await self._send(frames.error(_refusal(exc), known))
+            error = _refusal(exc)
+            target = known.get("conversationId", "")
+            await self._caller.refused(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
+            await self._send(frames.error(error, known))
+
+    def _take_request(self) -> None:
+        """Count a frame; it is not even read when there were too many."""
+        try:
+            self._caller.take_request()
+        except RateLimited:
+            self._refused += 1
+            raise
+        self._refused = 0
 
     async def _obey(self, frame: frames.ClientFrame) -> None:
         match frame:
@@ -232,6 +213,7 @@ class Socket:
 
     async def _message(self, frame: MessageFrame) -> None:
         self._check_room(frame.conversation_id)
+        self._caller.take_message()
         self._announced = anyio.Event()
         try:
             accepted = await self._business.send(
@@ -258,7 +240,7 @@ class Socket:
             self._announced.set()
             self._announced = None
 
-    def _follow_sent(self, conversation_id: str, accepted: _Accepted) -> None:
+    def _follow_sent(self, conversation_id: str, accepted: Accepted) -> None:
         current = self._subscriptions.get(conversation_id)
         if current is None:
             self._start(Subscription(conversation_id, turn=accepted.turn_id))
@@ -294,17 +276,22 @@ class Socket:
         self._start(Subscription(frame.conversation_id, record.session_id, turn_id, after))
 
     def _check_room(self, conversation_id: str) -> None:
-        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS and conversation_id not in self._subscriptions:
+        if conversation_id in self._subscriptions:
+            return
+        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise TooManySubscriptions
+        self._caller.check_subscriptions()
 
     def _start(self, subscription: Subscription) -> None:
         self._drop(subscription.conversation_id)
         self._subscriptions[subscription.conversation_id] = subscription
+        self._caller.count_subscriptions(1)
         self._readers.start_soon(self._read, subscription)
 
     def _drop(self, conversation_id: str) -> None:
         dropped = self._subscriptions.pop(conversation_id, None)
         if dropped is not None:
+            self._caller.count_subscriptions(-1)
             dropped.scope.cancel()
 
     # One subscription's task
@@ -319,7 +306,7 @@ class Socket:
                 text = frames.error(_refusal(exc), {"conversationId": subscription.conversation_id})
                 await self._emit(subscription, text)
             if self._subscriptions.get(subscription.conversation_id) is subscription:
-                del self._subscriptions[subscription.conversation_id]
+                self._drop(subscription.conversation_id)
 
     async def _relay_turns(self, subscription: Subscription) -> None:
         turn, after = subscription.turn, subscription.after

@@ -3,7 +3,7 @@
 Owns their listing and counting. Knows no message, no permission, and deletes nothing beside the record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 import sqlalchemy as sa
@@ -65,16 +65,19 @@ def list_page(
     status: str | None = None,
     q: str | None = None,
     owner_id: str | None = None,
+    domain_ids: Collection[str] | None = None,
 ) -> tuple[list[Conversation], int]:
     """Return one page (from 1) and how many conversations match in all.
 
     ``q`` is a part of the title, whatever its case. Equal ones are sorted by id; those without a
-    ``last_message_at`` come last.
+    ``last_message_at`` come last. ``domain_ids``: only those of these domains.
     """
     where: list[ColumnElement[bool]] = []
     for name, wanted in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
         if wanted is not None:
             where.append(_conversations.c[name] == wanted)
+    if domain_ids is not None:
+        where.append(_conversations.c.domain_id.in_(domain_ids))
     if q:
         where.append(_conversations.c.title.icontains(q, autoescape=True))
     total = conn.execute(sa.select(sa.func.count()).select_from(_conversations).where(*where)).scalar_one()

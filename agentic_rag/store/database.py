@@ -32,12 +32,19 @@ class Database:
     all it wrote and is raised to the caller.
     """
 
-    def __init__(self, engine: SqliteFile | PostgresDatabase) -> None:
+    def __init__(
+        self, engine: SqliteFile | PostgresDatabase, failpoint: Callable[[str], object] = lambda name: None
+    ) -> None:
         self._engine = engine
+        self._failpoint = failpoint
 
     @classmethod
-    async def open(cls, url_or_path: str | Path) -> "Database":
+    async def open(
+        cls, url_or_path: str | Path, *, failpoint: Callable[[str], object] = lambda name: None
+    ) -> "Database":
         """Open a SQLite file (a path) or a PostgreSQL database (``postgresql://…``) and migrate its tables.
+
+        ``failpoint`` is called with the name of each place of a write at which a kill must do no harm (tests).
 
         Raises:
             BadConfiguration: another kind of URL, PostgreSQL cannot be reached, the file is no database or is
@@ -46,11 +53,11 @@ class Database:
         """
         where = str(url_or_path)
         if where.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://")):
-            return cls(await PostgresDatabase.open(where))
+            return cls(await PostgresDatabase.open(where), failpoint)
         if "://" in where:
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "only postgresql://… (or nothing, for SQLite) is known.")
         try:
-            return cls(await SqliteFile.open(Path(where)))
+            return cls(await SqliteFile.open(Path(where)), failpoint)
         except DBAPIError as exc:
             error = _mapped(exc)
             if error is exc:
@@ -70,10 +77,19 @@ class Database:
             IntegrityError: SQLAlchemy's, where the function that was run documents it.
             TimeoutError: PostgreSQL did not answer in `postgres.WRITE_SECONDS`.
         """
+
+        def transaction(conn: Connection) -> T:
+            self._failpoint("commit.begin")
+            result = fn(conn)
+            self._failpoint("commit.ready")
+            return result
+
         try:
-            return await self._engine.write(fn, durable=durable)
+            result = await self._engine.write(transaction, durable=durable)
         except DBAPIError as exc:
             raise _mapped(exc) from exc
+        self._failpoint("commit.done")
+        return result
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write."""

@@ -190,9 +190,7 @@ def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, 
     """Give all messages up to ``to_seq`` that are not archived to a compaction, and let ``head`` stand for them."""
     conn.execute(
         update(_messages)
-        .where(
-            _messages.c.session_id == session_id, _messages.c.seq <= to_seq, _messages.c.archived_in.is_(None)
-        )
+        .where(_messages.c.session_id == session_id, _messages.c.seq <= to_seq, _messages.c.archived_in.is_(None))
         .values(archived_in=compaction_id)
     )
     set_window(conn, session_id, to_seq + 1, head)

@@ -82,6 +82,11 @@ class Document(SQLModel, table=True):
     chunk_count: int | None = None
     error_code: str | None = None
     error_message: str | None = None
+    file_stamp: str = ""
+    """Size and time of the file when its bytes were last looked at."""
+    owner: str = ""
+    """The process that ingests it, while ``lease_until`` lies ahead."""
+    lease_until: str | None = None
     created_at: str
     updated_at: str
 
@@ -270,6 +275,20 @@ class CompactionRow(SQLModel, table=True):
     created_at: str
 
 
+class CollectionRow(SQLModel, table=True):
+    """A domain's set of chunks: whether it is being rebuilt, and into what. No row: never rebuilt."""
+
+    __tablename__ = "collections"
+
+    domain_id: str = Field(primary_key=True)
+    state: str = "ready"
+    """``ready`` | ``rebuilding`` | ``failed`` | ``rolled_back``."""
+    generation: int = 0
+    """The newest one made beside the live one; documents are deleted in all up to it."""
+    reason: str | None = None
+    updated_at: str
+
+
 class RetrievalRow(SQLModel, table=True):
     """Why these passages: a stored search with the candidates of each leg."""
 
@@ -281,3 +300,79 @@ class RetrievalRow(SQLModel, table=True):
     mode: str
     trace: dict[str, Any] = Field(sa_column=_json())
     created_at: str
+
+
+class SecretRow(SQLModel, table=True):
+    """A sealed secret of a domain. ``name``: an admin's, or ``{server}.env.{NAME}`` of an MCP entry's own value."""
+
+    __tablename__ = "secrets"
+
+    domain_id: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    """Opaque outside ``agentic_rag.vault``."""
+    updated_at: str
+
+
+class ToolListRow(SQLModel, table=True):
+    """The tools a user's server last listed, kept while it is down, and what the admin accepted of them."""
+
+    __tablename__ = "tool_lists"
+
+    domain_id: str = Field(primary_key=True)
+    server: str = Field(primary_key=True)
+    user_id: str = Field(primary_key=True)
+    """Of an ``identity: user`` entry; empty when the domain shares the server."""
+    entry_hash: str
+    """Of what the admin wrote; under another one the list does not count."""
+    tools: list[dict[str, Any]] = Field(sa_column=_json())
+    """As the server gave them (MCP ``Tool``)."""
+    accepted: dict[str, Any] = Field(sa_column=_json())
+    """Name → fingerprint."""
+    updated_at: str
+
+
+class KeyRow(SQLModel, table=True):
+    """An API key of a user, known by its SHA-256 only. Revoked ones stay: the audit log names them."""
+
+    __tablename__ = "keys"
+
+    id: str = Field(primary_key=True)
+    user_id: str
+    role: str
+    """``operator`` | ``admin`` | ``member``."""
+    domains: list[str] = Field(sa_column=_json())
+    """Ids of the domains it is for; empty for an operator's."""
+    sha256: str = Field(unique=True)
+    created_at: str
+    revoked_at: str | None = None
+
+
+class AuditRow(SQLModel, table=True):
+    """One entry of the audit log, chained to the one before by ``previous``; never updated, never deleted."""
+
+    __tablename__ = "audit"
+
+    seq: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    at: str
+    actor: str
+    action: str
+    target: str
+    outcome: str
+    """``done`` | ``refused`` | ``denied``."""
+    details: dict[str, Any] = Field(sa_column=_json())
+    count: int
+    """How many alike the row stands for."""
+    previous: str
+    """``hash`` of the row before; empty in the first one."""
+    hash: str
+
+
+class AuditHead(SQLModel, table=True):
+    """The number and hash of the last audit row: one row."""
+
+    __tablename__ = "audit_head"
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    seq: int
+    hash: str

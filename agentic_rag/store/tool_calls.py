@@ -106,15 +106,21 @@ def of_turn(conn: Connection, turn_id: str) -> list[StoredToolCall]:
 
 
 def of_session(
-    conn: Connection, session_id: str, *, tool_name: str | None = None, status: str | None = None
+    conn: Connection,
+    session_id: str,
+    *,
+    tool_name: str | None = None,
+    status: str | None = None,
+    limit: int | None = None,
 ) -> list[StoredToolCall]:
-    """Return the session's calls, oldest first; only those of one tool or one status when given."""
-    query = _CALLS.where(_calls.c.session_id == session_id)
+    """Return the session's calls, oldest first; only those of one tool or one status, or the last ones when given."""
+    query = select(*columns(_calls, StoredToolCall)).where(_calls.c.session_id == session_id)
     if tool_name is not None:
         query = query.where(_calls.c.tool_name == tool_name)
     if status is not None:
         query = query.where(_calls.c.status == status)
-    return _all(conn, query)
+    newest = (_calls.c.started_at.desc(), _calls.c.turn_id.desc(), _calls.c.tool_call_id.desc())
+    return _all(conn, query.order_by(*newest).limit(limit))[::-1]
 
 
 def _all(conn: Connection, query: Select[Any]) -> list[StoredToolCall]:

@@ -219,6 +219,13 @@ def hold(conn: Connection, turn_id: str, fence: int, until: str | None) -> None:
         raise LeaseLost(turn_id)
 
 
+def release(conn: Connection, turn_id: str) -> None:
+    """Take a turn's lease back from an owner that is dead: who writes under its number is refused."""
+    conn.execute(
+        update(_turns).where(_BY_ID).values(owner="", lease_until=None, fence=_turns.c.fence + 1), {"turn": turn_id}
+    )
+
+
 def resumed(conn: Connection, turn_id: str) -> int:
     """Count one more resume of the turn and return how many there were, this one included.
 

@@ -34,7 +34,7 @@ class StoredUsage:
 
 _usage = table(UsageRow)
 _NAMES = names(StoredUsage)
-_ROWS = select(*columns(_usage, StoredUsage)).order_by(_usage.c.id)
+_ROWS = select(*columns(_usage, StoredUsage)).order_by(_usage.c.created_at, _usage.c.step, _usage.c.id)
 
 
 def put(conn: Connection, rows: Iterable[StoredUsage]) -> None:

@@ -4,7 +4,7 @@ Owns what ends it and what is told to the calls in flight. Knows neither who ope
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
@@ -13,7 +13,7 @@ from mcp.server import MCPServer
 
 from agentic_rag.tools.exchange import REASON_CHARS
 
-Dial = Callable[[Callable[[str], None], "deque[str]"], Transport | MCPServer]
+Dial = Callable[[Callable[[str], None], "deque[str]"], Awaitable[Transport | MCPServer]]
 """Makes what a `mcp.Client` is driven over, for one attempt.
 
 Takes a function to call, with the reason, once nothing more can arrive, and the tail of stderr lines to fill.

@@ -22,7 +22,8 @@ class ToolInfo:
 
     ``name`` is what the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` what its server calls it.
     ``read_only`` and ``idempotent`` are set only where that is trusted (our own servers, or the catalogue's
-    word); a call in flight is run again after a crash only if one of them holds.
+    word); a call in flight is run again after a crash only if one of them holds. ``changed``: the admin has not
+    accepted it as it is now; it must not run.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ToolInfo:
     input_schema: Mapping[str, Any]
     read_only: bool = False
     idempotent: bool = False
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

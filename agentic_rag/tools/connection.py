@@ -89,8 +89,10 @@ class Connection:
         in_process: bool = False,
         patience: Patience | None = None,
         on_state: Callable[["Connection"], None] = lambda connection: None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change.
+        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redact``
+        takes secrets out of what the server says.
 
         ``domain`` and ``user`` are labels; an empty one: shared.
         """
@@ -105,6 +107,7 @@ class Connection:
         self._dial = dial
         self._spawn = spawn
         self._on_state = on_state
+        self._redact = redact
         self._patience = patience or Patience()
         self._mode = "auto"
         self._protocol = ""
@@ -192,17 +195,20 @@ class Connection:
                 return await call_tool(session, tool, arguments, meta, relay, HARD_CAP * timeout + 1)
         except MCPError as exc:
             if attempt.end.is_set():
-                raise ServerUnavailable(self.name, attempt.why()) from exc
+                raise self._unavailable(attempt.why()) from exc
             return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
         except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
-            raise ServerUnavailable(self.name, explain(exc)) from exc
+            raise self._unavailable(explain(exc)) from exc
         finally:
             attempt.calls.discard(scope)
             self._used = anyio.current_time()
             await relay.finish()
         if attempt.end.is_set():
-            raise ServerUnavailable(self.name, attempt.why())
+            raise self._unavailable(attempt.why())
         raise ServerUnavailable(self.name, f"no answer to {tool!r} within {timeout:g} s")
+
+    def _unavailable(self, reason: str) -> ServerUnavailable:
+        return ServerUnavailable(self.name, self._redact(reason))
 
     def restart(self) -> None:
         """Close what is open and start anew at once, also out of an open circuit."""
@@ -226,7 +232,7 @@ class Connection:
             self.reason,
             len(self.known_tools),
             self._protocol,
-            tuple(self._tail),
+            tuple(map(self._redact, self._tail)),
         )
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
@@ -285,13 +291,13 @@ class Connection:
         attempt = self._attempt = Attempt()
         hopeless = False
         try:
-            target = self._dial(attempt.lose, self._tail)
+            target = await self._dial(attempt.lose, self._tail)
             await self._run(target, attempt)
         except AgenticRagError as exc:
             attempt.lose(exc.reason if isinstance(exc, ServerUnavailable) else str(exc))
             hopeless = not exc.retryable
         except Exception as exc:  # the boundary: whatever a server and its transport can provoke
-            logger.info("MCP server %s failed: %r", self.name, root_cause(exc))
+            logger.info("MCP server %s failed: %s", self.name, self._redact(repr(root_cause(exc))))
             attempt.lose(explain(exc))
         finally:
             self._attempt = None
@@ -378,7 +384,7 @@ class Connection:
         self._poke = anyio.Event()
 
     def _set(self, state: State, reason: str = "") -> None:
-        self.state, self.reason = state, reason
+        self.state, self.reason = state, self._redact(reason)
         self._wake()
         self._on_state(self)
 

@@ -21,6 +21,9 @@ RESULT_BYTES = 8 * 1024 * 1024
 TOOL_PAGES = 20
 """A server that has more pages of tools than this is not asked for the rest."""
 
+TOOLS = 512
+"""Of a server's tools, this many are taken."""
+
 PROGRESS_BURST, PROGRESS_INTERVAL = 20, 0.25
 """After this many progress reports of a call, at most one per interval (seconds) is passed on."""
 
@@ -78,9 +81,9 @@ async def list_tools(session: ClientSession) -> tuple[types.Tool, ...]:
             raise
         tools.extend(page.tools)
         cursor = page.next_cursor
-        if cursor is None:
+        if cursor is None or len(tools) >= TOOLS:
             break
-    return tuple(tools)
+    return tuple(tools[:TOOLS])
 
 
 async def call_tool(

@@ -1,8 +1,8 @@
 """An MCP server at the other end of HTTP: streamable HTTP, or the older SSE transport.
 
-Owns the HTTP client: no proxy or credentials from the environment, no body beyond a bound, and word to the
-connection when the session is over. Knows nothing of sessions or calls. Which addresses may be reached is decided
-in `launch`; the check of the resolved address will sit in `_Bounded`, where each request passes.
+Owns the HTTP client: no proxy or credentials from the environment, no redirect, no body beyond a bound, and word to
+the connection when the session is over. Knows nothing of sessions or calls. Which addresses may be reached is decided
+in `endpoint` and, for what a name leads to, in `network`.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +16,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
+from agentic_rag.tools.endpoint import HttpEndpoint
 from agentic_rag.tools.exchange import RESULT_BYTES
-from agentic_rag.tools.launch import HttpEndpoint
+from agentic_rag.tools.network import CheckedBackend, CheckedTransport
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, as a longer line of a stdio server is."""
@@ -53,11 +54,13 @@ class HttpWire:
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
+        endpoint = self._endpoint
         return httpx2.AsyncClient(
-            transport=_Bounded(self._lost),
-            headers={**self._endpoint.headers, **(headers or {})},
+            transport=_Bounded(CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked), self._lost),
+            headers={**endpoint.headers, **(headers or {})},
             timeout=TIMEOUT,
             trust_env=False,
+            follow_redirects=False,  # its headers are for the address the admin wrote, and for no other
         )
 
     @asynccontextmanager
@@ -113,11 +116,11 @@ class _Watched:
         await self.aclose()
 
 
-class _Bounded(httpx2.AsyncHTTPTransport):
+class _Bounded(CheckedTransport):
     """Bounds every body that is not an event stream, and sees a session that the server no longer knows."""
 
-    def __init__(self, lost: Callable[[str], None]) -> None:
-        super().__init__(trust_env=False)
+    def __init__(self, backend: CheckedBackend, lost: Callable[[str], None]) -> None:
+        super().__init__(backend)
         self._lost = lost
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

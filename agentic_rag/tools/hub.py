@@ -12,6 +12,7 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
@@ -20,7 +21,7 @@ from agentic_rag.errors import InvalidInput, ServerUnavailable
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.connection import Connection, Patience, ServerStatus
 from agentic_rag.tools.http import HttpWire
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec, Trust
 from agentic_rag.tools.stdio import StdioWire
 
 CLOSE_SECONDS = 10.0
@@ -40,7 +41,10 @@ class Hub:
         policy: LaunchPolicy | None = None,
         *,
         patience: Patience | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
+        """``redact`` takes known secrets out of a text; everything a server says passes through it."""
+        self.redact = redact
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
@@ -88,6 +92,19 @@ class Hub:
             sorted((each.status() for each in wanted), key=lambda status: (status.domain, status.name, status.user))
         )
 
+    def connections(self) -> list[Connection]:
+        """Return every connection that is not stopped, in the order of `status`."""
+        return sorted(self._live, key=lambda each: (each.domain, each.name, each.user))
+
+    async def prepare(self, spec: ServerSpec) -> None:
+        """Install what a server runs, if it is a package that is not installed; see `LaunchPolicy.prepare`."""
+        if self._policy is not None:
+            await self._policy.prepare(spec)
+
+    def trust(self, spec: ServerSpec) -> Trust:
+        """Return which tools of a server the launch catalogue trusts."""
+        return Trust() if self._policy is None else self._policy.trust(spec)
+
     def restart(self, name: str, domain: str | None = None) -> int:
         """Restart all connections of this name (in one domain, if given); returns how many there are."""
         wanted = [each for each in self._pool.values() if each.name == name and domain in (None, each.domain)]
@@ -110,6 +127,7 @@ class Hub:
                 in_process=in_process,
                 patience=patience,
                 on_state=self._heard,
+                redact=self.redact,
             )
             self._pool[key] = connection
             self._live -= {each for each in self._live if each.state == "failed" and _label(each) == _label(connection)}
@@ -118,7 +136,7 @@ class Hub:
     def _dial(self, spec: ServerSpec) -> Dial:
         """Return what opens a way to the server, anew for each attempt."""
 
-        def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
+        async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
             if spec.kind == "memory":
                 server = self._builtin.get(spec.name)
                 if server is None or spec.origin == "user":
@@ -127,7 +145,9 @@ class Hub:
             if self._policy is None:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
             if spec.kind == "stdio":
-                return StdioWire(self._policy.resolve(spec), lost, tail)
+                # In a thread: hashes are compared. It is short, and nothing is started until it is back.
+                command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
+                return StdioWire(command, lost, tail)
             return HttpWire(self._policy.endpoint(spec), spec.kind, lost)
 
         return dial

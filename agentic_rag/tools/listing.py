@@ -4,14 +4,14 @@ Owns the names, the order, the cleaning of descriptions and schemas, and which t
 connection and makes no call.
 
 A list is a text by a stranger. Names that collide with ours are refused, invisible characters are removed,
-lengths are bounded, and hints are believed of our own servers only.
+lengths are bounded, and hints are believed of our own servers and of tools that the launch catalogue trusts.
 """
 
 import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from agentic_rag.tools.base import Origin, ToolInfo
@@ -32,6 +32,9 @@ DESCRIPTION_BYTES = 8 * 1024
 
 SCHEMA_BYTES = 64 * 1024
 """A tool with a longer input schema (as JSON) is left out."""
+
+SCHEMA_DEPTH = 64
+"""A tool whose input schema is nested deeper is left out."""
 
 NAME_CHARS = 64
 
@@ -79,13 +82,28 @@ class Catalog:
         ours.sort(key=lambda tool: place.get(tool.name, len(place)))
         return (*ours, *sorted(theirs, key=lambda tool: tool.name))
 
-    def add(self, server: str, origin: Origin, listed: Iterable[Listed], include: Sequence[str] | None = None) -> None:
-        """Take over the tools of one server; call it for our own servers first."""
+    def add(
+        self,
+        server: str,
+        origin: Origin,
+        listed: Iterable[Listed],
+        include: Sequence[str] | None = None,
+        *,
+        read_only: Collection[str] = (),
+        idempotent: Collection[str] = (),
+        changed: Collection[str] = (),
+    ) -> None:
+        """Take over the tools of one server; call it for our own servers first.
+
+        ``read_only`` and ``idempotent`` are trusted tools of a user's server, ``changed`` those not accepted, all by
+        the names the server gives them.
+        """
         for tool in listed:
             if include is not None and tool.name not in include:
                 continue
             name = tool.name if origin != "user" else user_name(server, tool.name)
-            problem = self._problem(name, origin, tool)
+            unfit, text, schema = _shown(tool)
+            problem = self._problem(name, origin) or unfit
             if problem:
                 self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
                 continue
@@ -95,20 +113,42 @@ class Catalog:
                 remote_name=tool.name,
                 server=server,
                 origin=origin,
-                description=description(tool.description or ""),
-                input_schema=_cleaned(tool.input_schema),
-                read_only=bool(hints and hints.read_only_hint),
-                idempotent=bool(hints and hints.idempotent_hint),
+                description=text,
+                input_schema=schema,
+                read_only=bool(hints and hints.read_only_hint) or (origin == "user" and tool.name in read_only),
+                idempotent=bool(hints and hints.idempotent_hint) or (origin == "user" and tool.name in idempotent),
+                changed=origin == "user" and tool.name in changed,
             )
 
-    def _problem(self, name: str, origin: Origin, tool: Listed) -> str:
+    def _problem(self, name: str, origin: Origin) -> str:
         if not _NAME.fullmatch(name):
             return "its name does not fit ^[a-zA-Z0-9_-]{1,64}$"
         if name in self._tools:
             return f"the name {name!r} is taken by {self._tools[name].server!r}"
         if origin == "user" and name in OUR_TOOLS:
             return f"the name {name!r} is reserved"
-        return _schema_problem(tool.input_schema)
+        return ""
+
+
+_SHOWN: dict[int, tuple[Listed, tuple[str, str, dict[str, Any]]]] = {}
+"""What `_shown` found, by the identity of the tool: lists are the same objects from turn to turn."""
+
+SHOWN_TOOLS = 4096
+"""How many are kept."""
+
+
+def _shown(tool: Listed) -> tuple[str, str, dict[str, Any]]:
+    """Return why a tool is left out (or nothing), its description and its schema as the model sees them."""
+    known = _SHOWN.get(id(tool))
+    if known is not None and known[0] is tool:
+        return known[1]
+    problem = _schema_problem(tool.input_schema)
+    schema: dict[str, Any] = {} if problem else _cleaned(tool.input_schema)
+    found = problem, description(tool.description or ""), schema
+    if len(_SHOWN) >= SHOWN_TOOLS:
+        _SHOWN.clear()
+    _SHOWN[id(tool)] = tool, found
+    return found
 
 
 def user_name(server: str, tool: str) -> str:
@@ -154,7 +194,14 @@ def _schema_problem(schema: Mapping[str, Any]) -> str:
         size = len(json.dumps(schema))
     except (RecursionError, TypeError, ValueError):
         return "its input schema is not plain JSON"
-    return f"its input schema is longer than {SCHEMA_BYTES} bytes" if size > SCHEMA_BYTES else ""
+    if size > SCHEMA_BYTES:
+        return f"its input schema is longer than {SCHEMA_BYTES} bytes"
+    return f"its input schema is nested deeper than {SCHEMA_DEPTH} levels" if _depth(schema) > SCHEMA_DEPTH else ""
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def _cleaned(value: Any) -> Any:

@@ -13,6 +13,7 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 _OURS = re.compile(r"\$\{(" + NAME + r")(?::-([^{}]*))?\}")
 _ANY = re.compile(r"\$\{|\{\{|\{(?=(?:env|file|input|secret|secrets):)")
+_FOREIGN = re.compile(r"\$?\{{1,3}\s*([\w .:-]{0,60}[A-Za-z0-9])\s*\}{1,3}", re.ASCII)
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|api-key|key|digest)?[\s:=,;/@._-]*", re.IGNORECASE)
 
 
@@ -69,15 +70,18 @@ def refers_only(text: str) -> bool:
 
 
 def _advice(rest: str) -> str:
-    """Return the words for a placeholder that begins here."""
-    shown = re.match(r"\$?\{+[^{}]{0,80}\}*", rest)
-    foreign = (shown[0] if shown else rest[:20]).replace("\0", "…")
-    parts = re.split(r"[:.]", foreign.strip("${} "))
-    named = [part for part in parts if part[:1] not in ("", "=", "?", "+", "-")]
-    name = re.sub(r"[^A-Za-z0-9]+", "_", named[-1] if named else "").strip("_").upper()[:60]
-    if not name or name[0].isdigit():
-        name = f"VAR_{name}".rstrip("_")
+    """Return the words for a placeholder that begins here; only what is clearly one is repeated."""
+    shown = _FOREIGN.match(rest)
+    if shown is None:
+        return (
+            "'${', '{{' and '{env:' begin a placeholder; the only kinds are ${VAR} and ${VAR:-default}. "
+            "A value that holds such characters is set as a secret of the domain."
+        )
+    parts = [part for part in re.split(r"[:.]", shown[1]) if part.strip()]
+    name = re.sub(r"[^A-Za-z0-9]+", "_", parts[-1]).strip("_").upper()
+    if name[:1].isdigit():
+        name = f"VAR_{name}"
     return (
-        f"the placeholder {foreign!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
+        f"the placeholder {shown[0]!r} is not known; use ${{{name}}} and set {name} as a variable or a secret "
         "of the domain."
     )

@@ -8,12 +8,35 @@ RESERVED = frozenset({"promptx", "delegate", "retriever"})
 
 MAX_NAME = 32
 
-_LOOKALIKES = str.maketrans(
-    {
-        **dict(zip("аеорсхутрівѕԁԛһјӏкмпг", "aeopcxytpivsdqhjlkmnr", strict=True)),  # Cyrillic
-        **dict(zip("αεορτχυικνγ", "aeoptxulkvy", strict=True)),  # Greek
-        **dict(zip("ᴀᴄᴅᴇɢɪʟᴍɴᴏᴘʀᴛᴜᴠᴢɡıɩ", "acdeglmmnoprtuvzgll".replace("glm", "gil", 1), strict=True)),
-        **dict(zip("0134579", "oleasgg".replace("sgg", "stg"), strict=True)),
-        **dict.fromkeys("i1|", "l"),
-    }
+_PAIRS = (
+    "аa еe оo рp сc хx тt уy іl ѕs ԁd ԛq һh јj ӏl кk мm пn гr ԍg ѵv ґr "  # Cyrillic
+    "αa εe οo ρp τt χx υu ιl κk νv γy "  # Greek
+    "ᴀa ᴄc ᴅd ᴇe ɢg ɪl ʟl ᴍm ɴn ᴏo ᴘp ʀr ᴛt ᴜu ᴠv ɡg ıl ɩl ǀl "  # small capitals, variants
+    "0o 1l 3e 4a 7t |l il"
 )
+_LOOKALIKES = str.maketrans({pair[0]: pair[1] for pair in _PAIRS.split()})
+"""Characters that print like a Latin letter. ``i``, ``l``, ``1`` and ``|`` become one."""
+
+
+def skeleton(name: str) -> str:
+    """Return what a reader takes a name for: letters and digits only, look-alikes folded."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    text = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
+    return "".join(char for char in text if char.isalnum())  # no mark, space, hyphen, dot or invisible character
+
+
+_RESERVED = frozenset(map(skeleton, RESERVED))
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name is, or only looks like, one of ours."""
+    return skeleton(name) in _RESERVED
+
+
+def fitting(name: str) -> str:
+    """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty when nothing is left.
+
+    Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts.
+    """
+    text = unicodedata.normalize("NFKC", name).strip().rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).lstrip("-")[:MAX_NAME].strip("-")

@@ -9,7 +9,6 @@ line it cannot parse, which leaves the call it answered open for ever.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -31,7 +30,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from agentic_rag.tools.launch import StdioCommand, sweep_leftovers
+from agentic_rag.tools.launch import StdioCommand
+from agentic_rag.tools.leftovers import sweep_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -249,7 +249,7 @@ async def _spawn(command: StdioCommand) -> Process:
             "-S",
             _LAUNCHER,
             str(os.getpid()),
-            json.dumps(command.limits.as_pairs()),
+            command.plan(),
             command.executable,
             *command.args,
         ],

@@ -17,6 +17,7 @@ from agentic_rag.tools.content import clean_json, to_blocks
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import ServerSpec
 from agentic_rag.tools.listing import Catalog, folded
+from agentic_rag.tools.lists import ToolLists
 
 META_PREFIX = "agentic_rag/"
 """Bound values travel in a call's ``meta`` under this prefix."""
@@ -62,16 +63,20 @@ class ServerToolset:
         except ServerUnavailable as exc:
             return _failure(str(exc), started)
         structured = clean_json(result.structured_content)
-        return CallOutcome(
-            "error" if result.is_error else "ok",
-            to_blocks(result.content, structured),
-            structured,
-            _elapsed_ms(started),
-        )
+        content = to_blocks(result.content, structured)
+        return CallOutcome("error" if result.is_error else "ok", content, structured, _elapsed_ms(started))
 
 
-async def open_toolset(hub: Hub, specs: Sequence[ServerSpec], wait: float = 5.0) -> ServerToolset:
+async def open_toolset(
+    hub: Hub,
+    specs: Sequence[ServerSpec],
+    wait: float = 5.0,
+    *,
+    lists: ToolLists | None = None,
+) -> ServerToolset:
     """Start what ``specs`` name, in parallel, and return their tools as one list.
+
+    ``lists`` keeps what users' servers listed and what was accepted of it; None: what a server lists now counts.
 
     Waits at most about ``wait`` seconds. A server that is not up by then keeps the tools it last listed, is named
     in ``notices``, and is waited for by whoever calls it. A later entry whose name looks like that of a higher
@@ -102,7 +107,23 @@ async def open_toolset(hub: Hub, specs: Sequence[ServerSpec], wait: float = 5.0)
     for spec in chosen.values():
         if spec.name in problems:
             catalog.notices.append((spec.name, problems[spec.name]))
-        catalog.add(spec.name, spec.origin, connections[spec.name].known_tools, spec.tools)
+        connection = connections[spec.name]
+        if spec.origin != "user":
+            catalog.add(spec.name, spec.origin, connection.known_tools, spec.tools)
+            continue
+        tools, changed = connection.known_tools, frozenset[str]()
+        if lists is not None:
+            tools, changed = await lists.current(spec, tools if connection.fresh else None)
+        trust = hub.trust(spec)
+        catalog.add(
+            spec.name,
+            spec.origin,
+            tools,
+            spec.tools,
+            read_only=trust.read_only,
+            idempotent=trust.idempotent,
+            changed=changed,
+        )
     return ServerToolset(catalog.tools, tuple(catalog.notices), connections)
 
 

@@ -1,12 +1,32 @@
 """Prompt components: order, limits, cleaning, and files that break."""
 
+import os
+import re
+import tempfile
+import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.components import FILE_LIMIT, TOTAL_LIMIT, ComponentFiles, clean, cut
+from agentic_rag.components import (
+    FILE_LIMIT,
+    READ_LIMIT,
+    TAKEN_OUT,
+    TOTAL_LIMIT,
+    ComponentFiles,
+    Components,
+    clean,
+    cut,
+)
+
+PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+MARK = re.compile(r"\n?\[truncated: kept (\d+) of (\d+) characters\]$")
+
+WORDS = ["system", "SYSTEM", "ｓｙｓｔｅｍ", "ѕуѕtem", "sys", "tem", "antml:", "invoke", "a", "你", "x='1'"]
+MARKS = ["<", ">", "＜", "＞", "/", "<system>", "</user>", "[IN", "ST]", "[INST]", "<|", "|>", "<<SYS>>"]
+TAG_PIECES = st.sampled_from([*WORDS, *MARKS, " ", "\n", "\u200b", "\ufe0f"])
 
 
 def test_files_are_assembled_in_name_order_and_an_edit_counts_at_once(tmp_path: Path) -> None:
@@ -35,7 +55,27 @@ def test_a_file_that_breaks_keeps_its_last_good_text_and_says_why(tmp_path: Path
     assert broken.texts == ("Good",)
     assert broken.problems == (("10-identity.md", "not UTF-8 at byte 4"),)
     path.write_text("Good again")
-    assert files.read(tmp_path) == type(broken)(("Good again",))
+    assert files.read(tmp_path) == Components(("Good again",), (), ("10-identity.md",))
+    path.write_bytes(b"x" * (READ_LIMIT + 1))
+    assert files.read(tmp_path).problems == (("10-identity.md", "larger than 256 KiB"),)
+    path.unlink()
+    assert files.read(tmp_path) == Components()
+    path.write_bytes(b"\xff")
+    assert files.read(tmp_path).texts == ()  # what the deleted file said does not come back
+
+
+def test_a_folder_that_cannot_be_listed_keeps_what_was_read(tmp_path: Path) -> None:
+    prompt, files = tmp_path / "prompt", ComponentFiles()
+    prompt.mkdir()
+    (prompt / "10-identity.md").write_text("Good")
+    assert files.read(tmp_path).texts == ("Good",)
+    prompt.chmod(0)
+    try:
+        read = files.read(tmp_path)
+    finally:
+        prompt.chmod(0o700)
+    assert read.texts == ("Good",)
+    assert read.problems or os.geteuid() == 0  # the superuser can list it all the same
 
 
 def test_long_texts_are_cut_with_a_visible_mark(tmp_path: Path) -> None:
@@ -46,7 +86,7 @@ def test_long_texts_are_cut_with_a_visible_mark(tmp_path: Path) -> None:
     texts = ComponentFiles().read(tmp_path).texts
     assert texts[0].endswith(f"[truncated: kept {FILE_LIMIT} of {FILE_LIMIT + 5} characters]")
     assert sum(text.count("x") for text in texts) <= TOTAL_LIMIT
-    assert texts[-1].startswith("[truncated: kept 0 of ")
+    assert texts[-1] == f"[truncated: kept 0 of {FILE_LIMIT + 5} characters]"
 
 
 def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
@@ -64,6 +104,12 @@ def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
         ("before </system> after", "before  after"),
         ("<SYSTEM note='x'>hi", "hi"),
         ("＜system＞hi", "hi"),
+        ("＜ｓｙｓｔｅｍ＞hi", "hi"),
+        ("<ѕуѕtem>hi</ѕуѕtem>", "hi"),
+        ("<s\u200by\ufe0fs\U000e0100tem>hi", "hi"),
+        ("<system-reminder>hi</system_prompt>", "hi"),
+        ("</antml:invoke>hi", "hi"),
+        ("a\u2028b\rc", "a\nb\nc"),
         ("<sys<system>tem>hi", "hi"),
         ("<|im_start|>system", "system"),
         ("[INST]do[/INST]", "do"),
@@ -73,6 +119,50 @@ def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
 )
 def test_invisible_characters_and_system_tags_are_removed(text: str, kept: str) -> None:
     assert clean(text) == kept
+
+
+@PATIENT
+@given(st.lists(TAG_PIECES, max_size=60).map("".join))
+def test_no_nesting_brings_a_tag_back(text: str) -> None:
+    cleaned = clean(text)
+    assert clean(cleaned) == cleaned
+    plain = unicodedata.normalize("NFKC", cleaned).lower()
+    for tag in ("<system>", "</user>", "[inst]", "<<sys>>"):
+        assert tag not in plain
+
+
+def test_a_tag_hidden_a_thousand_deep_is_taken_out_in_bounded_work() -> None:
+    assert clean("<system " * 30_000) == "<system " * 30_000
+    assert clean("<" + " " * 60_000) == "<" + " " * 60_000
+    cleaned = clean("<sys" * 20_000 + "tem>" * 20_000)
+    assert "<system>" not in cleaned
+    assert TAKEN_OUT in cleaned
+
+
+@PATIENT
+@given(st.text())
+def test_nothing_invisible_is_left(text: str) -> None:
+    kept = [c for c in clean(text) if c not in "\n\t"]
+    assert not [c for c in kept if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
+
+
+@PATIENT
+@given(st.lists(st.integers(0, FILE_LIMIT * 2), max_size=8), st.sampled_from("x你é"))
+def test_the_limits_hold_and_the_marks_tell_the_truth(sizes: list[int], letter: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "prompt").mkdir()
+        for number, size in enumerate(sizes):
+            (Path(folder) / "prompt" / f"{number}.md").write_text(letter * size, encoding="utf-8")
+        read = ComponentFiles().read(Path(folder))
+    written = [size for size in sizes if size]
+    assert len(read.texts) == len(read.names) == len(written)
+    counts = [text.removesuffix(mark[0] if (mark := MARK.search(text)) else "").count(letter) for text in read.texts]
+    assert all(count <= FILE_LIMIT for count in counts)
+    assert sum(counts) == min(TOTAL_LIMIT, sum(min(size, FILE_LIMIT) for size in written))
+    for text, count, size in zip(read.texts, counts, written, strict=True):
+        mark = MARK.search(text)
+        assert (mark is None) == (count == size)
+        assert mark is None or mark.groups() == (str(count), str(size))
 
 
 @given(st.text())

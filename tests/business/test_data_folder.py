@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.data_folder import DataFolder, find_server
+from agentic_rag.data_folder import DataFolder, find_key, find_server
 from agentic_rag.errors import BadConfiguration, DataFolderOwned
 
 
@@ -22,8 +22,10 @@ def test_a_server_is_found_only_while_its_process_has_the_folder(tmp_path: Path)
     assert find_server(tmp_path) is None
     owner = DataFolder.own(tmp_path)
     assert find_server(tmp_path) is None
-    owner.announce("http://127.0.0.1:1234")
+    owner.announce("http://127.0.0.1:1234", "a key")
     assert find_server(tmp_path) == "http://127.0.0.1:1234"
+    assert find_key(tmp_path) == "a key"
+    assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
     left = (tmp_path / "server.json").read_text()
     owner.release()
     (tmp_path / "server.json").write_text(left)  # as a kill -9 leaves it

@@ -13,6 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag.chat.screen import Screen
 from agentic_rag.errors import AgenticRagError, NotFound
+from agentic_rag.redaction import Redactor
 from agentic_rag.server.auth import Guard
 from agentic_rag.server.replies import on_refusal
 from agentic_rag.server.ws import websocket_endpoint
@@ -70,6 +71,7 @@ async def chat_server(desk: Desk) -> AsyncGenerator[str]:
         ],
         exception_handlers={AgenticRagError: on_refusal},
     )
+    app.state.redact = Redactor()
     Connections.seen = []
     async with serving(Guard(app), ws=Connections) as address:
         yield f"http://{address}"

@@ -18,6 +18,7 @@ from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
+from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.turns import StoredTurn
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
 
@@ -89,6 +90,7 @@ def definition(**changes: Any) -> Definition:
         "max_tokens": 1000,
         "servers": (),
         "limits": Limits(max_steps=6),
+        "effects_allowed_by_default": True,
     }
     return Definition(**(values | changes))
 
@@ -148,6 +150,8 @@ async def bench(folder: Path, model: Model, tools: MemoryToolset | None = None, 
         "role_hash": role_hash,
         "missing": missing,
         "on_end": on_end,
+        "on_compact": lambda conn, session_id, labels: None,
+        "payloads": PayloadFiles(folder / "payloads"),
         "retry_budget": 5.0,
     }
     try:

@@ -11,8 +11,10 @@ from agentic_rag.events import TERMINAL_TYPES, Usage
 from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic_request import request_body
 from agentic_rag.models.base import MessageCompleted
+from agentic_rag.runtime.calls import Policy
+from agentic_rag.runtime.instructions import CallModel, CallTools, Commit
 from agentic_rag.runtime.request import build_request
-from agentic_rag.runtime.turn import CallModel, CallTools, Commit, Turn
+from agentic_rag.runtime.turn import Turn
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, step_events
 from agentic_rag.tools.base import CallOutcome
@@ -49,7 +51,7 @@ class Run:
 
     def __init__(self, scripted: list[Step], cut: int, end: str) -> None:
         self.transcript: list[Message] = [user_message("question")]
-        self.turn = Turn(message_id="msg_1", model="m", policy={"beta*": "deny"}, max_steps=3)
+        self.turn = Turn(message_id="msg_1", model="m", policy=Policy({"beta*": "deny"}), max_steps=3)
         self.turn.offer(TOOLS)
         self.terminals: list[str] = []
         self._scripted = scripted
@@ -139,7 +141,7 @@ def test_requests_of_a_session_only_grow(scripted: list[Step]) -> None:
 
 
 def test_usage_of_all_steps_adds_up() -> None:
-    turn = Turn(message_id="m", model="m", policy={}, max_steps=2)
+    turn = Turn(message_id="m", model="m", policy=Policy(), max_steps=2)
     turn.next()
     turn.begin_step(())
     turn.receive(MessageCompleted("end_turn", Usage(1, 2, 3, 4)))

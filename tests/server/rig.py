@@ -1,6 +1,6 @@
 """The whole application in process over ASGI: real store, index and MCP servers; only the model is scripted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,8 @@ Json = dict[str, Any]
 
 
 def settings_for(folder: Path, **given: Any) -> Settings:
-    """Return settings that read neither ``.env`` nor keys of the machine."""
+    """Return settings that read neither ``.env`` nor keys and models of the machine."""
+    given = {"embedding": "none", "qdrant_url": None, **given}
     return Settings(
         _env_file=None,
         data=folder / "data",
@@ -32,10 +33,17 @@ def settings_for(folder: Path, **given: Any) -> Settings:
 class Rig:
     """An entered application and a client of it; an async context manager. ``demo`` keeps the demo domain out."""
 
-    def __init__(self, folder: Path, *steps: Scripted, any_command: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *steps: Scripted,
+        any_command: bool = False,
+        failpoint: Callable[[str], object] = lambda name: None,
+        **settings: Any,
+    ) -> None:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
-        self.application = Application(self.settings, model=self.model, any_command=any_command)
+        self.application = Application(self.settings, model=self.model, any_command=any_command, failpoint=failpoint)
         self.http: httpx2.AsyncClient
         self._stack: AsyncExitStack
 
@@ -99,6 +107,31 @@ class Rig:
                 if found["status"] in ("indexed", "failed"):
                     return found
                 await anyio.lowlevel.checkpoint()
+
+    async def taken_up(self, domain: str) -> None:
+        """Wait until a domain has documents, and none that is unfinished."""
+        await self._until(f"/api/domains/{domain}/documents", lambda found: _all_settled(found["items"]))
+
+    async def dense(self, domain: str, document: str) -> Json:
+        """Return a document once its dense vectors are there."""
+        path = f"/api/domains/{domain}/documents/{document}"
+        return await self._until(path, lambda found: found["denseState"] == "ready")
+
+    async def reindexed(self, domain: str) -> Json:
+        """Return the state of a domain's collection once it is not being made anew."""
+        return await self._until(f"/api/domains/{domain}/reindex", lambda found: found["state"] != "rebuilding")
+
+    async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
+        with anyio.fail_after(WAIT_SECONDS):
+            while True:
+                found: Json = await self.ok("GET", path)
+                if wanted(found):
+                    return found
+                await anyio.lowlevel.checkpoint()
+
+
+def _all_settled(items: list[Json]) -> bool:
+    return bool(items) and all(item["status"] in ("indexed", "failed") for item in items)
 
 
 def events_of(text: str) -> list[Json]:

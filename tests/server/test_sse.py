@@ -6,10 +6,15 @@ import anyio
 import pytest
 from starlette.types import Message
 
+from agentic_rag.access import Entrant
 from agentic_rag.errors import NotFound
 from agentic_rag.events import AgentEvent, Text, encode
 from agentic_rag.server.dialects import get_dialect
+from agentic_rag.server.gate import Caller
 from agentic_rag.server.sse import EventStream
+from agentic_rag.users import LOCAL
+
+SCOPE = {"state": {"caller": Caller(Entrant(LOCAL, None))}}
 
 
 def event(seq: int) -> AgentEvent:
@@ -40,7 +45,7 @@ async def test_events_are_sent_with_their_ids_and_the_body_is_closed() -> None:
             yield event(seq)
 
     peer = Peer()
-    await EventStream(events(), get_dialect("native"))({}, peer.receive, peer.send)
+    await EventStream(events(), get_dialect("native"))(SCOPE, peer.receive, peer.send)
     assert dict(peer.sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
     assert peer.sent[1]["body"].startswith(b"id: turn_1:1\nevent: text\ndata: {")
     assert peer.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
@@ -59,7 +64,7 @@ async def test_a_client_that_leaves_ends_the_reader_and_nothing_else() -> None:
     peer = Peer()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(EventStream(events(), get_dialect("native")), {}, peer.receive, peer.send)
+            tasks.start_soon(EventStream(events(), get_dialect("native")), SCOPE, peer.receive, peer.send)
             await peer.got_body.wait()
             peer.leave.set()
         await closed.wait()
@@ -74,5 +79,5 @@ async def test_a_failure_before_the_first_event_is_raised_for_the_caller_to_answ
 
     peer = Peer()
     with pytest.raises(NotFound):
-        await EventStream(events(), get_dialect("native"))({}, peer.receive, peer.send)
+        await EventStream(events(), get_dialect("native"))(SCOPE, peer.receive, peer.send)
     assert peer.sent == []

@@ -1,5 +1,7 @@
 """Turns, their run logs and tool calls on each database."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -239,7 +241,7 @@ async def test_tool_calls_of_a_session_are_filtered(database: Database) -> None:
 
     await database.write(fill)
 
-    async def found(**filters: str) -> list[tuple[str, str]]:
+    async def found(**filters: Any) -> list[tuple[str, str]]:
         calls = await database.read(lambda conn: tool_calls.of_session(conn, "sess_1", **filters))
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
@@ -247,3 +249,4 @@ async def test_tool_calls_of_a_session_are_filtered(database: Database) -> None:
     assert await found(tool_name="delegate") == [("turn_1", "toolu_2")]
     assert await found(status="error") == [("turn_2", "toolu_1")]
     assert await found(tool_name="delegate", status="error") == []
+    assert await found(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]

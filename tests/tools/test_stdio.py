@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
-from agentic_rag.tools.launch import MARKER, LaunchPolicy, ServerSpec
+from agentic_rag.tools.environment import MARKER
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import alive, call, hostile, open_hub, plain, text_of, until
 
@@ -89,8 +90,8 @@ async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
 
 
 def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path) -> None:
-    for flags in ({}, {"allow_any_command": True}, {"loopback": True}):
-        policy = LaunchPolicy(tmp_path, **flags)
+    for anything, loopback in ((False, False), (True, False), (False, True)):
+        policy = LaunchPolicy(tmp_path, allow_any_command=anything, loopback=loopback)
         with pytest.raises(CommandNotAllowed) as refusal:
             policy.resolve(plain("files"))
         assert refusal.value.path == "mcpServers.files.command"

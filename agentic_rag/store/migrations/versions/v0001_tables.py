@@ -12,9 +12,13 @@ depends_on = None
 
 def upgrade() -> None:
     _business()
+    _knowledge()
+    _secrets()
     _transcripts()
     _turns()
+    _tool_calls()
     _beside_transcripts()
+    _access()
 
 
 def _business() -> None:
@@ -39,6 +43,21 @@ def _business() -> None:
     op.create_index("ix_conversations_domain_id", "conversations", ["domain_id"])
     op.create_index("ix_conversations_owner_id", "conversations", ["owner_id"])
     op.create_table(
+        "domains",
+        Column("id", AutoString(), nullable=False),
+        Column("name", AutoString(), nullable=False),
+        Column("description", AutoString(), nullable=False),
+        Column("settings", JSON(), nullable=False),
+        Column("workspace", AutoString(), nullable=False),
+        Column("version", Integer(), nullable=False),
+        Column("created_at", AutoString(), nullable=False),
+        Column("updated_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+
+
+def _knowledge() -> None:
+    op.create_table(
         "documents",
         Column("id", AutoString(), nullable=False),
         Column("domain_id", AutoString(), nullable=False),
@@ -54,22 +73,22 @@ def _business() -> None:
         Column("chunk_count", Integer(), nullable=True),
         Column("error_code", AutoString(), nullable=True),
         Column("error_message", AutoString(), nullable=True),
+        Column("file_stamp", AutoString(), nullable=False),
+        Column("owner", AutoString(), nullable=False),
+        Column("lease_until", AutoString(), nullable=True),
         Column("created_at", AutoString(), nullable=False),
         Column("updated_at", AutoString(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_documents_domain_sha", "documents", ["domain_id", "sha256"], unique=True)
     op.create_table(
-        "domains",
-        Column("id", AutoString(), nullable=False),
-        Column("name", AutoString(), nullable=False),
-        Column("description", AutoString(), nullable=False),
-        Column("settings", JSON(), nullable=False),
-        Column("workspace", AutoString(), nullable=False),
-        Column("version", Integer(), nullable=False),
-        Column("created_at", AutoString(), nullable=False),
+        "collections",
+        Column("domain_id", AutoString(), nullable=False),
+        Column("state", AutoString(), nullable=False),
+        Column("generation", Integer(), nullable=False),
+        Column("reason", AutoString(), nullable=True),
         Column("updated_at", AutoString(), nullable=False),
-        PrimaryKeyConstraint("id"),
+        PrimaryKeyConstraint("domain_id"),
     )
     op.create_table(
         "retrievals",
@@ -82,6 +101,17 @@ def _business() -> None:
         PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_retrievals_domain_id", "retrievals", ["domain_id"])
+
+
+def _secrets() -> None:
+    op.create_table(
+        "secrets",
+        Column("domain_id", AutoString(), nullable=False),
+        Column("name", AutoString(), nullable=False),
+        Column("sealed", LargeBinary(), nullable=False),
+        Column("updated_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("domain_id", "name"),
+    )
 
 
 def _transcripts() -> None:
@@ -139,23 +169,6 @@ def _turns() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
-        "tool_calls",
-        Column("turn_id", AutoString(), nullable=False),
-        Column("tool_call_id", AutoString(), nullable=False),
-        Column("session_id", AutoString(), nullable=False),
-        Column("server", AutoString(), nullable=False),
-        Column("tool_name", AutoString(), nullable=False),
-        Column("arguments", JSON(), nullable=False),
-        Column("status", AutoString(), nullable=False),
-        Column("result", JSON(), nullable=True),
-        Column("started_at", AutoString(), nullable=False),
-        Column("duration_ms", Integer(), nullable=True),
-        Column("size", Integer(), nullable=True),
-        Column("ref", AutoString(), nullable=True),
-        PrimaryKeyConstraint("turn_id", "tool_call_id"),
-    )
-    op.create_index("ix_tool_calls_session_id", "tool_calls", ["session_id"])
-    op.create_table(
         "turns",
         Column("id", AutoString(), nullable=False),
         Column("session_id", AutoString(), nullable=False),
@@ -184,6 +197,37 @@ def _turns() -> None:
     )
     op.create_index("ix_turns_conversation_id", "turns", ["conversation_id"])
     op.create_index("ix_turns_status", "turns", ["status"])
+
+
+def _tool_calls() -> None:
+    op.create_table(
+        "tool_calls",
+        Column("turn_id", AutoString(), nullable=False),
+        Column("tool_call_id", AutoString(), nullable=False),
+        Column("session_id", AutoString(), nullable=False),
+        Column("server", AutoString(), nullable=False),
+        Column("tool_name", AutoString(), nullable=False),
+        Column("arguments", JSON(), nullable=False),
+        Column("status", AutoString(), nullable=False),
+        Column("result", JSON(), nullable=True),
+        Column("started_at", AutoString(), nullable=False),
+        Column("duration_ms", Integer(), nullable=True),
+        Column("size", Integer(), nullable=True),
+        Column("ref", AutoString(), nullable=True),
+        PrimaryKeyConstraint("turn_id", "tool_call_id"),
+    )
+    op.create_index("ix_tool_calls_session_id", "tool_calls", ["session_id"])
+    op.create_table(
+        "tool_lists",
+        Column("domain_id", AutoString(), nullable=False),
+        Column("server", AutoString(), nullable=False),
+        Column("user_id", AutoString(), nullable=False),
+        Column("entry_hash", AutoString(), nullable=False),
+        Column("tools", JSON(), nullable=False),
+        Column("accepted", JSON(), nullable=False),
+        Column("updated_at", AutoString(), nullable=False),
+        PrimaryKeyConstraint("domain_id", "server", "user_id"),
+    )
 
 
 def _beside_transcripts() -> None:
@@ -228,3 +272,39 @@ def _beside_transcripts() -> None:
     )
     op.create_index("ix_usage_session_id", "usage", ["session_id"])
     op.create_index("ix_usage_turn_id", "usage", ["turn_id"])
+
+
+def _access() -> None:
+    op.create_table(
+        "keys",
+        Column("id", AutoString(), nullable=False),
+        Column("user_id", AutoString(), nullable=False),
+        Column("role", AutoString(), nullable=False),
+        Column("domains", JSON(), nullable=False),
+        Column("sha256", AutoString(), nullable=False),
+        Column("created_at", AutoString(), nullable=False),
+        Column("revoked_at", AutoString(), nullable=True),
+        PrimaryKeyConstraint("id"),
+        UniqueConstraint("sha256"),
+    )
+    op.create_table(
+        "audit",
+        Column("seq", Integer(), autoincrement=False, nullable=False),
+        Column("at", AutoString(), nullable=False),
+        Column("actor", AutoString(), nullable=False),
+        Column("action", AutoString(), nullable=False),
+        Column("target", AutoString(), nullable=False),
+        Column("outcome", AutoString(), nullable=False),
+        Column("details", JSON(), nullable=False),
+        Column("count", Integer(), nullable=False),
+        Column("previous", AutoString(), nullable=False),
+        Column("hash", AutoString(), nullable=False),
+        PrimaryKeyConstraint("seq"),
+    )
+    op.create_table(
+        "audit_head",
+        Column("id", Integer(), autoincrement=False, nullable=False),
+        Column("seq", Integer(), nullable=False),
+        Column("hash", AutoString(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )

@@ -1,0 +1,18 @@
+"""`agentic-rag doctor`: the consistency check of a data folder that no server uses.
+
+Owns opening and closing the folder around the check. Knows no finding.
+"""
+
+from agentic_rag.app import Application
+from agentic_rag.doctor import Finding
+from agentic_rag.settings import Settings
+
+
+async def examine(settings: Settings, repair: bool) -> list[Finding]:
+    """Return what does not fit; with ``repair``, remedied.
+
+    Raises:
+        DataFolderOwned: a server runs on the folder.
+    """
+    async with Application(settings, serving=False) as application:
+        return await application.doctor().examine(repair=repair)

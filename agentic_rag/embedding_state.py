@@ -1,0 +1,204 @@
+"""The embedder of this process: which one, whether it can be used now, and why not.
+
+Owns its preparation (from disk, or fetched because the operator named it), the patience with one that fails, and the
+words health shows. An `Embedder` itself, so that searches and background work share what is known of it. Knows no
+document.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+
+from mcp_servers.retriever.embedding import Embedder, make_embedder
+from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing
+from mcp_servers.retriever.fast_embedder import FastEmbedder
+
+log = logging.getLogger(__name__)
+
+QUERY_SECONDS = 3.0
+"""A search goes on without its dense leg when the question is not embedded by then."""
+REST_SECONDS = 10.0
+"""How long searches do not ask an embedder that failed."""
+FETCH_RETRY_SECONDS = 60.0
+"""Between two attempts to fetch a model, doubled each time."""
+FETCH_RETRY_LIMIT = 3600.0
+
+State = Literal["lexical", "loading", "fetching", "ready", "failing"]
+
+
+async def fetch(embedder: FastEmbedder, on_progress: Callable[[int, int], None]) -> EmbeddingError | None:
+    """Fetch a model that is not here; return why that failed."""
+    problem: EmbeddingError | None = None
+    try:
+        await embedder.fetch(on_progress)
+    except* EmbeddingError as group:  # it is raised from inside a task group
+        problem = next(exc for exc in _leaves(group) if isinstance(exc, EmbeddingError))
+    return problem
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc
+
+
+class EmbeddingState:
+    """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedding`).
+
+    ``state``: ``lexical`` (none, or the default model is not on this machine), ``loading``, ``fetching``, ``ready``,
+    ``failing`` (``reason`` says why).
+
+    Raises:
+        ValueError: the setting has no known form.
+    """
+
+    def __init__(self, setting: str, cache: Path, api_key: str = "") -> None:
+        self._embedder: Embedder | None = make_embedder(setting, cache, api_key)
+        self._optional = not setting
+        self._cache = cache
+        self._rests_until = 0.0
+        self._dimension: int | None = None
+        self._prepared = anyio.Lock()
+        self.state: State = "lexical"
+        self.reason: str | None = None
+        self.progress: tuple[int, int] | None = None
+        """Bytes here and bytes expected, while a model is fetched."""
+        if self._embedder is None:
+            self.reason = "no embedder is configured"
+        elif self._optional:
+            self.reason = "no embedder is configured, and the default model is not loaded"
+        else:
+            self.state = "loading"
+
+    @property
+    def name(self) -> str:
+        return "" if self._embedder is None else self._embedder.name
+
+    @property
+    def wanted(self) -> bool:
+        """Whether what is indexed now will get dense vectors, sooner or later."""
+        return self.state != "lexical"
+
+    @property
+    def usable(self) -> bool:
+        return self.state in ("ready", "failing")
+
+    async def prepare(self) -> None:
+        """Load the model, from disk alone if that is possible; return once it is usable, or never will be.
+
+        A model that the operator named is fetched, again and again; the default one is not.
+        """
+        async with self._prepared:
+            if self.usable or self._embedder is None:
+                return
+            if not isinstance(self._embedder, FastEmbedder):
+                self._is_ready()  # until it fails
+                return
+            # Looking into an empty cache with the model's own library would cost a second and 85 MB.
+            if self._optional and not await anyio.Path(self._cache).is_dir():
+                self.reason = self._missing()
+                return
+            await self._load(self._embedder)
+
+    async def _load(self, embedder: FastEmbedder) -> None:
+        pause = FETCH_RETRY_SECONDS
+        while True:
+            try:
+                await embedder.load()
+            except ModelMissing as exc:
+                self.reason = self._missing() if self._optional else str(exc)
+            else:
+                self._is_ready()
+                return
+            if self._optional:
+                return
+            if not self.name.startswith("local:"):  # a folder is the operator's to fill
+                log.info("%s; it is fetched", self.reason)
+                self.state = "fetching"
+                if await fetch(embedder, self._fetched) is None:
+                    continue
+                self.reason = f"{self.reason}, and it could not be fetched"
+            self.state = "loading"
+            log.warning("%s; next attempt in %.0f s", self.reason, pause)
+            await anyio.sleep(pause)
+            pause = min(pause * 2, FETCH_RETRY_LIMIT)
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """As `Embedder.embed_documents`; what becomes of it is remembered."""
+        embedder = self._present()
+        try:
+            vectors = await embedder.embed_documents(texts)
+            self._check_dimension(vectors)
+        except EmbeddingError as exc:
+            self.failed(str(exc))
+            raise
+        self._is_ready()
+        return vectors
+
+    async def embed_query(self, text: str) -> list[float]:
+        """As `Embedder.embed_query`, but bounded, and refused at once while a failed embedder rests."""
+        embedder = self._present()
+        if time.monotonic() < self._rests_until:
+            raise EmbedderFailed(embedder.name, self.reason or "it failed a moment ago")
+        try:
+            with anyio.fail_after(QUERY_SECONDS):
+                vector = await embedder.embed_query(text)
+                self._check_dimension([vector])
+                return vector
+        except TimeoutError:
+            error = EmbedderFailed(embedder.name, f"no answer within {QUERY_SECONDS:g} s")
+            self.failed(str(error))
+            raise error from None
+        except EmbeddingError as exc:
+            self.failed(str(exc))
+            raise
+
+    def forget_dimension(self) -> None:
+        """A collection is made anew: the embedder may have another dimension from now on."""
+        self._dimension = None
+
+    def failed(self, reason: str) -> None:
+        """Remember that it failed, and why."""
+        self.state, self.reason = "failing", reason
+        self._rests_until = time.monotonic() + REST_SECONDS
+
+    async def aclose(self) -> None:
+        if self._embedder is not None:
+            await self._embedder.aclose()
+
+    def health(self) -> dict[str, Any]:
+        """Return name, state, reason and progress as JSON."""
+        shown: dict[str, Any] = {"name": None if self.state == "lexical" else self.name, "state": self.state}
+        if self.reason is not None:
+            shown["reason"] = self.reason
+        if self.state == "fetching" and self.progress is not None:
+            shown["bytes"], shown["of"] = self.progress
+        return shown
+
+    def _present(self) -> Embedder:
+        if self._embedder is None or not self.usable:
+            raise ModelMissing(self.name or "none")
+        return self._embedder
+
+    def _check_dimension(self, vectors: Sequence[Sequence[float]]) -> None:
+        """Refuse vectors that cannot be compared with the ones before. Raises `EmbedderFailed`."""
+        for vector in vectors:
+            self._dimension = self._dimension or len(vector)
+            if len(vector) != self._dimension:
+                change = f"its vectors had {self._dimension} dimensions and now have {len(vector)}"
+                raise EmbedderFailed(self.name, f"{change}; index the documents anew to go on")
+
+    def _is_ready(self) -> None:
+        self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0
+
+    def _fetched(self, here: int, expected: int) -> None:
+        self.progress = here, expected
+
+    def _missing(self) -> str:
+        return f"the default model is not on this machine; agentic-rag fetch-model gets it ({self.name})"

@@ -1,0 +1,70 @@
+"""A turn's tools with the vault's rules around them.
+
+Owns three rules: a call whose arguments hold a known secret is denied, whatever the policy says; nothing that comes
+back shows one; and what an admin excluded is not offered. Also an entry's own timeout. Knows no vault and no hub.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentic_rag.messages import Block, text_block
+from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.definition import Definition
+from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo, Toolset
+
+SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedTools:
+    """Implements `Toolset` over another one. ``timeouts``: seconds by server."""
+
+    inner: Toolset
+    redact: Redactor
+    excluded: frozenset[tuple[str, str]] = frozenset()
+    timeouts: Mapping[str, float] | None = None
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        """The inner tools; a description with a secret in it is redacted too."""
+        return tuple(
+            replace(tool, description=self.redact(tool.description), input_schema=self.redact.json(tool.input_schema))
+            for tool in self.inner.tools
+            if (tool.server, tool.remote_name) not in self.excluded
+        )
+
+    @property
+    def notices(self) -> tuple[tuple[str, str], ...]:
+        """The inner notices, redacted."""
+        return tuple((server, self.redact(reason)) for server, reason in self.inner.notices)
+
+    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+        """Run one call; see `Toolset.call`."""
+        if self.redact.found_in(request.arguments):
+            return CallOutcome("denied", (text_block(SECRET_IN_ARGUMENTS),))
+
+        async def redacted(done: float, total: float | None, message: str | None) -> None:
+            assert progress is not None
+            await progress(done, total, None if message is None else self.redact(message))
+
+        timeout = (self.timeouts or {}).get(request.tool.server, timeout)
+        outcome = await self.inner.call(request, timeout, redacted if progress is not None else None)
+        return replace(
+            outcome,
+            content=tuple(self._block(block) for block in outcome.content),
+            structured=self.redact.json(outcome.structured),
+        )
+
+    def _block(self, block: Block) -> Block:
+        return {**block, "text": self.redact(block["text"])} if block["type"] == "text" else block
+
+
+def guarded(inner: Toolset, definition: Definition, redact: Redactor) -> GuardedTools:
+    """Return a turn's tools with the rules of its definition."""
+    configs: dict[str, Mapping[str, Any]] = {entry.name: entry.config for entry in definition.servers}
+    excluded = frozenset(
+        (name, tool) for name, config in configs.items() for tool in (config.get("tools") or {}).get("exclude", ())
+    )
+    timeouts = {name: config["timeoutMs"] / 1000 for name, config in configs.items() if config.get("timeoutMs")}
+    return GuardedTools(inner, redact, excluded, timeouts)

@@ -1,0 +1,114 @@
+"""The files of one role as they lie on disk: for showing, and for removing a role from a workspace.
+
+Owns which files belong to a role. How files are found, read and written is `mcp_servers.promptx`'s. Blocking.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_servers.promptx.dpml import Kind, references, resolve
+from mcp_servers.promptx.errors import UnknownRole
+from mcp_servers.promptx.ids import check_id
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Index, Origin, Reading, collect
+
+
+@dataclass(frozen=True, slots=True)
+class RoleText:
+    """One file. ``file`` is its path as findings name it; ``content`` is None when it cannot be read."""
+
+    kind: Kind
+    id: str
+    source: Origin
+    file: str
+    content: str | None
+
+
+def texts_of(workspace: Path, builtin: Path, role: str) -> tuple[RoleText, ...]:
+    """Return the role's file, then the files it names, each once, as they are on disk now.
+
+    Raises:
+        BadRoleId, UnknownRole: there is no such role.
+    """
+    reading = _reading(workspace, builtin)
+    own = _found(reading.index, role)
+    files = dict.fromkeys([own, *_named(reading, own)])
+    return tuple(RoleText(*file.key, file.source, file.shown, reading.raw(file)[0]) for file in files)
+
+
+def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
+    """Remove a role from a workspace; return the files that went, the role's own first.
+
+    Those that go with it lie in the role's own folder (PromptX's layout) and are named by no other role. From a
+    folder of another name only the role file goes: what else is there may be anybody's.
+
+    Raises:
+        BadRoleId, UnknownRole: the workspace has no such role; a built-in one cannot be removed.
+        OSError: the files cannot be removed; the role file goes first, so that no half role is left in use.
+    """
+    reading = _reading(workspace, builtin)
+    index = reading.index
+    own = _found(index, role)
+    roles = [file for file in index.files if file.key == own.key and file.source == "workspace"]
+    if not roles:
+        raise UnknownRole(role, _roles_in(index, "workspace"))
+    folders = [file.path.parent for file in roles if file.path.parent.name == own.key[1]]
+    used = {named for file in index.winners.values() if _is_other_role(file, own) for named in _named(reading, file)}
+    parts = [
+        file
+        for file in index.files
+        if file.source == "workspace" and file.key[0] != "role" and file not in used and _below(file.path, folders)
+    ]
+    gone = [*roles, *parts]
+    for file in gone:
+        file.path.unlink(missing_ok=True)
+    root = workspace / RESOURCE_FOLDER
+    for folder in {parent for file in gone for parent in file.path.parents if parent.is_relative_to(root)} - {root}:
+        _remove_empty(folder)
+    return tuple(file.shown for file in gone)
+
+
+def _is_other_role(file: DiskFile, own: DiskFile) -> bool:
+    return file.key[0] == "role" and file.key != own.key
+
+
+def _below(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder and what is left empty in it; others may have put files there meanwhile."""
+    for inner in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else ():
+        if inner.is_dir() and not inner.is_symlink() and not any(inner.iterdir()):
+            inner.rmdir()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _reading(workspace: Path, builtin: Path) -> Reading:
+    index = Index()
+    collect(index, "builtin", builtin.absolute(), builtin.absolute())
+    collect(index, "workspace", workspace.absolute() / RESOURCE_FOLDER, workspace.absolute())
+    return Reading(index)
+
+
+def _found(index: Index, role: str) -> DiskFile:
+    file = index.find("role", check_id(role))
+    if file is None:
+        raise UnknownRole(role, _roles_in(index, None))
+    return file
+
+
+def _roles_in(index: Index, source: Origin | None) -> list[str]:
+    return sorted(
+        key for (kind, key), file in index.winners.items() if kind == "role" and source in (None, file.source)
+    )
+
+
+def _named(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
+    """The files a file refers to, one level, as rendering follows them."""
+    for reference in references(reading.raw(file)[0] or ""):
+        target = resolve(reference, reading.lookup)
+        found = None if target is None else reading.index.find(target[0], target[1])
+        if found is not None:
+            yield found

@@ -1,0 +1,93 @@
+"""How much one key may take of the server. Pure: time is an argument, in seconds of a clock that does not go back.
+
+Owns the token bucket and what is counted for a key. Knows no socket and no request.
+"""
+
+from dataclasses import dataclass
+
+from agentic_rag.errors import RateLimited
+
+CONNECTION_RETRY_SECONDS = 10.0
+"""What a client is told to wait when it holds as many connections as it may: nobody knows when one ends."""
+BURST_SECONDS = 2.0
+"""Requests may come so many seconds' worth at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one key may take. ``connections``: sockets and event streams together."""
+
+    requests_per_second: float = 50
+    messages_per_minute: float = 60
+    connections: int = 100
+    subscriptions: int = 1_000
+
+
+class TokenBucket:
+    """Allows ``rate`` takings a second on average and ``burst`` at once; full at first."""
+
+    __slots__ = ("_at", "_burst", "_level", "_rate")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = max(1.0, burst)
+        self._level = self._burst
+        self._at = float("-inf")
+
+    def take(self, now: float) -> float:
+        """Take one and return 0; or take nothing and return the seconds until there is one."""
+        if now > self._at:
+            self._level = min(self._burst, self._level + (now - self._at) * self._rate)
+            self._at = now
+        if self._level >= 1:
+            self._level -= 1
+            return 0.0
+        return (1 - self._level) / self._rate
+
+
+class Load:
+    """What one key takes at present."""
+
+    __slots__ = ("_messages", "_requests", "connections", "limits", "subscriptions")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections = 0
+        self.subscriptions = 0
+        self._requests = TokenBucket(limits.requests_per_second, limits.requests_per_second * BURST_SECONDS)
+        self._messages = TokenBucket(limits.messages_per_minute / 60, limits.messages_per_minute)
+
+    def request(self, now: float) -> None:
+        """Count a request or a frame.
+
+        Raises:
+            RateLimited: there were too many.
+        """
+        _refuse(self._requests.take(now))
+
+    def message(self, now: float) -> None:
+        """Count a message.
+
+        Raises:
+            RateLimited: there were too many.
+        """
+        _refuse(self._messages.take(now))
+
+    def check_connections(self) -> None:
+        """Raises:
+        RateLimited: one more would be too many.
+        """
+        if self.connections >= self.limits.connections:
+            raise RateLimited(CONNECTION_RETRY_SECONDS)
+
+    def check_subscriptions(self) -> None:
+        """Raises:
+        RateLimited: one more would be too many.
+        """
+        if self.subscriptions >= self.limits.subscriptions:
+            raise RateLimited(CONNECTION_RETRY_SECONDS)
+
+
+def _refuse(seconds: float) -> None:
+    if seconds > 0:
+        raise RateLimited(seconds)

@@ -1,0 +1,168 @@
+"""The audit log: rows that are only ever appended, each holding the hash of the one before.
+
+Owns the chain: how a row is hashed, how it is appended inside the transaction of what it tells of, and how a
+changed, removed or inserted row is found. Knows no action and no user. The last row's number and hash stand in a
+table of their own too, so that rows cut off at the end are missed; who can rewrite both can only be found by a
+`head` that was noted elsewhere.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.messages import clean_text
+from agentic_rag.store.clock import now
+from agentic_rag.store.rows import columns, names, values
+from agentic_rag.store.tables import AuditHead, AuditRow, table
+
+Outcome = Literal["done", "refused", "denied"]
+
+MAX_TEXT = 300
+"""Characters of an actor, action or target; what is longer is cut."""
+MAX_PROBLEMS = 100
+"""Problems that one check lists."""
+_BATCH = 1_000
+_LOCK = 0x61756469  # any constant of ours: on PostgreSQL rows are appended one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a row tells: who did (or was refused) what, to what. ``details`` hold names and codes, never a secret.
+
+    ``count``: how many like this one the row stands for.
+    """
+
+    actor: str
+    action: str
+    target: str = ""
+    outcome: Outcome = "done"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntry:
+    """One row of ``audit``; fields as in `tables.AuditRow`."""
+
+    seq: int
+    at: str
+    actor: str
+    action: str
+    target: str
+    outcome: str
+    details: dict[str, Any]
+    count: int
+    previous: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A place where the chain is broken."""
+
+    seq: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found. ``head`` (``seq:hash``) names the last row; noted elsewhere it proves the rows up to it."""
+
+    rows: int
+    head: str
+    problems: tuple[Problem, ...]
+
+
+_audit = table(AuditRow)
+_head = table(AuditHead)
+_NAMES = names(StoredEntry)
+_ROWS = sa.select(*columns(_audit, StoredEntry))
+
+
+def append(conn: Connection, entry: Entry) -> StoredEntry:
+    """Append a row inside the caller's transaction: both are kept, or neither."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    last = conn.execute(sa.select(_head.c.seq, _head.c.hash)).first()
+    fields: dict[str, Any] = {
+        "seq": (last.seq if last else 0) + 1,
+        "at": now(),
+        "actor": _text(entry.actor),
+        "action": _text(entry.action),
+        "target": _text(entry.target),
+        "outcome": entry.outcome,
+        "details": json.loads(clean_text(json.dumps(dict(entry.details), ensure_ascii=False))),
+        "count": entry.count,
+        "previous": last.hash if last else "",
+    }
+    stored = StoredEntry(**fields, hash=digest(fields))
+    conn.execute(sa.insert(_audit), values(stored, _NAMES))
+    if last is None:
+        conn.execute(sa.insert(_head), {"id": 1, "seq": stored.seq, "hash": stored.hash})
+    else:
+        conn.execute(sa.update(_head).values(seq=stored.seq, hash=stored.hash))
+    return stored
+
+
+def digest(fields: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a row: of all its columns but ``hash``, as canonical JSON, ``previous`` among them."""
+    told = {name: fields[name] for name in _NAMES if name != "hash"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def page(
+    conn: Connection, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
+) -> list[StoredEntry]:
+    """Return the newest rows first; ``before``: those with a smaller number."""
+    query = _ROWS.order_by(_audit.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(_audit.c.seq < before)
+    for column, wanted in ((_audit.c.actor, actor), (_audit.c.outcome, outcome)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    return [StoredEntry(**row) for row in conn.execute(query).mappings()]
+
+
+def check(conn: Connection, known: str | None = None) -> Verdict:
+    """Read the whole chain. ``known``: a head (``seq:hash``) noted before, which must still be part of it."""
+    problems: list[Problem] = []
+    rows, seq, previous = 0, 0, ""
+    known_seq, _, known_hash = (known or "0:").partition(":")
+    for row in _in_order(conn):
+        rows += 1
+        fields = {name: getattr(row, name) for name in _NAMES}
+        if row.seq != seq + 1:
+            problems.append(Problem(row.seq, f"rows {seq + 1} to {row.seq - 1} are missing"))
+        elif row.previous != previous:
+            problems.append(Problem(row.seq, "it does not follow the row before"))
+        if digest(fields) != row.hash:
+            problems.append(Problem(row.seq, "its content was changed"))
+        if row.seq == int(known_seq) and row.hash != known_hash:
+            problems.append(Problem(row.seq, "it is not the row that was noted"))
+        seq, previous = row.seq, row.hash
+    if seq < int(known_seq):
+        problems.append(Problem(int(known_seq), "the row that was noted is missing"))
+    last = conn.execute(sa.select(_head.c.seq, _head.c.hash)).first()
+    if (last.seq, last.hash) != (seq, previous) if last else rows > 0:
+        problems.append(Problem(seq, "the last row is not the one that was appended last"))
+    return Verdict(rows, f"{seq}:{previous}", tuple(problems[:MAX_PROBLEMS]))
+
+
+def _in_order(conn: Connection) -> Iterator[StoredEntry]:
+    seq = -(2**31)  # whatever somebody inserted is read too
+    while True:
+        query = _ROWS.where(_audit.c.seq > seq).order_by(_audit.c.seq).limit(_BATCH)
+        batch = [StoredEntry(**row) for row in conn.execute(query).mappings()]
+        yield from batch
+        if len(batch) < _BATCH:
+            return
+        seq = batch[-1].seq
+
+
+def _text(text: str) -> str:
+    return clean_text(text)[:MAX_TEXT]

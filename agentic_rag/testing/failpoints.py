@@ -1,0 +1,26 @@
+"""Failpoints: places where a test lets the process die as by ``kill -9``.
+
+Owns the reading of ``name:n`` (the n-th time, from 1). The product calls ``failpoint(name)`` at its named places and
+is given one that does nothing; only a test's own program passes one from here.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+VARIABLE = "AGENTIC_RAG_FAILPOINT"
+EXIT_CODE = 86
+"""By which a test knows that the place was reached."""
+
+
+def failpoint_of(setting: str) -> Callable[[str], None]:
+    """Return the failpoint that ``name:n`` stands for; empty: one that does nothing."""
+    name, _, number = setting.partition(":")
+    reached: Counter[str] = Counter()
+
+    def failpoint(here: str) -> None:
+        reached[here] += 1
+        if here == name and reached[here] == int(number or 1):
+            os._exit(EXIT_CODE)  # no handler, no flush: what the kernel has is what is left
+
+    return failpoint

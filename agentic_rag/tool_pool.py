@@ -1,0 +1,149 @@
+"""The hub of the process, loaded when it is first needed, and what the business layer may do with it.
+
+Owns the task in which the hub lives, and the way from a turn's definition to its tools. Importing this module is
+cheap: `tool_servers` and the protocol library behind it are loaded in a thread.
+"""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from agentic_rag.guarded_tools import guarded
+from agentic_rag.runtime.definition import Definition
+from agentic_rag.server.auth import is_loopback
+from agentic_rag.servers import Running
+from agentic_rag.settings import Settings, client_environment
+from agentic_rag.store.database import Database
+from agentic_rag.tools.addresses import parse_hosts
+from agentic_rag.tools.allowed import LaunchCatalogue
+from agentic_rag.tools.base import Toolset
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.packages import Packages
+from agentic_rag.vault import Vault
+from mcp_servers.retriever.retrieval import Searcher
+
+if TYPE_CHECKING:
+    from agentic_rag.tools.hub import Hub
+    from agentic_rag.tools.lists import ToolLists
+
+
+class ToolServers:
+    """The hub; one task owns it from its first use to the end. Implements `agentic_rag.servers.Pool`.
+
+    An async context manager. `open` is what the runtime calls before each turn.
+    """
+
+    def __init__(
+        self, retriever: Searcher, roles: Path, policy: LaunchPolicy, vault: Vault, database: Database
+    ) -> None:
+        self._retriever = retriever
+        self._roles = roles
+        self._policy = policy
+        self._vault = vault
+        self._database = database
+        self._wanted = anyio.Event()
+        self._ready = anyio.Event()
+        self._leaving = anyio.Event()
+        self._hub: Hub
+        self._lists: ToolLists
+        self._tasks: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._own)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._leaving.set()
+        if not self._ready.is_set():
+            self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
+
+    def load(self) -> None:
+        """Begin to load, if that has not begun."""
+        self._wanted.set()
+
+    async def open(self, definition: Definition) -> Toolset:
+        """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only."""
+        await self._loaded()
+        from agentic_rag.tool_servers import open_tools  # loaded by now
+
+        users = any(entry.origin == "user" for entry in definition.servers)
+        values = await self._vault.values(definition.domain_id) if users else {}
+        return guarded(await open_tools(self._hub, definition, values, self._lists), definition, self._vault.redact)
+
+    async def running(self, domain: str) -> Sequence[Running]:
+        """See `Pool.running`."""
+        await self._loaded()
+        from agentic_rag.tool_servers import running
+
+        return running(self._hub, domain)
+
+    async def restart(self, spec: ServerSpec) -> Running:
+        """See `Pool.restart`."""
+        await self._loaded()
+        from agentic_rag.tool_servers import restart
+
+        return await restart(self._hub, spec)
+
+    async def trial(self, spec: ServerSpec) -> Running:
+        """See `Pool.trial`."""
+        await self._loaded()
+        from agentic_rag.tool_servers import trial
+
+        return await trial(self._policy, spec)
+
+    async def pending(self, domain: str) -> dict[str, tuple[str, ...]]:
+        """Return server → names of tools that are new or changed and wait for `accept`."""
+        await self._loaded()
+        return await self._lists.pending(domain)
+
+    async def accept(self, domain: str, server: str) -> tuple[str, ...]:
+        """Accept the tools of a server as they were last listed; return the names that were waiting."""
+        await self._loaded()
+        return await self._lists.accept(domain, server)
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the state of each connection."""
+        if not self._ready.is_set():
+            return [{"name": name, "state": "starting"} for name in ("promptx", "retriever")]
+        return [
+            {"name": each.name, "state": each.state, **({"domain": each.domain} if each.domain else {})}
+            for each in self._hub.status()
+        ]
+
+    async def _loaded(self) -> None:
+        self.load()
+        await self._ready.wait()
+
+    async def _own(self) -> None:
+        await self._wanted.wait()
+        await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.tool_servers")
+        from agentic_rag.tool_servers import make_hub, make_lists
+
+        self._lists = make_lists(self._database, self._vault.redact.json)
+        async with make_hub(self._retriever, self._roles, self._policy, self._vault.redact) as self._hub:
+            self._ready.set()
+            await self._leaving.wait()
+
+
+def launch_policy(settings: Settings, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
+    """Return what decides which servers may be started or connected to; all of it lies under ``{data}/mcp``."""
+    folder = settings.data / "mcp"
+    return LaunchPolicy(
+        folder / "homes",
+        catalogue=LaunchCatalogue(folder),
+        packages=Packages(folder, client_environment()),
+        hosts=parse_hosts(settings.mcp_hosts),
+        allow_any_command=any_command,
+        allow_unsandboxed=unsandboxed,
+        loopback=is_loopback(settings.host),
+    )

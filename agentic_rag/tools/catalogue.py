@@ -1,0 +1,321 @@
+"""The launch catalogue: which whole command lines may run, and the match of a user's entry against them.
+
+Owns the form of an entry, the typed slots of its argument template, and the decision. Pure: looks at no file and no
+registry; what a path leads to is checked by `launch`, which also looks again at each start.
+
+Whole lines are allowed, never program names: ``npx``, ``node``, ``python`` and their like run any program that is
+given in their arguments. A slot is data: one argument, never an option, never a program.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+SlotKind = Literal["literal", "path", "text", "url"]
+
+SLOT_CHARS = 4096
+"""A longer slot value is refused."""
+
+MAX_ARGUMENTS = 64
+
+_NPM = re.compile(r"(?P<name>(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*)(?:@(?P<version>[^@\s]+))?")
+_PYPI = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:==|@)(?P<version>[^=@\s]+))?")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+_YES = frozenset({"-y", "--yes"})
+_RUNNERS: Mapping[str, Literal["npm", "pypi"]] = {"npx": "npm", "uvx": "pypi"}
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package at one exact version, and which of its programs runs."""
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    program: str = ""
+    """Empty: the only one it has, or the one named as the package."""
+
+    def __str__(self) -> str:
+        return f"{self.name}{'@' if self.registry == 'npm' else '=='}{self.version}"
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The command by which people know it."""
+        return ("npx", "-y", str(self)) if self.registry == "npm" else ("uvx", str(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An executable file, and every file its line names, each with the SHA-256 that was approved.
+
+    ``command`` is how a user's line names it.
+    """
+
+    path: str
+    command: str
+    files: Mapping[str, str]
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The command by which people know it."""
+        return (self.command,)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One element of an argument template. ``many``: takes all that follow; ``needed``: at least one."""
+
+    kind: SlotKind
+    literal: str = ""
+    needed: bool = True
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that may run.
+
+    ``options``: option → kind of its value, ``literal`` for a switch; each at most once, in any order.
+    ``env``: names a user may set → kind. ``fixed``: variables the entry sets itself (``{home}`` is the server's
+    private folder); a user's value for one of them is dropped, and listed as a change.
+    ``write``: folders of the workspace are writable. ``folders``: others it may read.
+    ``read_only``, ``idempotent``: names of tools, as the server calls them, whose hint is trusted.
+    ``limits``: rlimits that differ from the usual ones.
+    """
+
+    id: str
+    runs: Package | Program
+    args: tuple[Part, ...] = ()
+    options: Mapping[str, SlotKind] = field(default_factory=dict)
+    env: Mapping[str, SlotKind] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    write: bool = False
+    folders: tuple[str, ...] = ()
+    read_only: frozenset[str] = frozenset()
+    idempotent: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One argument, or the value of a variable: ``prefix`` (``--option=``) and text of one kind."""
+
+    kind: SlotKind
+    text: str = field(repr=False)
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a user's line stands for. ``args`` follow the program; ``changes`` are sentences for the admin."""
+
+    entry: Entry
+    args: tuple[Value, ...]
+    env: Mapping[str, Value]
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing matched. ``place`` continues the entry's path; ``known`` tells that the program is allowed."""
+
+    place: str
+    reason: str
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a line asks to run: a package by its name, or a program by its path."""
+
+    registry: Literal["npm", "pypi", ""]
+    name: str
+    version: str
+    args: tuple[str, ...]
+
+
+def match(entries: Sequence[Entry], command: str, args: Sequence[str], env: Mapping[str, str]) -> Match | Refusal:
+    """Return what a line stands for, or why nothing allows it."""
+    wanted = read_line(command, args)
+    if isinstance(wanted, Refusal):
+        return wanted
+    if len(args) > MAX_ARGUMENTS:
+        return Refusal("args", f"at most {MAX_ARGUMENTS} arguments are taken.")
+    first: Refusal | None = None
+    for entry in entries:
+        if not _same_program(entry, wanted):
+            continue
+        found = _match_entry(entry, wanted, env)
+        if isinstance(found, Match):
+            return found
+        first = first or found
+    return first or Refusal("command", _unknown(wanted, entries))
+
+
+def pinned(entry: Entry, args: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments and variables of a matched line as they are stored: exact version, placeholders untouched."""
+    kept = {name: text for name, text in env.items() if name not in entry.fixed}
+    if isinstance(entry.runs, Program):
+        return {"args": list(args), "env": kept}
+    own = 2 if args[0] in _YES and entry.runs.registry == "npm" else 1
+    return {"args": [*entry.runs.line[1:], *args[own:]], "env": kept}
+
+
+def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
+    """Return what a line would run. ``npx`` and ``uvx`` take a package and nothing else of their own."""
+    registry = _RUNNERS.get(command)
+    if registry is None:
+        return Wanted("", command, "", tuple(args))
+    rest = list(args)
+    if registry == "npm" and rest and rest[0] in _YES:
+        rest.pop(0)
+    if not rest:
+        return Refusal("args", f"{command} needs a package to run.")
+    if rest[0].startswith("-"):
+        return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it can run any program.")
+    found = (_NPM if registry == "npm" else _PYPI).fullmatch(rest[0])
+    if found is None:
+        return Refusal("args", f"{rest[0]!r} is no plain package name with an exact version (no URL, path or range).")
+    name, version = found["name"], found["version"] or ""
+    if version == "latest":
+        version = ""
+    if version and not _VERSION.fullmatch(version):
+        return Refusal("args", f"{version!r} is no exact version.")
+    return Wanted(registry, normal_name(registry, name), version, tuple(rest[1:]))
+
+
+def normal_name(registry: str, name: str) -> str:
+    """Return the one spelling of a package's name (PyPI treats ``-_.`` and case alike: PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower() if registry == "pypi" else name
+
+
+def slot_problem(kind: SlotKind, text: str) -> str:
+    """Return why a text cannot fill a slot, empty if it can."""
+    if not text:
+        return "is empty"
+    if len(text) > SLOT_CHARS:
+        return f"is longer than {SLOT_CHARS} characters"
+    if _CONTROL.search(text) or any(0xD800 <= ord(char) < 0xE000 for char in text):
+        return "holds a line end or another control character"
+    if kind != "literal" and text.startswith("-"):
+        return "begins with '-', as an option does"
+    if kind == "path" and ".." in re.split(r"[/\\]", text):
+        return "holds '..'"
+    if kind == "url":
+        try:
+            parts = urlsplit(text)
+            fine = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            fine = False
+        return "" if fine else "is no http or https address"
+    return ""
+
+
+def _same_program(entry: Entry, wanted: Wanted) -> bool:
+    if isinstance(entry.runs, Program):
+        return wanted.registry == "" and wanted.name in (entry.runs.command, entry.runs.path)
+    return entry.runs.registry == wanted.registry and entry.runs.name == wanted.name
+
+
+def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match | Refusal:
+    changes: list[str] = []
+    if isinstance(entry.runs, Package):
+        if wanted.version and wanted.version != entry.runs.version:
+            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.", known=True)
+        if not wanted.version:
+            changes.append(f"args: {entry.runs.name!r} became {str(entry.runs)!r}")
+    arguments = _match_arguments(entry, wanted.args)
+    if isinstance(arguments, Refusal):
+        return arguments
+    values: dict[str, Value] = {}
+    for name, text in env.items():
+        if name in entry.fixed:
+            changes.append(f"env.{name}: left out, {entry.id!r} sets it itself")
+            continue
+        kind = entry.env.get(name)
+        if kind is None:
+            names = ", ".join(sorted(entry.env)) or "none"
+            return Refusal(f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", known=True)
+        problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have lines
+        if problem:
+            return Refusal(f"env.{name}", f"the value {problem}.", known=True)
+        values[name] = Value(kind, text)
+    return Match(entry, arguments, values, tuple(changes))
+
+
+def _match_arguments(entry: Entry, args: Sequence[str]) -> tuple[Value, ...] | Refusal:
+    """Walk the arguments along the template; options may stand anywhere between its parts."""
+    taken: list[Value] = []
+    parts = list(entry.args)
+    queue = list(args)
+    options = dict(entry.options)
+    filled = False  # whether a part that takes many has one
+    while queue:
+        text = queue.pop(0)
+        kind = options.pop(text.partition("=")[0], None)
+        if kind is not None:
+            values = _option(entry, kind, text, queue)
+        elif parts:
+            values = _positional(entry, parts[0], text)
+            filled = parts[0].many
+            if not parts[0].many:
+                parts.pop(0)
+        else:
+            values = _unfit(entry, text)
+        if isinstance(values, Refusal):
+            return values
+        taken += values
+    if any(part.needed and not (part.many and filled) for part in parts):
+        return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", known=True)
+    return tuple(taken)
+
+
+def _positional(entry: Entry, part: Part, text: str) -> list[Value] | Refusal:
+    if part.kind == "literal":
+        return [Value("literal", text)] if text == part.literal else _unfit(entry, text)
+    problem = slot_problem(part.kind, text)
+    if problem:
+        return Refusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", known=True)
+    return [Value(part.kind, text)]
+
+
+def _option(entry: Entry, kind: SlotKind, text: str, queue: list[str]) -> list[Value] | Refusal:
+    """Take a switch, ``--option=value``, or ``--option`` and the next argument."""
+    name, equals, value = text.partition("=")
+    if kind == "literal":
+        return _unfit(entry, text) if equals else [Value("literal", name)]
+    if not equals and not queue:
+        return _unfit(entry, text)
+    value = value if equals else queue.pop(0)
+    problem = slot_problem(kind, value)
+    if problem:
+        return Refusal("args", f"{name!r}: the value {problem}.", known=True)
+    return [Value(kind, value, f"{name}=")] if equals else [Value("literal", name), Value(kind, value)]
+
+
+def _unfit(entry: Entry, text: str) -> Refusal:
+    return Refusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", known=True)
+
+
+def template(entry: Entry) -> str:
+    """Return the argument template as a person reads it."""
+    words = [f"[{name}{'' if kind == 'literal' else f' {{{kind}}}'}]" for name, kind in entry.options.items()]
+    for part in entry.args:
+        word = part.literal if part.kind == "literal" else f"{{{part.kind}}}"
+        word += "..." if part.many else ""
+        words.append(word if part.needed else f"[{word}]")
+    return " ".join(words) or "no arguments"
+
+
+def _unknown(wanted: Wanted, entries: Sequence[Entry]) -> str:
+    known = ", ".join(sorted({entry.id for entry in entries})) or "none"
+    if wanted.registry:
+        what = f"the {wanted.registry} package {wanted.name!r}"
+    else:
+        what = f"the line {shlex.join([wanted.name, *wanted.args])[:200]!r}"
+    return f"{what} matches nothing in the launch catalogue (entries: {known})."

@@ -1,0 +1,64 @@
+"""The environment of a child: from scratch, and never a variable that makes a program load or run another.
+
+Owns the names that are refused and the base every child gets. Pure: reads no environment.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+
+SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Where a bare command name is looked up, and the ``PATH`` of every child. Never the server's own ``PATH``."""
+
+MARKER = "AGENTIC_RAG_MCP_CHILD"
+"""Environment variable of every child: ``{marker of the data folder}:{number of the spawn}``."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+_REFUSED = """
+    PATH HOME IFS ENV SHELL SHELLOPTS BASHOPTS BASH_ENV ZDOTDIR FPATH CDPATH PS4 PROMPT_COMMAND EDITOR VISUAL PAGER
+    LESSOPEN BROWSER TMPDIR TEMP TMP PWD OLDPWD USER LOGNAME LANG LOCPATH NLSPATH GCONV_PATH HOSTALIASES RES_OPTIONS
+    LOCALDOMAIN RESOLV_HOST_CONF CLASSPATH MAKEFLAGS TCLLIBPATH HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY DISPLAY
+"""
+"""Names, in upper case."""
+
+_REFUSED_PREFIXES = """
+    LD_ DYLD_ GLIBC_ MALLOC_ ASAN_ PYTHON VIRTUAL_ENV CONDA_ UV_ PIP_ NODE_ NPM_ YARN_ DENO_ BUN_ ELECTRON_ PERL RUBY
+    GEM_ BUNDLE_ JAVA_ JDK_ _JAVA_ DOTNET_ CORECLR_ COMPLUS_ LUA_ PHP GIT_ SSH_ OPENSSL_ BASH_ CARGO_ RUST GO111
+    GOFLAGS ERL_ ELIXIR_ R_ JULIA_ GUILE_ OCAML XDG_ AGENTIC_RAG_
+"""
+"""Beginnings of names, in upper case: loaders, interpreters, package clients, and our own."""
+
+_NAMES, _PREFIXES = frozenset(_REFUSED.split()), tuple(_REFUSED_PREFIXES.split())
+
+
+def steers_a_program(name: str) -> bool:
+    """Whether a variable, in whatever case, can make a program load or run something else."""
+    upper = name.upper()
+    return upper in _NAMES or upper.startswith(_PREFIXES)
+
+
+def base_environment(home: str, marker: str) -> dict[str, str]:
+    """Return what every child gets."""
+    return {"PATH": ":".join(SEARCH_PATH), "HOME": home, "LANG": "C.UTF-8", MARKER: marker}
+
+
+def declared(env: Mapping[str, Any], path: str, allowed: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables of an entry; ``path`` is the entry's, ``allowed`` what the operator named himself.
+
+    Raises:
+        InvalidInput: no name or value of a variable.
+        CommandNotAllowed: a name that steers a program.
+    """
+    values: dict[str, str] = {}
+    for name, value in env.items():
+        if not _NAME.fullmatch(str(name)) or "\x00" in str(value):
+            raise InvalidInput(f"{path}.env.{name}", "a variable name has letters, digits and _; a value has no NUL.")
+        if steers_a_program(str(name)) and name not in allowed:
+            raise CommandNotAllowed(
+                f"{path}.env.{name}", "this variable can make a program load or run another one; remove it."
+            )
+        values[str(name)] = str(value)
+    return values

@@ -1,0 +1,155 @@
+"""The keys that seal secrets: from the operator's setting or from a file of our own.
+
+Owns their form, what makes one too weak, and the key file: 0600, replaced whole, never half written. Knows no
+secret and no database.
+
+The first key seals; the others only open what was sealed before a rotation ended.
+"""
+
+import base64
+import binascii
+import hashlib
+import itertools
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentic_rag.errors import BadConfiguration
+
+SETTING = "AGENTIC_RAG_SECRET_KEY"
+FILE_NAME = "secret.key"
+KEY_BYTES = 32
+ID_BYTES = 8
+
+MIN_DISTINCT = 16
+"""Of 32 random bytes fewer than this many differ once in 10^12 keys; patterns and repetitions have fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """``id`` names the key in what it sealed and tells nothing about it."""
+
+    data: bytes = field(repr=False)
+
+    @property
+    def id(self) -> bytes:
+        return hashlib.sha256(b"agentic-rag key id\x00" + self.data).digest()[:ID_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """``keys[0]`` seals. ``file``: where they may be changed; None: the operator's setting holds them."""
+
+    keys: tuple[Key, ...]
+    file: Path | None = None
+
+    @property
+    def current(self) -> Key:
+        return self.keys[0]
+
+    def find(self, key_id: bytes) -> Key | None:
+        return next((key for key in self.keys if key.id == key_id), None)
+
+
+def configured_keys(setting: str, folder: Path) -> Keyring:
+    """Return the keys of the operator's setting, and those of a key file as keys that open.
+
+    Raises:
+        BadConfiguration: a key is malformed or weak.
+    """
+    keys = [parse_key(part, SETTING) for part in setting.split(",")]
+    file = folder / FILE_NAME
+    if file.exists():
+        keys += read_file(file)
+    return Keyring(tuple(dict.fromkeys(keys)))
+
+
+def file_keys(folder: Path, *, make: bool) -> Keyring:
+    """Return the keys of the key file; ``make``: write one with a new key if there is none.
+
+    Raises:
+        BadConfiguration: it is missing, readable by others, malformed or weak.
+    """
+    file = folder / FILE_NAME
+    if not file.exists():
+        if not make:
+            raise BadConfiguration(
+                SETTING,
+                f"{file} is missing, and secrets are stored that were sealed with its key. "
+                f"Put the file back or give the key in {SETTING}.",
+            )
+        write_file(file, (Key(os.urandom(KEY_BYTES)),))
+    return Keyring(tuple(read_file(file)), file)
+
+
+def parse_key(text: str, setting: str) -> Key:
+    """Return a key written as 64 hex digits or as base64 of 32 bytes.
+
+    Raises:
+        BadConfiguration: it is neither, or no random number. The message holds nothing of it.
+    """
+    text = text.strip()
+    data = b""
+    if re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        data = bytes.fromhex(text)
+    elif re.fullmatch(r"[A-Za-z0-9+/_-]{43}=?", text):
+        try:
+            data = base64.b64decode(text.rstrip("=").replace("-", "+").replace("_", "/") + "=", validate=True)
+        except binascii.Error:
+            data = b""
+    if len(data) != KEY_BYTES:
+        raise BadConfiguration(setting, f"32 bytes as base64 or hex are expected. {_REMEDY}")
+    if _weak(data):
+        raise BadConfiguration(setting, f"this key is no random number. {_REMEDY}")
+    return Key(data)
+
+
+_REMEDY = "Make one with: openssl rand -base64 32"
+
+
+def _weak(data: bytes) -> bool:
+    steps = {(after - before) % 256 for before, after in itertools.pairwise(data)}
+    return len(set(data)) < MIN_DISTINCT or len(steps) == 1 or all(32 <= byte < 127 for byte in data)
+
+
+def read_file(file: Path) -> list[Key]:
+    """Return the keys of a key file, one a line.
+
+    Raises:
+        BadConfiguration: it is no regular file of ours alone, or its content is no key.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise BadConfiguration(SETTING, f"{file} cannot be read: {exc.strerror}") from exc
+    with open(descriptor, encoding="ascii", errors="replace") as opened:
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
+            raise BadConfiguration(SETTING, f"{file} must be a file that only its owner can read: chmod 600 {file}")
+        lines = opened.read(10_000).split()
+    if not lines:
+        raise BadConfiguration(SETTING, f"{file} is empty.")
+    return [parse_key(line, str(file)) for line in lines]
+
+
+def write_file(file: Path, keys: tuple[Key, ...]) -> None:
+    """Replace the key file whole; after a crash the old or the new one is there."""
+    draft = file.with_name(f".{file.name}.new")
+    draft.unlink(missing_ok=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as opened:
+            opened.write("".join(f"{base64.b64encode(key.data).decode()}\n" for key in keys))
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise BadConfiguration(SETTING, f"{file} cannot be written: {exc.strerror}") from exc
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

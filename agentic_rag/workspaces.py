@@ -1,0 +1,29 @@
+"""Workspace folders on disk: made, copied from a template, removed.
+
+Owns their layout and which of them are ours to remove. Knows no record. Everything here blocks.
+"""
+
+import shutil
+from pathlib import Path
+
+
+def make_workspace(workspace: Path) -> None:
+    """Make a workspace's folders."""
+    for folder in ("documents", "prompt", ".promptx/resource"):
+        (workspace / folder).mkdir(parents=True, exist_ok=True)
+
+
+def copy_template(template: Path, workspace: Path) -> None:
+    """Copy beside, then rename: a start that is killed leaves no half workspace under the real name."""
+    if workspace.exists():
+        return
+    draft = workspace.with_name(f".{workspace.name}.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(template, draft, ignore=shutil.ignore_patterns("domain.json"))
+    draft.rename(workspace)
+
+
+def remove_workspace(folder: Path, workspace: Path) -> None:
+    """Remove a folder the server made; one that the operator linked from elsewhere is not ours to remove."""
+    if workspace.parent == folder.absolute() and workspace.is_dir() and not workspace.is_symlink():
+        shutil.rmtree(workspace)

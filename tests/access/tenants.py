@@ -1,0 +1,123 @@
+"""Two tenants on one server: ann, who has one of everything, and mallory, who knows all of ann's ids."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+from agentic_rag.testing.steps import say
+from tests.server.rig import Json, Rig
+from tests.ws.serving import Client
+
+SECRET_WORDS = ("Annsdomain", "Annstitle", "Annsquestion", "Annsdocument", "Annsanswer")
+"""What only ann may read; her ids are no secret, since mallory has them."""
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def as_operator(rig: Rig) -> None:
+    """Let the rig's own requests come in as the local operator also when there are keys."""
+    rig.http.headers.update(bearer(rig.application.access.local_key))
+
+
+async def make_key(rig: Rig, user: str, role: str, *domains: str) -> str:
+    """Make a key and return it."""
+    as_operator(rig)
+    made = await rig.ok("POST", "/api/keys", {"user": user, "role": role, "domains": list(domains)})
+    return str(made["key"])
+
+
+async def audited(rig: Rig, **wanted: Any) -> list[Json]:
+    """Return the audit rows with these fields, newest first; the chain must be whole."""
+    as_operator(rig)
+    verdict = await rig.ok("GET", "/api/audit/verify")
+    assert verdict["intact"], verdict
+    found: list[Json] = []
+    before: int | None = None
+    while before is None or before > 1:
+        params = {"limit": "200", **({"before": str(before)} if before is not None else {})}
+        items = (await rig.ok("GET", "/api/audit", params=params))["items"]
+        found += items
+        before = items[-1]["seq"] if items else 0
+    return [row for row in found if all(row[name] == value for name, value in wanted.items())]
+
+
+async def count_refused(rig: Rig, actor: str, code: str | None = None) -> int:
+    """Return how many refusals of an actor the log tells of."""
+    rows = await audited(rig, actor=actor, outcome="refused")
+    return sum(row["count"] for row in rows if code in (None, row["details"]["code"]))
+
+
+@dataclass
+class Tenants:
+    """``ids`` are ann's, by the name of a path parameter."""
+
+    rig: Rig
+    ann: str
+    mallory: str
+    own_domain: str
+    own_conversation: str
+    message: str
+    ids: dict[str, str] = field(default_factory=dict)
+
+    async def ask(self, key: str | None, method: str, path: str, json: Any = None) -> httpx2.Response:
+        """Make a request with a key (None: without one)."""
+        headers = {} if key is None else bearer(key)
+        body: dict[str, Any] = {} if json is None else {"json": json}
+        transport = httpx2.ASGITransport(self.rig.application.app)
+        async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=headers, transport=transport) as http:
+            return await http.request(method, path, **body)
+
+    async def state(self) -> list[Any]:
+        """Return what ann sees of all that is hers."""
+        domain, conversation = f"/api/domains/{self.ids['domain']}", f"/api/conversations/{self.ids['conversation']}"
+        paths = [domain, f"{domain}/documents", f"{domain}/roles", conversation, f"{conversation}/messages"]
+        return [(await self.ask(self.ann, "GET", path)).json() for path in (*paths, "/api/conversations")]
+
+
+@asynccontextmanager
+async def tenants(folder: Path, role: str = "admin", **settings: Any) -> AsyncIterator[Tenants]:
+    """Ann administers her domain; mallory has ``role`` in another one."""
+    wide: dict[str, Any] = {"requests_per_second": 10_000, **settings}
+    async with Rig(folder, say("Annsanswer."), **wide) as rig:
+        theirs = str((await rig.ok("POST", "/api/domains", {"name": "Annsdomain"}))["id"])
+        own = str((await rig.ok("POST", "/api/domains", {"name": "Mallory's"}))["id"])
+        document = await rig.upload(theirs, "Annsdocument.md", b"# Leave\n\nTwenty-five days.")
+        ann = await make_key(rig, "ann", "admin", theirs)
+        mallory = await make_key(rig, "mallory", role, own)
+        keys = (await rig.ok("GET", "/api/keys"))["items"]
+        found = Tenants(rig, ann, mallory, own, "", "")
+        made = await found.ask(ann, "POST", "/api/conversations", {"domainId": theirs, "title": "Annstitle"})
+        conversation = made.json()["id"]
+        turn = await found.ask(ann, "POST", f"/api/conversations/{conversation}/messages", {"content": "Annsquestion"})
+        assert "Annsanswer" in turn.text
+        messages = (await found.ask(ann, "GET", f"/api/conversations/{conversation}/messages")).json()["items"]
+        own_made = await found.ask(mallory, "POST", "/api/conversations", {"domainId": own})
+        found.own_conversation = own_made.json()["id"]
+        found.message = messages[0]["id"]
+        found.ids = {
+            "domain": theirs,
+            "conversation": conversation,
+            "turn": messages[0]["turnId"],
+            "document": document["id"],
+            "role": "assistant",
+            "key": keys[0]["id"],
+        }
+        yield found
+
+
+@asynccontextmanager
+async def socket(address: str, *protocols: str, key: str | None = None, **headers: str) -> AsyncIterator[Client]:
+    """Connect to `/ws` with a key or whatever else is offered."""
+    given = {**({} if key is None else bearer(key)), **headers}
+    offered = [Subprotocol(protocol) for protocol in protocols] or None
+    url = f"ws://{address}/ws"
+    async with connect(url, subprotocols=offered, additional_headers=given, compression=None, proxy=None) as connection:
+        yield Client(connection)

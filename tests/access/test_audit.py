@@ -1,0 +1,53 @@
+"""What is told in the audit log: changes, denied calls, refused entries."""
+
+from pathlib import Path
+
+from agentic_rag.testing.steps import Step, Use, say
+from tests.access.tenants import as_operator, audited, bearer, make_key
+from tests.server.rig import Rig
+
+
+async def test_every_change_of_an_admin_is_told_with_who_and_what_but_no_value(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=10_000) as rig:
+        domain = await rig.domain()
+        key = await make_key(rig, "ann", "admin", domain)
+        rig.http.headers.update(bearer(key))
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"expertise": "The plan is hidden."}})
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": "swordfish-swordfish"})
+        document = await rig.upload(domain, "a.md", b"# A\n\nText.")
+        await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        as_operator(rig)
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        rows = await audited(rig, outcome="done")
+        told = [(row["actor"], row["action"]) for row in reversed(rows)]
+        assert told[:3] == [("local", "domain.create"), ("local", "key.create"), ("ann", "domain.update")]
+        assert ("ann", "document.create") in told
+        assert ("ann", "document.delete") in told
+        assert ("ann", "POST /api/domains/{domain}/documents/rescan") in told
+        assert any(actor == "ann" and "secret" in action for actor, action in told)
+        assert told[-1] == ("local", "domain.delete")
+        assert not any(word in str(rows) for word in ("hidden", "swordfish", key))
+
+
+async def test_a_denied_tool_call_leaves_a_row_and_the_turn_goes_on(tmp_path: Path) -> None:
+    calls = Step((Use("promptx_discover", {}),))
+    async with Rig(tmp_path, calls, say("Without it then.")) as rig:
+        domain = await rig.domain(toolPolicy={"promptx_discover": "deny"})
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "Look around")
+        assert [event["status"] for event in events if event["type"] == "tool_result"] == ["denied"]
+        assert events[-1]["type"] == "done"
+        (row,) = await audited(rig, outcome="denied")
+        assert (row["actor"], row["action"], row["target"]) == ("local", "tool.call", "promptx_discover")
+        assert row["details"]["conversationId"] == conversation
+
+
+async def test_an_mcp_entry_that_is_refused_leaves_a_row(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        entry = {"x": {"command": "bash", "args": ["-c", "id"]}}
+        refused = await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": entry}})
+        assert refused[:2] == (422, "MCP_COMMAND_NOT_ALLOWED")
+        (row,) = await audited(rig, outcome="refused")
+        assert (row["action"], row["details"]["code"]) == ("PATCH /api/domains/{domain}", "MCP_COMMAND_NOT_ALLOWED")

@@ -1,0 +1,151 @@
+"""API keys: made once, known by their hash, revoked at once."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import Connection, text
+
+from agentic_rag.access import PREFIX, Access
+from agentic_rag.errors import NotFound
+from agentic_rag.store import keys
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from agentic_rag.users import LOCAL
+from tests.access.tenants import as_operator, audited, bearer, make_key, socket
+from tests.server.rig import Rig
+from tests.ws.serving import serving
+
+
+async def test_a_key_is_shown_once_and_stored_as_its_hash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with Rig(tmp_path) as rig:
+        key = await make_key(rig, "ann", "operator")
+        assert key.startswith(PREFIX)
+        assert len(key) == len(PREFIX) + 43
+        assert (await rig.ok("GET", "/api/domains", headers=bearer(key))) == {"items": []}
+        assert key not in str(await rig.ok("GET", "/api/keys"))
+        assert key not in str(await audited(rig))
+        await rig.refused("GET", "/api/domains", headers=bearer(key + "x"))
+
+        def dump(conn: Connection) -> str:
+            return str(conn.execute(text("SELECT * FROM keys")).all())
+
+        assert key not in await rig.application.database.read(dump)
+    assert key not in caplog.text
+    assert not any(key.encode() in path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+
+
+async def test_once_there_is_a_key_nobody_comes_in_without_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        assert (await rig.http.get("/api/domains")).status_code == 200
+        await make_key(rig, "ann", "operator")
+        del rig.http.headers["authorization"]
+        assert (await rig.refused("GET", "/api/domains"))[:2] == (401, "UNAUTHENTICATED")
+        assert (await rig.http.get("/api/ready")).status_code == 200
+
+
+async def test_revoking_the_last_key_opens_nothing_while_the_process_runs(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        key = await make_key(rig, "ann", "operator")
+        (stored,) = (await rig.ok("GET", "/api/keys"))["items"]
+        await rig.ok("DELETE", f"/api/keys/{stored['id']}")
+        assert (await rig.refused("DELETE", f"/api/keys/{stored['id']}"))[1] == "KEY_NOT_FOUND"
+        for headers in ({"authorization": ""}, bearer(key)):
+            assert (await rig.refused("GET", "/api/domains", headers=headers))[0] == 401
+        assert [row["action"] for row in await audited(rig, outcome="done")][:2] == ["key.revoke", "key.create"]
+
+
+async def test_a_key_that_is_none_is_refused_also_where_none_is_needed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        assert (await rig.refused("GET", "/api/domains", headers=bearer("arag_revoked")))[0] == 401
+        assert (await rig.http.get("/api/domains", headers={"authorization": "Basic eDp5"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"user": "", "role": "operator"}, "user"),
+        ({"user": "../ann", "role": "operator"}, "user"),
+        ({"user": "system", "role": "operator"}, "user"),
+        ({"user": "ann", "role": "root"}, "role"),
+        ({"user": "ann", "role": "operator", "domains": ["demo"]}, "domains"),
+        ({"user": "ann", "role": "member"}, "domains"),
+        ({"user": "ann", "role": "admin", "domains": ["nope"]}, "domains.0"),
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_not_made(tmp_path: Path, body: dict[str, object], path: str) -> None:
+    async with Rig(tmp_path) as rig:
+        status, code, message = await rig.refused("POST", "/api/keys", body)
+        assert (status, code, message.split(":")[0]) == (422, "VALIDATION_ERROR", path)
+        assert (await rig.ok("GET", "/api/keys"))["items"] == []
+
+
+async def test_revoking_a_key_closes_its_sockets_and_streams_and_no_others(tmp_path: Path) -> None:
+    stalled = Stalled(say("One. Two."), after=2)
+    async with Rig(tmp_path, stalled) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        first, second = [await make_key(rig, "ann", "member", domain) for _ in range(2)]
+        revoked = (await rig.ok("GET", "/api/keys"))["items"][0]["id"]
+        async with socket(address, key=first) as ends, socket(address, key=second) as stays:
+            rig.http.headers.update(bearer(first))
+            conversation = (await rig.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
+            path = f"/api/conversations/{conversation}/messages"
+            async with anyio.create_task_group() as tasks:
+                streamed: list[str] = []
+
+                async def stream() -> None:
+                    async with rig.http.stream("POST", path, json={"content": "Hi"}, headers=bearer(first)) as response:
+                        streamed.append((await response.aread()).decode())
+
+                tasks.start_soon(stream)
+                with anyio.fail_after(10):
+                    await stalled.reached.wait()
+                as_operator(rig)
+                await rig.ok("DELETE", f"/api/keys/{revoked}")
+            assert "turn_started" in streamed[0]
+            assert "event: done" not in streamed[0]
+            assert await ends.close_code() == 1008
+            assert ends.connection.close_reason == "The key was revoked."
+            assert await stays.ask("ping") == {"type": "pong"}
+
+
+async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "store.db")
+    try:
+        access, gone = Access(database), list[str]()
+        await access.open()
+        before = access.required
+        other = Access(database)
+        stored, secret = await other.create("ann", "operator")
+        assert access.entrant(secret) is None
+        await access.refresh()
+        assert (before, access.required) == (False, True)
+        found = access.entrant(secret)
+        assert found is not None
+        assert found.user.operator
+        access.on_revoked.append(gone.append)
+        await database.write(lambda conn: keys.revoke(conn, stored.id, now()))
+        await access.refresh()
+        assert access.entrant(secret) is None
+        assert gone == [stored.id]
+        assert access.required
+        with pytest.raises(NotFound):
+            await access.revoke(stored.id)
+    finally:
+        await database.aclose()
+
+
+async def test_with_a_key_memories_are_the_users_own_and_effects_need_a_word(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        domain = await rig.domain()
+        assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
+        domains, conversations = rig.application.business.domains, rig.application.business.conversations
+        local = await conversations.get(LOCAL, await rig.conversation(domain))
+        alone, _ = await domains.definition(LOCAL, local)
+        await make_key(rig, "ann", "operator")
+        shared, _ = await domains.definition(LOCAL, local)
+        assert (alone.bound["scope"], shared.bound["scope"]) == ("domain", "user")
+        assert (alone.effects_allowed_by_default, shared.effects_allowed_by_default) == (True, False)
+        assert (await rig.ok("GET", "/api/health"))["anyCommand"] is False

@@ -1,0 +1,201 @@
+"""Every route and every frame, with no key, with a wrong one, and with all the ids of another tenant."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route, WebSocketRoute
+
+from agentic_rag.server.rules import OPEN_PATHS, Rule, rule_of
+from tests.access.tenants import SECRET_WORDS, Tenants, audited, count_refused, make_key, socket, tenants
+from tests.ws.serving import serving
+
+BODIES = {
+    ("POST", "/api/conversations"): {"domainId": "{domain}"},
+    ("POST", "/api/conversations/{conversation}/messages"): {"content": "Hi"},
+}
+LISTS = {"/api/health", "/api/ready", "/api/version", "/api/domains", "/api/conversations", "/api/ws-tickets"}
+"""Routes without ids that are for everybody: what they show must be one's own."""
+
+
+def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
+    """Yield each route of the application: method, declared path, path with ann's ids, rule."""
+    for route in found.rig.application.app.routes:
+        if isinstance(route, WebSocketRoute):
+            assert route.path == "/ws"
+            continue
+        assert isinstance(route, Route), "a mount needs its own test"
+        path = re.sub(r"{(\w+)(:\w+)?}", lambda name: found.ids.get(name[1], "x"), route.path)
+        for method in sorted(route.methods or ()):
+            yield method, route.path, path, rule_of(method, route.path)
+
+
+def body_of(found: Tenants, method: str, declared: str) -> object:
+    body = BODIES.get((method, declared))
+    if body is None:
+        return {} if method in ("POST", "PUT", "PATCH") else None
+    return {name: value.replace("{domain}", found.ids["domain"]) for name, value in body.items()}
+
+
+async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        before, asked = await found.state(), 0
+        for method, declared, path, _ in routes(found):
+            for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
+                response = await found.ask(key, method, path, body_of(found, method, declared))
+                if key is None and declared in OPEN_PATHS:
+                    assert response.status_code == 200
+                    continue
+                asked += 1
+                assert response.status_code == 401, (method, path)
+                assert response.headers["www-authenticate"] == "Bearer"
+                assert not any(word in response.text for word in SECRET_WORDS)
+        assert await found.state() == before
+        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == asked
+
+
+@pytest.mark.parametrize("role", ["admin", "member"])
+async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Path, role: str) -> None:
+    async with tenants(tmp_path, role) as found:
+        before, refused = await found.state(), 0
+        for method, declared, path, rule in routes(found):
+            response = await found.ask(found.mallory, method, path, body_of(found, method, declared))
+            assert not any(word in response.text for word in SECRET_WORDS), (method, path)
+            hidden = "{domain}" in declared or "{conversation}" in declared or "{turn}" in declared
+            if (method, declared) == ("POST", "/api/conversations") or hidden:
+                assert response.status_code == 404, (method, path, response.text)
+            elif rule.who == "operator":
+                assert response.status_code == 403, (method, path)
+            else:
+                assert declared in LISTS, f"{declared} has no id and no rule: add one to server.rules"
+                assert response.status_code in (200, 201), (method, path)
+                continue
+            refused += 1
+        assert await found.state() == before
+        assert await count_refused(found.rig, "mallory") == refused
+
+
+async def test_another_tenants_id_and_one_that_does_not_exist_are_answered_alike(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        for noun, path in [
+            ("domain", "/api/domains/{}"),
+            ("domain", "/api/domains/{}/documents"),
+            ("conversation", "/api/conversations/{}"),
+            ("turn", "/api/turns/{}"),
+            ("turn", "/api/turns/{}/events"),
+        ]:
+            theirs = await found.ask(found.mallory, "GET", path.format(found.ids[noun]))
+            nobodys = await found.ask(found.mallory, "GET", path.format("nope"))
+            answers = [each.json()["error"] for each in (theirs, nobodys)]
+            assert answers[0]["code"] == answers[1]["code"] == f"{noun.upper()}_NOT_FOUND"
+            assert answers[0]["message"].replace(found.ids[noun], "nope") == answers[1]["message"]
+            assert theirs.headers.keys() == nobodys.headers.keys()
+
+
+async def test_ids_of_another_tenant_inside_ones_own_requests_are_not_found(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        own, ids = found.own_conversation, found.ids
+        for method, path, body, code in [
+            ("GET", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
+            ("DELETE", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
+            (
+                "POST",
+                "/api/conversations",
+                {"domainId": found.own_domain, "contextDocumentIds": [ids["document"]]},
+                "DOCUMENT_NOT_FOUND",
+            ),
+            ("GET", f"/api/conversations/{own}/messages?before={found.message}", None, "MESSAGE_NOT_FOUND"),
+        ]:
+            response = await found.ask(found.mallory, method, path, body)
+            assert (response.status_code, response.json()["error"]["code"]) == (404, code), path
+        stopped = await found.ask(
+            found.mallory, "POST", f"/api/conversations/{own}/interrupt", {"turnId": found.ids["turn"]}
+        )
+        assert stopped.json() == {"interrupted": False}
+        assert len((await found.ask(found.ann, "GET", f"/api/domains/{ids['domain']}/documents")).json()["items"]) == 1
+        assert await count_refused(found.rig, "mallory") == 3
+
+
+async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found, serving(found.rig.application.app) as address:
+        before = await found.state()
+        conversation, turn = found.ids["conversation"], found.ids["turn"]
+        async with socket(address, key=found.mallory) as mallory:
+            frames: list[tuple[str, dict[str, object], str]] = [
+                ("message", {"conversationId": conversation, "content": "Hi"}, "CONVERSATION_NOT_FOUND"),
+                ("subscribe", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
+                ("subscribe", {"conversationId": conversation, "turnId": turn, "after": 0}, "CONVERSATION_NOT_FOUND"),
+                ("subscribe", {"conversationId": found.own_conversation, "turnId": turn}, "TURN_NOT_FOUND"),
+                ("interrupt", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
+                ("interrupt", {"conversationId": conversation, "turnId": turn}, "CONVERSATION_NOT_FOUND"),
+            ]
+            for kind, fields, code in frames:
+                assert (await mallory.ask(kind, **fields))["code"] == code
+            await mallory.say("unsubscribe", conversationId=conversation)
+            await mallory.say("interrupt", conversationId=found.own_conversation, turnId=turn)
+            assert await mallory.ask("ping") == {"type": "pong"}
+        assert await found.state() == before
+        told = await audited(found.rig, actor="mallory", outcome="refused")
+        assert sum(row["count"] for row in told) == len(frames)
+        assert {row["action"] for row in told} == {"WS message", "WS subscribe", "WS interrupt"}
+
+
+async def test_a_member_may_talk_and_read_documents_but_not_change_his_domain(tmp_path: Path) -> None:
+    async with tenants(tmp_path, "member") as found:
+        own = f"/api/domains/{found.own_domain}"
+        for path in (own, f"{own}/documents", f"/api/conversations/{found.own_conversation}"):
+            assert (await found.ask(found.mallory, "GET", path)).status_code == 200
+        assert (await found.ask(found.mallory, "GET", own)).json()["settings"] == {}
+        for method, path in [
+            ("PATCH", own),
+            ("DELETE", own),
+            ("GET", f"{own}/roles"),
+            ("POST", f"{own}/documents"),
+            ("GET", f"{own}/mcp-servers"),
+            ("GET", f"{own}/secrets"),
+            ("PUT", f"{own}/secrets/X"),
+            ("POST", "/api/domains"),
+            ("GET", "/api/keys"),
+            ("GET", "/api/audit"),
+        ]:
+            response = await found.ask(found.mallory, method, path, {})
+            assert (response.status_code, response.json()["error"]["code"]) == (403, "FORBIDDEN"), path
+        assert await count_refused(found.rig, "mallory", "FORBIDDEN") == 10
+
+
+async def test_an_admin_changes_his_domain_but_makes_and_deletes_none(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        own = f"/api/domains/{found.own_domain}"
+        changed = await found.ask(found.mallory, "PATCH", own, {"settings": {"tone": "formal"}})
+        assert changed.json()["settings"]["tone"] == "formal"
+        assert (await found.ask(found.mallory, "DELETE", own)).status_code == 403
+        assert (await found.ask(found.mallory, "POST", "/api/domains", {"name": "Mine"})).status_code == 403
+        (row,) = await audited(found.rig, action="domain.update")
+        assert (row["actor"], row["target"], row["details"]["settings"]) == ("mallory", found.own_domain, ["tone"])
+
+
+async def test_a_conversation_is_gone_for_a_user_whose_new_key_no_longer_names_its_domain(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        other = await found.rig.domain()
+        narrowed = await make_key(found.rig, "ann", "member", other)
+        path = f"/api/conversations/{found.ids['conversation']}"
+        assert (await found.ask(found.ann, "GET", path)).status_code == 200
+        assert (await found.ask(narrowed, "GET", path)).status_code == 404
+        assert (await found.ask(narrowed, "GET", f"/api/turns/{found.ids['turn']}")).status_code == 404
+        assert (await found.ask(narrowed, "GET", "/api/conversations")).json()["total"] == 0
+
+
+async def test_two_keys_of_a_user_share_what_is_his(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        second = await make_key(found.rig, "ann", "member", found.ids["domain"])
+        shown = (await found.ask(second, "GET", "/api/conversations")).json()["items"]
+        assert [(each["id"], each["ownerId"]) for each in shown] == [(found.ids["conversation"], "ann")]
+
+
+async def test_not_even_an_operator_reads_a_conversation_of_somebody_else(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        root = await make_key(found.rig, "root", "operator")
+        assert (await found.ask(root, "GET", f"/api/domains/{found.ids['domain']}")).status_code == 200
+        path = f"/api/conversations/{found.ids['conversation']}"
+        assert (await found.ask(root, "GET", path)).status_code == 404

@@ -1,0 +1,316 @@
+"""What a browser, or whoever owns a page, a name server or a log, can try; each refusal and its audit row."""
+
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from agentic_rag.server.tickets import MAX_TICKETS
+from agentic_rag.server.ws import MAX_REFUSED_FRAMES
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from tests.access.tenants import as_operator, audited, bearer, count_refused, make_key, socket, tenants
+from tests.server.rig import Rig
+from tests.ws.serving import serving
+
+FOREIGN_ORIGINS = [
+    "null",
+    "",
+    "http://evil.example",
+    "https://evil.example",
+    "http://127.0.0.1.evil.example",
+    "http://127.0.0.1@evil.example",
+    "http://evil.example/127.0.0.1",
+    "http://localhost",
+    "http://127.0.0.1:1",
+    "http://127.0.0.1:",
+    "http://127.0.0.1.",
+    "//127.0.0.1",
+    "file://127.0.0.1",
+    "chrome-extension://127.0.0.1",
+    "http://[",
+    "http://127.0.0.1 http://evil.example",
+]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "evil.example:8000",
+    "127.0.0.1.evil.example",
+    "127.0.0.1.nip.io",
+    "localhost.evil.example",
+    "localtest.me",
+    "127.0.0.1@evil.example",
+    "evil.example#127.0.0.1",
+    "127.0.0.1/evil.example",
+    "127.1",
+    "2130706433",
+    "0.0.0.0",
+    "10.0.0.1:8000",
+    "169.254.169.254",
+    "[",
+    "",
+]
+
+
+async def status_of(address: str, *protocols: str, **headers: str) -> int:
+    """Return the HTTP status with which a handshake is refused."""
+    with pytest.raises(InvalidStatus) as refused:
+        async with socket(address, *protocols, **headers):
+            pass
+    return refused.value.response.status_code
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+async def test_a_page_of_another_origin_gets_nothing_even_with_the_key(tmp_path: Path, origin: str) -> None:
+    async with Rig(tmp_path) as rig:
+        key = await make_key(rig, "ann", "operator")
+        given = {"origin": origin, **bearer(key)}
+        assert (await rig.refused("GET", "/api/domains", headers=given))[:2] == (403, "FORBIDDEN")
+        assert (await rig.refused("POST", "/api/domains", {"name": "x"}, headers=given))[0] == 403
+        response = await rig.http.request("OPTIONS", "/api/domains", headers=given)
+        assert "access-control-allow-origin" not in response.headers
+        assert (await rig.ok("GET", "/api/domains")) == {"items": []}
+        assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+async def test_a_name_rebound_to_this_address_is_not_served(tmp_path: Path, host: str) -> None:
+    async with Rig(tmp_path) as rig:
+        key = await make_key(rig, "ann", "operator")
+        given = {"host": host, "origin": f"http://{host}", **bearer(key)}
+        assert (await rig.refused("GET", "/api/domains", headers=given))[:2] == (403, "FORBIDDEN")
+        assert (await rig.refused("GET", "/api/ready", headers=given))[0] == 403
+        assert await count_refused(rig, "anonymous", "FORBIDDEN") == 2
+
+
+async def test_two_hosts_in_one_request_are_no_host(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        transport = httpx2.ASGITransport(rig.application.app)
+        twice = [("host", "127.0.0.1"), ("host", "evil.example")]
+        async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=twice, transport=transport) as http:
+            assert (await http.get("/api/ready")).status_code == 403
+
+
+async def test_beyond_loopback_only_addresses_and_the_names_set_are_served(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await make_key(rig, "ann", "operator")
+    async with Rig(tmp_path, host="0.0.0.0", allowed_hosts="chat.example.org, Other.example") as rig:
+        as_operator(rig)
+        for host in ("chat.example.org", "CHAT.example.org:443", "other.example", "10.1.2.3:8000", "[::1]:80"):
+            given = {"host": host, "origin": f"https://{host}"}
+            assert (await rig.http.get("/api/domains", headers=given)).status_code == 200, host
+        for host in ("evil.example", "chat.example.org.evil.example", "xchat.example.org", ""):
+            assert (await rig.refused("GET", "/api/domains", headers={"host": host}))[0] == 403, host
+        assert (await rig.http.get("/api/ready", headers={"authorization": ""})).status_code == 200
+        assert (await rig.refused("GET", "/api/health", headers={"authorization": ""}))[0] == 401
+
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.example", "http://127.0.0.1.evil.example"])
+async def test_a_socket_from_another_origin_or_host_is_refused_before_it_opens(tmp_path: Path, origin: str) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "ann", "operator")
+        assert await status_of(address, **bearer(key), origin=origin) == 403
+        assert await status_of(address, **bearer(key), host="evil.example") == 403
+        async with socket(address, key=key, origin=f"http://{address}") as own:
+            assert await own.ask("ping") == {"type": "pong"}
+        rows = await audited(rig, actor="anonymous", outcome="refused", action="WS", target="/ws")
+        assert sum(row["count"] for row in rows) == 2
+
+
+QUERIES = ["token={}", "access_token={}", "api_key={}", "key={}", "ticket={}", "Authorization=Bearer%20{}", "q={}"]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_a_key_in_the_address_is_refused_also_beside_a_true_one(tmp_path: Path, query: str) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "ann", "operator")
+        for headers in ({"authorization": ""}, bearer(key)):
+            path = f"/api/conversations?{query.format(key)}"
+            status, code, message = await rig.refused("GET", path, headers=headers)
+            assert (status, code) == (401, "UNAUTHENTICATED")
+            assert key not in message
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"ws://{address}/ws?{query.format(key)}", additional_headers=bearer(key), proxy=None):
+                pass
+        assert refused.value.response.status_code == 401
+        assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3
+        assert key not in str(await audited(rig))
+
+
+async def test_a_ticket_opens_one_socket_and_is_answered_with_the_dialect_only(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found, serving(found.rig.application.app) as address:
+        made = (await found.ask(found.mallory, "POST", "/api/ws-tickets")).json()
+        assert made["expiresInSeconds"] == 30
+        ticket = made["subprotocol"]
+        async with socket(address, ticket, "agentic-rag.native") as opened:
+            assert opened.connection.subprotocol == "agentic-rag.native"
+            theirs = await opened.ask("subscribe", conversationId=found.ids["conversation"])
+            assert theirs["code"] == "CONVERSATION_NOT_FOUND"
+            own = await opened.ask("subscribe", conversationId=found.own_conversation)
+            assert own["type"] == "subscribed"
+        assert await status_of(address, ticket, "agentic-rag.native") == 401
+        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == 1
+        assert made["ticket"] not in str(await audited(found.rig))
+
+
+@pytest.mark.parametrize("offered", ["ticket.", "ticket.x", "ticket.{cut}", "ticket.{key}"])
+async def test_a_ticket_nobody_was_given_opens_nothing(tmp_path: Path, offered: str) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "ann", "operator")
+        ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["ticket"]
+        assert await status_of(address, offered.format(cut=ticket[:-1], key=key)) == 401
+        assert await status_of(address) == 401
+        assert await status_of(address, "ticket." + ticket, **bearer(key)) == 401  # two credentials: which is meant?
+        assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3
+
+
+async def test_a_ticket_of_a_revoked_key_opens_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "ann", "operator")
+        ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
+        (stored,) = (await rig.ok("GET", "/api/keys"))["items"]
+        await rig.ok("DELETE", f"/api/keys/{stored['id']}")
+        assert await status_of(address, ticket) == 401
+
+
+async def test_tickets_taken_without_end_do_not_pile_up(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=10_000) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "ann", "operator")
+        first = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
+        for _ in range(MAX_TICKETS):
+            last = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
+        assert await status_of(address, first) == 401
+        async with socket(address, last) as opened:
+            assert await opened.ask("ping") == {"type": "pong"}
+
+
+async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_hurts_no_other_key(tmp_path: Path) -> None:
+    async with Rig(tmp_path, connections_per_key=3) as rig, serving(rig.application.app) as address:
+        key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
+        async with socket(address, key=key), socket(address, key=key), socket(address, key=key) as held:
+            for _ in range(5):
+                with pytest.raises(InvalidStatus) as refused:
+                    async with socket(address, key=key):
+                        pass
+                assert refused.value.response.status_code == 429
+                assert int(refused.value.response.headers["retry-after"]) >= 1
+            assert await held.ask("ping") == {"type": "pong"}
+            async with socket(address, key=other) as unhurt:
+                assert await unhurt.ask("ping") == {"type": "pong"}
+        with anyio.fail_after(10):
+            while True:  # the server hears of the three that left
+                try:
+                    async with socket(address, key=key) as again:
+                        assert await again.ask("ping") == {"type": "pong"}
+                        break
+                except InvalidStatus:
+                    continue
+        rows = await audited(rig, actor="eve", outcome="refused")
+        assert {row["details"]["code"] for row in rows} == {"RATE_LIMITED"}
+        assert sum(row["count"] for row in rows) >= 5
+
+
+async def test_a_flood_of_requests_is_refused_with_the_time_to_wait_and_makes_few_rows(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=0.01) as rig:
+        key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
+        responses = [await rig.http.get("/api/domains", headers=bearer(key)) for _ in range(200)]
+        assert [response.status_code for response in responses] == [200] + [429] * 199
+        assert int(responses[-1].headers["retry-after"]) > 10
+        assert (await rig.http.get("/api/domains", headers=bearer(other))).status_code == 200
+        rows = await audited(rig, actor="eve", outcome="refused")
+        assert sum(row["count"] for row in rows) == 199
+        assert len(rows) == 2
+
+
+async def test_a_flood_of_messages_is_refused_over_rest_and_sockets_alike(tmp_path: Path) -> None:
+    stalled = Stalled(say("One."), after=0)
+    async with Rig(tmp_path, stalled, messages_per_minute=3) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        key = await make_key(rig, "eve", "member", domain)
+        conversation = (await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=bearer(key)))["id"]
+        path, body = f"/api/conversations/{conversation}/messages", {"content": "Hi"}
+        given = {**bearer(key), "accept": "application/json"}
+        statuses = [(await rig.http.post(path, json=body, headers=given)).status_code for _ in range(4)]
+        assert statuses == [202, 409, 409, 429]
+        async with socket(address, key=key) as eve:
+            refused = await eve.ask("message", conversationId=conversation, content="Hi")
+            assert (refused["type"], refused["code"]) == ("error", "RATE_LIMITED")
+            assert refused["details"]["retryAfter"] > 0
+            assert await eve.ask("ping") == {"type": "pong"}
+            await eve.say("interrupt", conversationId=conversation)
+        assert await count_refused(rig, "eve", "RATE_LIMITED") == 2
+
+
+async def test_a_socket_that_floods_frames_is_told_and_then_closed(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=0.01) as rig, serving(rig.application.app) as address:
+        key = await make_key(rig, "eve", "operator")
+        async with socket(address, key=key) as eve:
+            for _ in range(MAX_REFUSED_FRAMES):
+                assert (await eve.ask("ping"))["code"] == "RATE_LIMITED"
+            assert await eve.close_code() == 1008
+        rows = await audited(rig, actor="eve", outcome="refused")
+        assert sum(row["count"] for row in rows) == MAX_REFUSED_FRAMES
+        assert len(rows) == 2
+
+
+async def test_subscriptions_are_limited_over_all_sockets_of_a_key(tmp_path: Path) -> None:
+    async with Rig(tmp_path, subscriptions_per_key=2) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        key = await make_key(rig, "eve", "member", domain)
+        rig.http.headers.update(bearer(key))
+        ids = [(await rig.ok("POST", "/api/conversations", {"domainId": domain}))["id"] for _ in range(3)]
+        async with socket(address, key=key) as one, socket(address, key=key) as two:
+            assert (await one.ask("subscribe", conversationId=ids[0]))["type"] == "subscribed"
+            assert (await two.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
+            assert (await two.ask("subscribe", conversationId=ids[2]))["code"] == "RATE_LIMITED"
+            assert (await two.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
+            await two.say("unsubscribe", conversationId=ids[1])
+            assert (await two.ask("subscribe", conversationId=ids[2]))["type"] == "subscribed"
+
+
+async def test_anonymous_refusals_without_end_do_not_fill_the_log(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await make_key(rig, "ann", "operator")
+        del rig.http.headers["authorization"]
+        for number in range(300):
+            assert (await rig.http.get(f"/api/{number}")).status_code == 401
+        rows = await audited(rig, actor="anonymous", outcome="refused")
+        assert sum(row["count"] for row in rows) == 300
+        assert len(rows) <= 32
+
+
+@pytest.mark.parametrize("path", ["/api/health", "/api/domains", "/nothing", "/api/turns/<script>alert(1)<%2Fscript>"])
+async def test_no_answer_can_run_in_a_browser(tmp_path: Path, path: str) -> None:
+    async with Rig(tmp_path) as rig:
+        response = await rig.http.get(path)
+        assert response.headers["content-type"] == "application/json"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+        assert response.headers["x-frame-options"] == "DENY"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["cross-origin-resource-policy"] == "same-origin"
+        assert response.headers["cache-control"] == "no-store"
+
+
+async def test_an_event_stream_and_a_refused_handshake_have_these_headers_too(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("<script>alert(1)</script>")) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation()
+        response = await rig.http.post(f"/api/conversations/{conversation}/messages", json={"content": "<b>Hi"})
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers.get_list("cache-control") == ["no-store"]
+        with pytest.raises(InvalidStatus) as refused:
+            async with socket(address, origin="null"):
+                pass
+        assert refused.value.response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_trailing_slash_tells_a_stranger_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await make_key(rig, "ann", "operator")
+        del rig.http.headers["authorization"]
+        for path in ("/api/domains/", "/api/ready/", "//evil.example/api/domains", "/api/ready/../domains"):
+            assert (await rig.http.get(path)).status_code == 401

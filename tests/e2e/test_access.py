@@ -1,0 +1,74 @@
+"""Keys end to end: the real server process, the real command line, real sockets."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.e2e.serving import environment, serving
+
+PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=120
+    )
+
+
+def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> None:
+    refused = run(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0")
+    assert refused.returncode == 2
+    assert "agentic-rag keys create --user NAME --role operator" in refused.stderr
+    made = run(tmp_path, "keys", "create", "--user", "ann", "--role", "operator")
+    assert made.returncode == 0, made.stderr
+    with serving(tmp_path / "data", "--host", "0.0.0.0") as server:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        denied = run(tmp_path, "domains", "list", "--url", url)
+        assert (denied.returncode, denied.stderr.count("\n")) == (1, 1)
+        assert "API key" in denied.stderr
+        assert "demo" in run(tmp_path, "domains", "list", "--url", url, AGENTIC_RAG_KEY=made.stdout.strip()).stdout
+        assert "demo" in run(tmp_path, "--key", made.stdout.strip(), "domains", "list", "--url", url).stdout
+        assert "demo" in run(tmp_path, "domains", "list").stdout  # by the key in the data folder
+
+
+async def test_a_member_chats_until_the_operator_revokes_the_key(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        await server.indexed()
+        made = run(tmp_path, "keys", "create", "--user", "ann", "--role", "member", "--domain", "demo")
+        key = made.stdout.strip()
+        asked = run(tmp_path, "chat", "demo", "How many days of paid leave?", "--url", server.url, "--key", key)
+        assert asked.returncode == 0, asked.stderr
+        assert run(tmp_path, "chat", "demo", "Hi", "--url", server.url).returncode == 1
+        address = server.url.replace("http", "ws") + "/ws"
+        with pytest.raises(InvalidStatus):
+            async with connect(address):
+                pass
+        async with connect(address, additional_headers={"Authorization": f"Bearer {key}"}) as opened:
+            await opened.send(json.dumps({"type": "ping"}))
+            assert json.loads(await opened.recv()) == {"type": "pong"}
+            key_id = run(tmp_path, "keys", "list").stdout.split("\t")[0]
+            assert run(tmp_path, "keys", "revoke", key_id).returncode == 0
+            with pytest.raises(ConnectionClosed) as closed:
+                await opened.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        told = run(tmp_path, "audit", "list").stdout
+        assert "key.create" in told
+        assert "key.revoke" in told
+        assert key not in told
+        whole = run(tmp_path, "audit", "verify")
+        assert (whole.returncode, "intact" in whole.stdout) == (0, True)
+        head = whole.stdout.split()[-1]
+    database = sqlite3.connect(tmp_path / "data" / "agentic-rag.db")
+    with database:
+        database.execute("UPDATE audit SET actor = 'nobody' WHERE action = 'key.revoke'")
+    database.close()
+    broken = run(tmp_path, "audit", "verify", "--head", head)
+    assert broken.returncode == 1
+    assert "content was changed" in broken.stderr

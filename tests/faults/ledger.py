@@ -1,0 +1,127 @@
+"""What may be seen of turns: the rules of numbers, kept over sockets, processes and kills.
+
+Pure: frames in, `AssertionError` for the first one that breaks a rule. A `Ledger` knows everything that anybody has
+seen, a `Reader` what one subscription was sent.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+TERMINAL = ("done", "error", "interrupted")
+
+Event = dict[str, Any]
+
+
+def is_event(frame: Event) -> bool:
+    """Whether a frame is an event of a turn, and not an answer to the client."""
+    return "turnId" in frame and "seq" in frame and frame["type"] not in ("accepted", "subscribed", "resync")
+
+
+def event_of(raw: str) -> Event:
+    """Return the event of a frame or an SSE ``data`` line."""
+    event: Event = json.loads(raw)
+    assert is_event(event), event
+    return event
+
+
+class Ledger:
+    """All events that were seen, by turn and number, as they were sent."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, dict[int, str]] = defaultdict(dict)
+        self.ends: dict[str, int] = {}
+
+    def record(self, raw: str) -> Event:
+        """Take one event; no number means two events, a turn ends once and nothing follows its end."""
+        event = event_of(raw)
+        turn, number = event["turnId"], event["seq"]
+        known = self.seen[turn].setdefault(number, raw)
+        assert known == raw, f"number {number} of {turn} means two events:\n{known}\n{raw}"
+        if event["type"] in TERMINAL:
+            assert self.ends.setdefault(turn, number) == number, f"{turn} ends at {self.ends[turn]} and at {number}"
+        end = self.ends.get(turn)
+        assert end is None or max(self.seen[turn]) <= end, f"something follows the end of {turn}"
+        return event
+
+    def check_log(self, log: Sequence[str]) -> list[Event]:
+        """Compare a whole log, read after the turn's end, with what was seen; return its events.
+
+        What was seen and is not in it must be void: delivered before a crash, and never journalled.
+        """
+        reader = Reader(self)
+        events = [reader.take(raw) for raw in log]
+        assert events, "the log is empty"
+        assert events[-1]["type"] in TERMINAL, events[-1]
+        assert sum(event["type"] in TERMINAL for event in events) == 1
+        logged = {event["seq"] for event in events}
+        void = voids_of(events)
+        lost = [number for number in self.seen[events[0]["turnId"]] if number not in logged | void]
+        assert not lost, f"events {lost} were seen and are not in the log"
+        assert not logged & void, f"{logged & void} are void and in the log"
+        return events
+
+
+class Reader:
+    """One subscription: what follows what."""
+
+    def __init__(self, ledger: Ledger, turn: str | None = None, after: int = 0) -> None:
+        self._ledger = ledger
+        self.turn = turn
+        self.last = after
+        self.ended: list[str] = [turn] if turn is not None and ledger.ends.get(turn) == after else []
+        """Turns whose end it has seen, in order."""
+        self.again: str | None = None
+        """A turn whose message was sent again: it may begin anew at any moment."""
+
+    def take(self, raw: str) -> Event:
+        """Take the next event; a gap exists only where ``resumed`` names it."""
+        event = self._ledger.record(raw)
+        if event["turnId"] == self.again and event["seq"] == 1:
+            self.turn, self.last, self.again = self.again, 0, None
+            self.ended = [turn for turn in self.ended if turn != self.turn]
+        if event["turnId"] != self.turn:
+            assert self.turn is None or self.turn in self.ended, (
+                f"{event['turnId']} came into the middle of {self.turn}"
+            )
+            assert event["turnId"] not in self.ended, f"{event['turnId']} came twice"
+            self.turn, self.last = event["turnId"], 0
+        number = event["seq"]
+        assert number > self.last, f"{self.turn}: {number} came after {self.last}"
+        missing = range(self.last + 1, number)
+        if missing:
+            void = range(0) if event["type"] != "resumed" else range(event["voids"][0], event["voids"][1] + 1)
+            assert set(missing) <= set(void), f"{self.turn}: {missing} is missing and not void: {raw}"
+        self.last = number
+        if event["type"] in TERMINAL:
+            self.ended.append(event["turnId"])
+        return event
+
+
+def voids_of(events: Iterable[Event]) -> set[int]:
+    """Return the numbers that ``resumed`` events name as void."""
+    voids: set[int] = set()
+    for event in events:
+        if event["type"] == "resumed":
+            voids |= set(range(event["voids"][0], event["voids"][1] + 1))
+    return voids
+
+
+def check_messages(messages: Sequence[Event], turns: Sequence[tuple[str, Sequence[Event]]]) -> None:
+    """Check a conversation's messages against its turns' logs (turn id, events), in order: two a turn.
+
+    The user's message is there exactly once; the answer is missing only where the end says that there is none. A
+    message taken back while it waited has no place.
+    """
+    expected: list[tuple[str, str]] = []
+    for _, events in turns:
+        started = next((event for event in events if event["type"] == "turn_started"), None)
+        if started is None:
+            continue
+        expected.append(("user", started["userMessageId"]))
+        last = events[-1]
+        failed_answer = last["type"] == "error" and any(each["id"] == started["messageId"] for each in messages)
+        if last["type"] == "done" or last.get("messageId") or failed_answer:
+            expected.append(("assistant", started["messageId"]))
+    assert [(message["role"], message["id"]) for message in messages] == expected

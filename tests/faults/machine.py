@@ -1,0 +1,351 @@
+"""A state machine that uses and breaks the real server; after every step and at the end it checks the invariants.
+
+Which invariant (spec README, "Invariants") is checked where:
+
+1   sockets are dropped at any moment, and every accepted turn still reaches its end (`teardown`)
+2   the model refuses no request of any conversation, also after interrupts and kills (`rig`, `teardown`)
+3   a message that was accepted is in the transcript once; sent again it is the same turn (`resend`, `teardown`)
+4   `Ledger` and `Reader` see every frame of every socket, and whole logs over SSE
+5   a viewer that reads nothing while turns run goes on later by number (`look`, `drop`)
+6   tools answer after every kill (`tools` turns end with results)
+7   no tool offered to the model has an argument that isolates tenants (`check_requests`)
+8   the tool with effects runs at most once a message, and a result that is not its own says so (`teardown`)
+9   the tool server's secret is in no frame, answer, model request or log of the process (`check_requests`)
+10  a domain's entry cannot take a reserved name (`administer`)
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Event, Ledger, check_messages
+from tests.faults.outside import SCRIPTS, SECRET
+from tests.faults.server import Dead, Refused
+from tests.faults.sweep import PLACES, Rig
+
+VIEWERS = 2
+BOUND = frozenset({"collection", "scope", "memory_scope", "parent_turn_id", "turn", "user_id", "domain_id"})
+"""Names of arguments that our side binds."""
+MAX_RESUMES = 3
+
+numbers = st.integers(0, 30)
+places = st.builds(lambda name, number: f"{name}:{number}", st.sampled_from(PLACES), st.integers(1, 12))
+viewers = st.integers(0, VIEWERS - 1)
+
+
+@dataclass
+class Sent:
+    """A message that was sent. ``turn`` is None until it is known to be accepted; ``unsure``: nobody answered."""
+
+    key: str
+    content: str
+    script: str
+    start: int
+    turn: str | None = None
+    unsure: bool = False
+
+
+class Conversation(RuleBasedStateMachine):
+    """One conversation on a server that many of them share one after another."""
+
+    rig: ClassVar[Rig]
+    made: ClassVar[int] = 0
+
+    @initialize(script=st.sampled_from(("tools", "long", "slow")))
+    def begin(self, script: str) -> None:
+        type(self).made += 1
+        self.server = self.rig.server
+        if not self.server.alive:
+            self.server.start()
+        self.server.arm("")
+        self.id = self.rig.conversation()
+        self.ledger = Ledger()
+        self.sent: list[Sent] = []
+        self.refused: list[str] = []
+        self.compacted = False
+        self.chats: list[Chat | None] = [None] * VIEWERS
+        self.send(0, script, False)
+
+    # What a user does
+
+    @rule(viewer=viewers, queue=st.booleans())
+    def send_for_tools(self, viewer: int, queue: bool) -> None:
+        self.send(viewer, "tools", queue)
+
+    @rule(viewer=viewers, script=st.sampled_from(SCRIPTS), queue=st.booleans())
+    def send(self, viewer: int, script: str, queue: bool) -> None:
+        key = f"m{self.made}-{len(self.sent) + len(self.refused)}-{self.id[-6:]}"
+        message = Sent(key, f"Please {key} {script}", script, self.server.starts)
+        self._send(viewer, message, queue)
+
+    @precondition(lambda self: self.sent)
+    @rule(viewer=viewers, which=numbers, other=st.booleans())
+    def resend(self, viewer: int, which: int, other: bool) -> None:
+        """Send a message again, or something else under its id."""
+        message = self.sent[which % len(self.sent)]
+        if not other:
+            self._send(viewer, message, True)
+            return
+        chat = self._chat(viewer)
+        if message.turn is None or chat is None:
+            return
+        try:
+            reply = chat.send("Something else", message.key)
+        except Dead:
+            self._dead(viewer)
+            return
+        assert reply.get("code") == "IDEMPOTENCY_MISMATCH", reply
+
+    def _send(self, viewer: int, message: Sent, queue: bool) -> None:
+        chat = self._chat(viewer)
+        if chat is None:
+            return
+        known = message in self.sent
+        try:
+            reply = chat.send(message.content, message.key, onBusy="queue" if queue else "reject")
+        except Dead:
+            self._dead(viewer)
+            if not known:
+                message.unsure = True
+                self.sent.append(message)
+            return
+        if reply["type"] == "accepted":
+            assert message.turn in (None, reply["turnId"]), "a message sent again made a second turn"
+            message.turn, message.unsure = reply["turnId"], False
+            if not known:
+                self.sent.append(message)
+            return
+        assert reply["code"] == "TURN_IN_PROGRESS", reply
+        assert message.turn is None, "a message that was accepted is refused when it is sent again"
+        if known:
+            self.sent.remove(message)
+        self.refused.append(message.content)
+
+    @precondition(lambda self: self.sent)
+    @rule(viewer=viewers, which=st.none() | numbers, queued=st.booleans())
+    def interrupt(self, viewer: int, which: int | None, queued: bool) -> None:
+        chat = self._chat(viewer)
+        turn = None if which is None else self.sent[which % len(self.sent)].turn
+        if chat is None:
+            return
+        try:
+            chat.say("interrupt", queued=queued, **({} if turn is None else {"turnId": turn}))
+            assert chat.ask("ping")["type"] == "pong"
+        except Dead:
+            self._dead(viewer)
+
+    @rule(viewer=viewers, which=st.none() | numbers, back=numbers)
+    def drop(self, viewer: int, which: int | None, back: int) -> None:
+        """Lose a socket; with ``which`` reconnect to a turn that somebody has seen, after a number that was seen."""
+        lost, self.chats[viewer] = self.chats[viewer], None
+        if lost is not None:
+            lost.drop()
+        if which is None or not self.ledger.seen:
+            return
+        turn = sorted(self.ledger.seen)[which % len(self.ledger.seen)]
+        after = max(0, max(self.ledger.seen[turn], default=0) - back)
+        chat = self._chat(viewer)
+        if chat is None:
+            return
+        try:
+            assert chat.subscribe(turn, after)["type"] == "subscribed"
+        except Dead:
+            self._dead(viewer)
+
+    @rule(viewer=viewers, count=st.integers(1, 12))
+    def look(self, viewer: int, count: int) -> None:
+        """Read some frames of what this viewer is in the middle of."""
+        chat = self.chats[viewer]
+        try:
+            while chat is not None and count and self._more(chat):
+                chat.hear()
+                count -= 1
+        except Dead:
+            self._dead(viewer)
+
+    @staticmethod
+    def _more(chat: Chat) -> bool:
+        """Whether more frames must come: a turn was begun and its end has not been read."""
+        return chat.reader.turn is not None and chat.reader.turn not in chat.reader.ended
+
+    @precondition(lambda self: any(message.turn for message in self.sent))
+    @rule()
+    def finish(self) -> None:
+        """Let the last message's turn come to its end."""
+        turn = next(message.turn for message in reversed(self.sent) if message.turn)
+        try:
+            self.server.log(turn)
+        except Dead:
+            self._gone()
+
+    # What an admin and an operator do
+
+    @rule(action=st.sampled_from(("settings", "reserved", "compact")), steps=st.integers(2, 12))
+    def administer(self, action: str, steps: int) -> None:
+        """Edit the domain's settings, try to take a reserved name, or compact the conversation."""
+        domain = f"/api/domains/{self.rig.domain}"
+        if action == "settings":
+            self._call("PATCH", domain, {"settings": {"tone": "formal", "maxSteps": steps}})
+        elif action == "reserved":
+            entry = {"type": "http", "url": self.rig.outside.tools_url}
+            name = ("promptx", "Retriever", "ｐｒｏｍｐｔｘ")[steps % 3]
+            code = self._call("PATCH", domain, {"settings": {"mcpServers": {name: entry}}})
+            assert code in ("MCP_SERVER_RESERVED", "dead"), code
+        else:
+            self._compact()
+
+    def _compact(self) -> None:
+        code = self._call("POST", f"/api/conversations/{self.id}/compact")
+        assert code in ("", "COMPACTION_NOT_NEEDED", "TURN_IN_PROGRESS", "GENERATION_ABORTED", "missing", "dead"), code
+        self.compacted = self.compacted or code == ""
+
+    def _call(self, method: str, path: str, body: Any = None) -> str:
+        """Send a request; return its error's code, ``dead`` when nobody answered, ``missing`` without a route."""
+        self._live()
+        try:
+            self.server.call(method, path, body)
+        except Refused as exc:
+            return exc.code if exc.status not in (404, 405) else "missing"
+        except Dead:
+            self._gone()
+            return "dead"
+        return ""
+
+    @rule(again=st.just("") | places)
+    def kill(self, again: str) -> None:
+        """``kill -9``; ``again``: the next process dies at a place of its own."""
+        self.server.kill()
+        self._gone(again)
+
+    @rule(place=places)
+    def arm(self, place: str) -> None:
+        """The process dies when what follows reaches this place."""
+        self._live()
+        self.server.arm(place)
+
+    # The server's death
+
+    def _live(self) -> None:
+        if not self.server.alive:
+            self._gone()
+
+    def _gone(self, again: str = "") -> None:
+        """The server ended: nobody's socket is left, and it is started again."""
+        self.server.died()
+        for viewer in range(VIEWERS):
+            self._close(viewer)
+        self.server.start(again)
+
+    def _dead(self, viewer: int) -> None:
+        """A socket ended although nobody dropped it: only the death of the server does that."""
+        self._close(viewer)
+        self._gone()
+
+    def _close(self, viewer: int) -> None:
+        chat = self.chats[viewer]
+        if chat is not None:
+            with chat:
+                self.chats[viewer] = None
+
+    def _chat(self, viewer: int) -> Chat | None:
+        """Return the viewer's socket, opened if need be; None when the server died of it."""
+        self._live()
+        if self.chats[viewer] is None:
+            try:
+                self.chats[viewer] = Chat(self.server, self.id, self.ledger)
+            except Dead:
+                self._gone()
+        return self.chats[viewer]
+
+    # The end
+
+    def teardown(self) -> None:
+        """Let everything end, and compare what was seen, logged, stored and sent to the model."""
+        if not hasattr(self, "sent"):
+            return
+        self._live()
+        try:
+            self.server.arm("")
+        except Dead:
+            self._gone()
+        for message in [message for message in self.sent if message.unsure]:
+            self._send(0, message, True)  # nobody answered: a client sends it again
+        logs = {message.turn: self._log(message) for message in self.sent if message.turn}
+        for viewer in range(VIEWERS):
+            chat = self.chats[viewer]
+            if chat is not None and self._more(chat) and chat.reader.turn is not None:
+                chat.finish(chat.reader.turn)
+            self._close(viewer)
+        self._check_transcript(logs)
+        self._next_message()
+        self.check_requests()
+
+    def _log(self, message: Sent) -> list[Event]:
+        assert message.turn is not None
+        events = self.ledger.check_log(self.server.log(message.turn))
+        last = events[-1]
+        if last["type"] == "error":
+            assert last["code"] == "RESUME_LIMIT", last
+            assert self.server.starts - message.start > MAX_RESUMES
+        spent = self.rig.outside.spent[message.key]
+        assert spent <= 1, f"the tool with effects ran {spent} times"
+        for event in events:
+            if event["type"] == "tool_result" and event["toolName"].endswith("spend") and not spent:
+                assert event["status"] != "ok", event
+        return events
+
+    def _check_transcript(self, logs: dict[str, list[Event]]) -> None:
+        messages = self.server.messages(self.id)
+        shown = [message["turnId"] for message in messages if message["role"] == "user"]
+        order = [turn for turn in shown if turn in logs] + [turn for turn in logs if turn not in shown]
+        if not self.compacted:
+            check_messages(messages, [(turn, logs[turn]) for turn in order])
+        contents = [message["content"] for message in messages if message["role"] == "user"]
+        assert not set(contents) & set(self.refused), "a message that was refused is in the transcript"
+        assert len(set(shown)) == len(shown)
+
+    def _next_message(self) -> None:
+        with Chat(self.server, self.id, self.ledger) as chat:
+            sent = chat.send(f"At last {self.id[-6:]}-last plain", "last")
+            assert sent["type"] == "accepted", sent
+            assert chat.finish(sent["turnId"])["type"] == "done"
+
+    def check_requests(self) -> None:
+        api = self.rig.outside.api
+        assert api.refused == []
+        for request in api.requests:
+            for tool in request.get("tools", ()):
+                assert not BOUND & set(tool["input_schema"].get("properties", ())), tool
+        seen = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
+        shown = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
+        assert all(SECRET not in text for text in (*seen, *shown, str(api.requests)))
+        api.calls.clear()  # the next conversation's are its own
+
+
+def run_machine(made: Rig, *, examples: int, steps: int, seed: int | None = None) -> None:
+    """Run so many conversations of so many steps; the same ones each time, or those of a seed."""
+    Conversation.rig = made
+    options = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=seed is None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],  # a failure's steps are printed; shrinking would take hours
+        report_multiple_bugs=False,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    runner = Conversation if seed is None else with_seed(seed)(Conversation)
+    run_state_machine_as_test(runner, settings=options)

@@ -1,0 +1,144 @@
+"""What stands around the server under test and survives its kills: the fake Messages API and an MCP server.
+
+Both run in one thread's event loop, so that tests and scripts may be plain functions. The model does what the last
+word of a message says, see `SCRIPTS`; the word before it is the message's key, by which effects are counted.
+"""
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from anyio.abc import TaskStatus
+from anyio.from_thread import start_blocking_portal
+from mcp.server import MCPServer
+
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.replies import Fault, Reply, demo
+from agentic_rag.testing.steps import Say, Step, Think, Use, say
+
+SECRET = "s3cr3t-of-the-tool-server-7f1c"
+"""Goes with each request to the MCP server; must be seen nowhere else."""
+BULK = "row of the big table\n" * 1200
+"""A result past the budget, so that a payload is written too."""
+PATIENCE = 60.0
+"""Seconds after which what a test waits for has failed."""
+
+SCRIPTS = ("plain", "tools", "long", "slow", "cut")
+"""``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
+some seconds. ``cut``: a stream that breaks off once, after deltas were seen."""
+
+
+@dataclass
+class Outside:
+    """The model and the tools; ``spent`` counts the runs of the tool with effects by key."""
+
+    api: FakeMessagesAPI
+    tools_url: str
+    journal: Path
+    asked: Counter[str] = field(default_factory=Counter)
+    unlocked: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def spent(self) -> Counter[str]:
+        """How often the tool with effects ran, by key: it writes a line to a file each time."""
+        return Counter(self.journal.read_text().split() if self.journal.exists() else ())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Domain settings with the tool server."""
+        headers = {"Authorization": f"Bearer {SECRET}"}
+        return {
+            "mcpServers": {"counter": {"type": "http", "url": self.tools_url, "headers": headers}},
+            "toolPolicy": {"*": "allow"},
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a server needs to know of this."""
+        host = self.tools_url.split("/")[2]
+        return {
+            "ANTHROPIC_API_KEY": self.api.key,
+            "ANTHROPIC_BASE_URL": self.api.url,
+            "AGENTIC_RAG_MCP_HOSTS": host,
+        }
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        """Do what the last word of the last message says."""
+        place = max(number for number, message in enumerate(request["messages"]) if _speaks(message))
+        words = request["messages"][place]["content"][-1]["text"].split()
+        key, script = (words[-2], words[-1]) if len(words) > 1 else ("", "plain")
+        steps = sum(message["role"] == "assistant" for message in request["messages"][place:])
+        self.asked[key] += 1
+        if script == "tools" and steps == 0:
+            names = {tool["name"].rpartition("__")[2]: tool["name"] for tool in request["tools"]}
+            calls = (Use("promptx_action", {"role": "assistant"}), Use(names["spend"], {"key": key}))
+            return Reply(Step((Think("First my role, then I spend."), *calls)), rate=200)
+        if script == "long":
+            return Reply(Step((Think("A long one."), *demo(50).blocks)), rate=50)
+        if script == "slow":
+            return Reply(demo(150), rate=50)
+        if script.startswith("deltas="):
+            return Reply(demo(int(script.removeprefix("deltas=")), "x" * 200))
+        if script == "cut" and self.asked[key] == 1:
+            return Reply(say(f"This answer to {key} breaks off."), Fault(error_after=6, error_type="overloaded_error"))
+        return Reply(Step((Say(f"The answer to {key} is here, whole."),)), rate=200)
+
+
+def _speaks(message: dict[str, Any]) -> bool:
+    """Whether a user speaks here, and not only tools."""
+    return message["role"] == "user" and any(block["type"] == "text" for block in message["content"])
+
+
+def _tools(journal: Path) -> MCPServer:
+    server = MCPServer("counter", log_level="ERROR")
+
+    @server.tool()
+    async def spend(key: str) -> str:
+        """Spend one unit."""
+        with journal.open("a") as file:
+            file.write(key + "\n")
+        return f"spent for {key}\n{BULK}"
+
+    return server
+
+
+async def _serve(app: Any, task_status: TaskStatus[tuple[int, uvicorn.Server]]) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [listener])
+        with anyio.fail_after(PATIENCE):
+            while not server.started:
+                await anyio.lowlevel.checkpoint()
+        task_status.started((listener.getsockname()[1], server))
+
+
+@contextmanager
+def outside(folder: Path) -> Iterator[Outside]:
+    """Run model and tools until the block ends; fails if a script did."""
+    journal = folder / "spent.txt"
+    with start_blocking_portal() as portal:
+        found: list[Outside] = []
+        api = FakeMessagesAPI(then=lambda request: found[0].answer(request))
+        serving, (port, tool_server) = portal.start_task(_run_tools, journal)
+        portal.call(api.start)
+        found.append(Outside(api, f"http://127.0.0.1:{port}/mcp", journal))
+        try:
+            yield found[0]
+        finally:
+            portal.call(api.stop)
+            tool_server.should_exit = True
+            serving.result(PATIENCE)
+        api.assert_consumed()
+
+
+async def _run_tools(journal: Path, *, task_status: TaskStatus[tuple[int, uvicorn.Server]]) -> None:
+    await _serve(_tools(journal).streamable_http_app(), task_status)

@@ -1,0 +1,207 @@
+"""The victim as a process, for plain functions: start it, kill it, ask it, read a turn's log.
+
+Owns the process and HTTP. Sockets are `client`'s.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+from agentic_rag.testing.failpoints import VARIABLE
+from tests.faults.outside import PATIENCE, Outside
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STARTS = 5
+"""How often a start that dies at an armed place is tried again."""
+
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """An HTTP answer that is an error."""
+
+    def __init__(self, status: int, body: Json) -> None:
+        super().__init__(status, body)
+        self.status = status
+        self.code = str(body.get("error", {}).get("code", ""))
+
+
+class Dead(Exception):
+    """The server's process has ended."""
+
+
+class Server:
+    """One data folder and the process that serves it. A context manager: leaving it ends the process (SIGTERM)."""
+
+    def __init__(self, folder: Path, outside: Outside, **environment: str) -> None:
+        self.data = folder / "data"
+        self.url = ""
+        self.starts = 0
+        self.said = folder / "server.log"
+        """What the processes wrote to stderr."""
+        self._child: subprocess.Popen[str]
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+        self._environment = kept | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
+        self._environment["PYTHONPATH"] = str(ROOT)  # also in a copy of the repository: its own package
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # many starts of one program
+        (self.data / "workspaces").mkdir(parents=True, exist_ok=True)
+        (self.data / "workspaces" / ".demo-loaded").touch()  # the demo has tests of its own
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.terminate()
+
+    # The process
+
+    def start(self, failpoint: str = "") -> None:
+        """Start it and wait until it listens; one that dies at an armed place is started again, unarmed."""
+        for _ in range(STARTS):
+            self.starts += 1
+            if self._listens(failpoint):
+                return
+            failpoint = ""
+        raise AssertionError(f"the server does not start: {self.said.read_text()[-2000:]}")
+
+    def _listens(self, failpoint: str) -> bool:
+        with self.said.open("a") as said:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.victim", "--data", str(self.data)],
+                env=self._environment | {VARIABLE: failpoint},
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                cwd=ROOT,
+            )
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if line.startswith("Agentic RAG serves"):
+            self.url = line.split()[3]
+            return True
+        self._reap()
+        return False
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def kill(self) -> None:
+        """End the process as ``kill -9`` does, if it has not ended."""
+        self._child.kill()
+        self._reap()
+
+    def died(self, seconds: float = PATIENCE) -> None:
+        """Wait for the process to die of itself, as ``kill -9`` leaves it."""
+        assert self._child.wait(seconds) == -signal.SIGKILL, self.said.read_text()[-2000:]
+        self._reap()
+
+    def terminate(self) -> int:
+        """Ask it to stop (SIGTERM) and return its exit code."""
+        if self.alive:
+            self._child.terminate()
+        try:
+            return self._child.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            raise
+        finally:
+            self._reap()
+
+    def signal(self) -> None:
+        """Send SIGTERM and do not wait."""
+        self._child.terminate()
+
+    def _reap(self) -> None:
+        self._child.wait(PATIENCE)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory the process holds."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+        raise Dead
+
+    # HTTP
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """Send one JSON request; return the answer's JSON.
+
+        Raises:
+            Refused: the answer is an error.
+            Dead: there was none.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        return self.send(method, path, data, {"Content-Type": "application/json", **headers})
+
+    def send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Any:
+        """Send one request as it stands; return the answer's JSON."""
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as exc:
+            with exc:
+                raise Refused(exc.code, _json(exc.read())) from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise Dead from exc
+        return json.loads(text) if text else None
+
+    def arm(self, failpoint: str) -> None:
+        """Let the process die at ``name:n`` counted from now (empty: never)."""
+        self.call("PUT", "/failpoint", failpoint)
+
+    def reached(self) -> dict[str, int]:
+        """Return how often each place was reached since `arm`."""
+        counts: dict[str, int] = self.call("GET", "/failpoint")
+        return counts
+
+    def domain(self, outside: Outside, name: str = "proof") -> str:
+        """Make a domain with the tool server, and wait until its tools are known."""
+        made = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
+        return str(made["id"])
+
+    def conversation(self, domain: str) -> str:
+        return str(self.call("POST", "/api/conversations", {"domainId": domain})["id"])
+
+    def messages(self, conversation: str) -> list[Json]:
+        items: list[Json] = self.call("GET", f"/api/conversations/{conversation}/messages?limit=200")["items"]
+        return items
+
+    def log(self, turn: str, after: int = 0) -> list[str]:
+        """Read a turn's events over SSE to its end; return each one's JSON as it was sent."""
+        lines: list[str] = []
+        try:
+            with urllib.request.urlopen(
+                f"{self.url}/api/turns/{turn}/events?after={after}", timeout=PATIENCE
+            ) as answer:
+                lines.extend(line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
+        except urllib.error.HTTPError as exc:
+            with exc:
+                raise Refused(exc.code, _json(exc.read())) from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise Dead from exc
+        return lines
+
+
+def _json(text: bytes) -> Json:
+    try:
+        found: Json = json.loads(text)
+    except ValueError:
+        return {}
+    return found

@@ -1,0 +1,102 @@
+"""The real server as a program that a test can kill at a named place: ``python -m tests.faults.victim --data DIR``.
+
+The same application, socket and signals as ``agentic-rag serve``; what is added stands around it. ``PUT /failpoint``
+with ``name:n`` arms it: the n-th time from then on that the place is reached, the process kills itself (SIGKILL).
+``GET /failpoint`` tells how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it from the start.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import anyio
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentic_rag.app import Application
+from agentic_rag.serving import address_of, bind, serve
+from agentic_rag.settings import load_settings
+from agentic_rag.testing.failpoints import VARIABLE
+
+CONTROL = "/failpoint"
+
+
+class Failpoints:
+    """Counts the places that are reached, in any thread, and dies at the armed one."""
+
+    def __init__(self, setting: str = "") -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        self.arm(setting)
+
+    def arm(self, setting: str) -> None:
+        """Count from zero, and die at ``name:n``; empty: never."""
+        name, _, number = setting.partition(":")
+        with self._lock:
+            self._name, self._number = name, int(number or 1)
+            self.counts.clear()
+
+    def __call__(self, here: str) -> None:
+        with self._lock:
+            self.counts[here] += 1
+            if here == self._name and self.counts[here] == self._number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Watched:
+    """ASGI middleware around everything: each send is a place, and the control answers here."""
+
+    def __init__(self, app: ASGIApp, points: Failpoints) -> None:
+        self._app = app
+        self._points = points
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == CONTROL:
+            await self._control(scope, receive, send)
+            return
+
+        async def watched(message: Message) -> None:
+            self._points("send.begin")
+            await send(message)
+            self._points("send.end")
+
+        await self._app(scope, receive, watched)
+
+    async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "PUT":
+            message = await receive()
+            self._points.arm(json.loads(message["body"]))
+        await JSONResponse(dict(self._points.counts))(scope, receive, send)
+
+
+async def _run(data: Path) -> None:
+    points = Failpoints(os.environ.get(VARIABLE, ""))
+    settings = load_settings(host="127.0.0.1", port=0, data=data)
+    with bind(settings.host, settings.port) as listener:
+
+        def say() -> None:
+            sys.stdout.write(f"Agentic RAG serves {address_of(listener)}\n")
+            sys.stdout.flush()
+
+        async with Application(settings, any_command=True, unsandboxed=True, failpoint=points) as application:
+            application.app.add_middleware(Watched, points=points)
+            await serve(application, listener, say)
+
+
+def main() -> None:
+    """Serve until a signal or an armed place ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.victim")
+    parser.add_argument("--data", type=Path, required=True)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    anyio.run(_run, given.data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Citations through the whole product: uploaded files, a model that also invents, and only what is true comes out."""
+
+from pathlib import Path
+
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
+from tests.retriever import files
+from tests.server.rig import Json, Rig
+
+
+def of_type(events: list[Json], kind: str) -> list[Json]:
+    return [event for event in events if event["type"] == kind]
+
+
+def titles(request: ModelRequest) -> list[str]:
+    """Return the titles of all search results in a request, in order."""
+    return [
+        part["title"]
+        for message in request.messages
+        for block in message["content"]
+        if block["type"] == "tool_result"
+        for part in block["content"]
+        if part["type"] == "search_result"
+    ]
+
+
+async def test_only_true_citations_come_out_with_page_and_cells(tmp_path: Path) -> None:
+    def answer(request: ModelRequest) -> Step:
+        places = {title.split(" ")[0]: number for number, title in enumerate(titles(request))}
+        blocks = (
+            Say("Pumps. ", (Cite(places["pump.pdf"]),)),
+            Say("Rates. ", (Cite(places["rates.xlsx"]),)),
+            Say("Valves. ", (Cite(places["valve.md"]),)),
+            Say("Wrong. ", (Cite(places["pump.pdf"], cited_text="The valve opens at nine bar."),)),
+            Say("Invented. ", (Cite(places["valve.md"], cited_text="Nobody ever wrote this."),)),
+            Say("Nowhere.", (Cite(99, cited_text="The pump holds twelve bar."),)),
+        )
+        return Step(blocks)
+
+    steps = (use("search_documents", query="pump valve bar pressure City"), answer)
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        pdf = files.pdf(tmp_path / "pump.pdf", [[(11, "Contents.")], [(11, "The pump holds twelve bar.")]])
+        sheet = files.workbook(tmp_path / "rates.xlsx", rows=2)
+        for name, content in (
+            ("pump.pdf", pdf.read_bytes()),
+            ("rates.xlsx", sheet.read_bytes()),
+            ("valve.md", b"# Valves\n\nThe valve opens at nine bar."),
+        ):
+            assert (await rig.upload(domain, name, content))["status"] == "indexed"
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "What do pumps, valves and cities have?")
+        cited = of_type(events, "source_reference")
+        assert [event["documentName"] for event in cited] == ["pump.pdf", "rates.xlsx", "valve.md"]
+        assert (cited[0]["page"], cited[0]["citedText"]) == (2, "The pump holds twelve bar.")
+        assert cited[1]["cells"].startswith("Rates!")
+        assert "page" not in cited[2]
+        hits = of_type(events, "retrieval")[0]["hits"]
+        assert {hit["name"]: hit.get("cells") for hit in hits}["rates.xlsx"] == cited[1]["cells"]
+        _, reply = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        references = reply["references"]
+        assert [reference["number"] for reference in references] == [1, 2, 3]
+        assert references[0]["page"] == 2
+        assert references[1]["cells"] == cited[1]["cells"]
+        kept = await rig.ok("GET", f"/api/domains/{domain}/retrievals")
+        assert [row["query"] for row in kept["items"]] == ["pump valve bar pressure City"]
+
+
+async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
+    sent: list[ModelRequest] = []
+
+    def after(request: ModelRequest) -> Step:
+        sent.append(request)
+        return Step((Say("Again.", (Cite(0, cited_text="The pump holds twelve bar."),)),))
+
+    steps = (use("search_documents", query="pump"), say("Twelve.", Cite(0)), after)
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        gone = await rig.upload(domain, "pump.md", b"The pump holds twelve bar.")
+        await rig.upload(domain, "other.md", b"Cars need fuel.")
+        conversation = await rig.conversation(domain)
+        assert len(of_type(await rig.say(conversation, "How much?"), "source_reference")) == 1
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
+        events = await rig.say(conversation, "Say it again.")
+        assert of_type(events, "source_reference") == []
+        assert titles(sent[0]) == ["[removed]"]
+        assert "twelve bar" not in str([message for message in sent[0].messages if message["role"] == "user"])

@@ -1,0 +1,55 @@
+"""A process killed anywhere between upload and exchanged index leaves each chunk exactly once, after a new start."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
+from tests.e2e.serving import environment
+from tests.retriever.tiny_model import write_model
+from tests.server.rig import Rig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+PLACES = (
+    *("upload.placed", "upload.recorded"),
+    *("ingest.claimed", "ingest.parsing", "ingest.chunking", "ingest.cleared"),
+    *("ingest.batch", "ingest.upserted", "ingest.upserted:2", "ingest.stored", "ingest.indexed"),
+    *("dense.embedded", "dense.stored", "dense.embedded:3"),
+    *("reindex.begun", "reindex.document", "reindex.filled", "reindex.swapped"),
+)
+
+
+def text_of(chunks: int) -> bytes:
+    sections = (f"# Part {n}\n\nThe car number {n} has paid leave of {n} days.\n" for n in range(chunks))
+    return "\n".join(sections).encode()
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_kill_leaves_each_chunk_exactly_once(tmp_path: Path, place: str) -> None:
+    model = str(write_model(tmp_path / "model"))
+    source = tmp_path / "cars.md"
+    source.write_bytes(text_of(100))
+    command = [sys.executable, "-m", "tests.ingestion.victim", str(tmp_path), str(source), model]
+    variables = environment(**{VARIABLE: place})
+    killed = await anyio.run_process(command, env=variables, cwd=REPOSITORY, check=False)
+    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    async with Rig(tmp_path, embedding=model) as rig:
+        rig.application.begin()
+        (domain,) = [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]]
+        await rig.taken_up(domain)
+        (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        settled = await rig.dense(domain, document["id"])
+        await rig.reindexed(domain)
+        settled = await rig.dense(domain, document["id"])
+        assert (settled["status"], settled["chunkCount"]) == ("indexed", 100)
+        path = f"/api/domains/{domain}/documents/{document['id']}/chunks"
+        chunks = (await rig.ok("GET", path, params={"limit": "200"}))["items"]
+        assert [chunk["ordinal"] for chunk in chunks] == list(range(100))
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "car number 7", "topK": 50})
+        assert found["mode"] == "hybrid"
+        ids = [candidate["chunkId"] for candidate in found["candidates"]]
+        assert len(ids) == len(set(ids))
+        assert set(ids) <= {chunk["chunkId"] for chunk in chunks}

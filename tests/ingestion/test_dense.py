@@ -1,0 +1,227 @@
+"""The dense leg joins later, follows the embedder, and is exchanged and taken back without a gap in searching."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.retriever.tiny_model import write_model
+from tests.server.rig import WAIT_SECONDS, Json, Rig
+
+CARS = b"# Fleet\n\n" + b"\n".join(b"## Car %d\n\nThe automobile %d is new.\n" % (n, n) for n in range(40))
+LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+
+
+class Endpoint:
+    """An embeddings endpoint that fails, or changes its mind, as a test says."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.dimension = 8
+        self.keys: set[str] = set()
+        self.url = ""
+
+    async def embeddings(self, request: Request) -> Response:
+        self.keys.add(request.headers.get("authorization", ""))
+        if self.status != 200:
+            return JSONResponse({"error": "out of order"}, self.status)
+        texts = (await request.json())["input"]
+        data = [{"index": at, "embedding": self._vector(text)} for at, text in enumerate(texts)]
+        return JSONResponse({"data": data})
+
+    def _vector(self, text: str) -> list[float]:
+        return [1.0 + sum(map(ord, text)) % (axis + 2) for axis in range(self.dimension)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Endpoint"]:
+        app = Starlette(routes=[Route("/v1/embeddings", self.embeddings, methods=["POST"])])
+        server = _Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1#tiny"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.serve, [listener])
+                try:
+                    yield self
+                finally:
+                    server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def until(look: Callable[[], Awaitable[Json]], wanted: Callable[[Json], bool]) -> Json:
+    with anyio.fail_after(WAIT_SECONDS):
+        while True:
+            found = await look()
+            if wanted(found):
+                return found
+            await anyio.lowlevel.checkpoint()
+
+
+async def search(rig: Rig, domain: str, query: str) -> Json:
+    found: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
+    return found
+
+
+async def health(rig: Rig) -> Json:
+    found: Json = await rig.ok("GET", "/api/health")
+    return found
+
+
+async def test_what_was_indexed_by_words_alone_gets_its_vectors_when_an_embedder_comes(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", CARS)
+        assert document["denseState"] == "none"
+        assert (await search(rig, domain, "vehicle"))["hits"] == []
+        assert (await health(rig))["embedder"] == {
+            "name": None,
+            "state": "lexical",
+            "reason": "no embedder is configured",
+        }
+    async with Rig(tmp_path, embedding=str(write_model(tmp_path / "model"))) as rig:
+        rig.application.begin()
+        await rig.dense(domain, document["id"])
+        found = await until(lambda: search(rig, domain, "vehicle"), lambda found: found["mode"] == "hybrid")
+        assert found["hits"], "a vehicle is an automobile"
+        assert found["candidates"][0]["dense"] > 0
+        assert (await health(rig))["embedder"] == {"name": "local:model", "state": "ready"}
+        assert (await rig.upload(domain, "leave.md", LEAVE))["status"] == "indexed"
+    async with Rig(tmp_path) as rig:  # and it goes again: what is pending would wait for ever
+        rig.application.begin()
+        assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
+
+
+async def test_a_model_folder_that_is_missing_is_said_and_searches_go_on(tmp_path: Path) -> None:
+    async with Rig(tmp_path, embedding=str(tmp_path / "nowhere")) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", CARS)
+        assert (document["status"], document["denseState"]) == ("indexed", "pending")
+        found = await until(lambda: health(rig), lambda found: "reason" in found["embedder"])
+        assert "is not on this machine" in found["embedder"]["reason"]
+        assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
+
+
+async def test_a_failing_endpoint_costs_the_dense_leg_only_until_it_answers_again(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    async with endpoint.running():
+        endpoint.status = 400
+        async with Rig(tmp_path, embedding=endpoint.url, embedding_key="sk-embed") as rig:
+            rig.application.begin()
+            domain = await rig.domain()
+            document = await rig.upload(domain, "cars.md", CARS)
+            assert (document["status"], document["denseState"]) == ("indexed", "pending")
+            found = await until(lambda: health(rig), lambda found: found["embedder"]["state"] == "failing")
+            assert "status 400" in found["embedder"]["reason"]
+            assert "sk-embed" not in str(found)
+            assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
+            endpoint.status = 200
+            await rig.dense(domain, document["id"])
+            assert (await health(rig))["embedder"]["state"] == "ready"
+            assert endpoint.keys == {"Bearer sk-embed"}
+            endpoint.status = 400
+            found = await search(rig, domain, "automobile")
+            assert found["mode"] == "lexical"
+            assert found["hits"]
+            assert "status 400" in found["note"]
+
+
+async def test_another_dimension_is_said_and_a_reindex_takes_it_up(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    async with endpoint.running(), Rig(tmp_path, embedding=endpoint.url) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", CARS)
+        await rig.dense(domain, document["id"])
+        endpoint.dimension = 12
+        other = await rig.upload(domain, "leave.md", LEAVE)
+        assert (other["status"], other["denseState"]) == ("indexed", "pending")
+        found = await until(lambda: health(rig), lambda found: found["embedder"]["state"] == "failing")
+        assert "had 8 dimensions and now have 12" in found["embedder"]["reason"]
+        assert (await search(rig, domain, "paid leave"))["hits"]
+        await rig.ok("POST", f"/api/domains/{domain}/reindex")
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        await rig.dense(domain, other["id"])
+        assert (await health(rig))["embedder"]["state"] == "ready"
+
+
+async def test_another_embedder_gets_a_collection_of_its_own_which_can_be_taken_back(tmp_path: Path) -> None:
+    one, two = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
+    async with Rig(tmp_path, embedding=one) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        cars = await rig.upload(domain, "cars.md", CARS)
+        await rig.dense(domain, cars["id"])
+        refused = await rig.refused("POST", f"/api/domains/{domain}/reindex", {"rollback": True})
+        assert refused[:2] == (409, "NOTHING_TO_ROLL_BACK")
+    async with Rig(tmp_path, embedding=two) as rig:
+        rig.application.begin()
+        index = rig.application.business.documents._index
+        with anyio.fail_after(WAIT_SECONDS):
+            while True:
+                meta = await index.meta(f"domain_{domain}")
+                if meta is not None and meta.embedder == "local:two":
+                    break
+                assert (await search(rig, domain, "automobile"))["hits"], "searches go on meanwhile"
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        await rig.dense(domain, cars["id"])
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{cars['id']}")
+        answer = await rig.ok("POST", f"/api/domains/{domain}/reindex", {"rollback": True})
+        assert answer["state"] == "rolled_back"
+        assert (await rig.settled(domain, leave["id"]))["status"] == "indexed"
+        assert (await search(rig, domain, "paid leave"))["hits"], "what came since is in the old collection too"
+        assert (await search(rig, domain, "automobile"))["candidates"] == [], "and what was deleted is not"
+
+
+async def test_documents_that_come_and_go_during_a_reindex_are_as_they_should_be(tmp_path: Path) -> None:
+    reached = anyio.Event()
+    names: list[str] = []
+
+    def failpoint(name: str) -> None:
+        names.append(name)
+        if name == "reindex.document":
+            reached.set()
+
+    async with Rig(tmp_path, failpoint=failpoint) as rig:
+        domain = await rig.domain()
+        cars = await rig.upload(domain, "cars.md", CARS)
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        await rig.ok("POST", f"/api/domains/{domain}/reindex")
+        await reached.wait()
+        path = f"/api/domains/{domain}/documents"
+        await rig.ok("DELETE", f"{path}/{cars['id']}")
+        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        items = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
+        assert items.keys() == {leave["id"], late["id"]}
+        for document, item in items.items():
+            chunks = (await rig.ok("GET", f"{path}/{document}/chunks"))["items"]
+            assert len(chunks) == item["chunkCount"] == 1
+        assert (await search(rig, domain, "automobile"))["candidates"] == []
+        assert len((await search(rig, domain, "pump"))["candidates"]) == 1
+
+
+@pytest.mark.parametrize("setting", ["word2vec", "fastembed"])
+def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
+    from agentic_rag.errors import BadConfiguration
+
+    async def start() -> None:
+        async with Rig(tmp_path, embedding=setting):
+            raise AssertionError("it started")
+
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_EMBEDDING"):
+        anyio.run(start)

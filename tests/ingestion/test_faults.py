@@ -1,0 +1,99 @@
+"""Disk full, index down: a typed reason, nothing half-done, and work goes on once the fault is gone."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.errors import StorageFull
+from agentic_rag.ingestion import Ingestion
+from mcp_servers.retriever.errors import IndexUnavailable
+from tests.ingestion.test_crash import text_of
+from tests.server.rig import Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file of this process grows beyond ``room`` bytes: what the kernel says then is what a full disk says."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_an_upload_onto_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        with full_disk(600_000):
+            refused = await rig.refused("POST", path, files={"f": ("big.txt", b"word " * 400_000)})
+        assert refused[:2] == (507, "STORAGE_FULL")
+        assert (await rig.ok("GET", path))["items"] == []
+        assert list((rig.settings.data / "incoming").iterdir()) == []
+        assert list((rig.settings.workspaces / domain / "documents").iterdir()) == []
+        assert (await rig.upload(domain, "a.md", TEXT))["status"] == "indexed"
+
+
+class Weather:
+    """A failpoint that raises what a broken part would, as long as it is ``bad``."""
+
+    def __init__(self, place: str, error: Exception) -> None:
+        self.place = place
+        self.error = error
+        self.bad = True
+
+    def __call__(self, name: str) -> None:
+        if self.bad and name == self.place:
+            raise self.error
+
+
+def ingestion_of(rig: Rig) -> Ingestion:
+    return rig.application.business.documents._ingestion
+
+
+async def test_a_document_that_met_an_index_that_was_down_comes_in_by_itself_later(tmp_path: Path) -> None:
+    weather = Weather("ingest.upserted", IndexUnavailable("store chunks", "connection refused"))
+    async with Rig(tmp_path, failpoint=weather) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", text_of(100))
+        assert document["status"] == "failed"
+        assert document["error"]["code"] == "INDEX_UNAVAILABLE"
+        assert "connection refused" in document["error"]["message"]
+        search = f"/api/domains/{domain}/documents/search"
+        assert (await rig.ok("POST", search, {"query": "car"}))["hits"] == [], "half a document is none"
+        weather.bad = False
+        await ingestion_of(rig).sweep()
+        settled = await rig.settled(domain, document["id"])
+        assert (settled["status"], settled["chunkCount"]) == ("indexed", 100)
+
+
+async def test_a_document_that_met_a_full_disk_comes_in_by_itself_later(tmp_path: Path) -> None:
+    weather = Weather("ingest.stored", StorageFull("no space left on device"))
+    async with Rig(tmp_path, failpoint=weather) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        assert document["error"]["code"] == "STORAGE_FULL"
+        weather.bad = False
+        await ingestion_of(rig).sweep()
+        assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
+
+
+async def test_a_search_of_a_server_that_is_down_says_so_to_admin_and_health(tmp_path: Path) -> None:
+    async with Rig(tmp_path, qdrant_url="http://127.0.0.1:9") as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        assert document["error"]["code"] == "INDEX_UNAVAILABLE"
+        search = f"/api/domains/{domain}/documents/search"
+        assert (await rig.refused("POST", search, {"query": "paid leave"}))[:2] == (503, "INDEX_UNAVAILABLE")
+        with anyio.fail_after(30):
+            while (health := await rig.ok("GET", "/api/health"))["index"]["state"] != "unavailable":
+                await anyio.lowlevel.checkpoint()
+        assert health["index"]["name"] == "qdrant"
+        assert health["index"]["reason"]

@@ -1,0 +1,171 @@
+"""Files that change, go or come twice while they are worked on; leases; kept searches."""
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.retrieval_traces import RetrievalTraces
+from agentic_rag.server_map import collection_of
+from agentic_rag.store import documents
+from agentic_rag.store.clock import later, now
+from agentic_rag.store.tables import Document
+from mcp_servers.retriever.retrieval import Retriever
+from tests.ingestion.test_crash import text_of
+from tests.server.rig import Json, Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+OTHER = b"# Holidays\n\nEveryone has thirty days of sabbatical a year.\n"
+
+
+async def found_in(rig: Rig, domain: str, query: str, **options: object) -> list[str]:
+    found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **options})
+    return [" ".join(sentence["text"] for sentence in hit["sentences"]) for hit in found["hits"]]
+
+
+async def test_a_file_that_the_operator_changed_is_ingested_anew_under_its_id(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        path = f"/api/domains/{domain}/documents/{document['id']}/chunks"
+        (before,) = (await rig.ok("GET", path))["items"]
+        file = rig.settings.workspaces / domain / "documents" / "a.md"
+        os.utime(file, ns=(1, 1))
+        assert await rig.ok("POST", f"/api/domains/{domain}/documents/rescan") == {"added": 0}
+        file.write_bytes(OTHER)
+        assert await rig.ok("POST", f"/api/domains/{domain}/documents/rescan") == {"added": 1}
+        again = await rig.settled(domain, document["id"])
+        assert (again["status"], again["size"]) == ("indexed", len(OTHER))
+        (after,) = (await rig.ok("GET", path))["items"]
+        assert after["chunkId"] != before["chunkId"], "an old citation would get a new text"
+        assert await found_in(rig, domain, "paid leave") == []
+        assert await found_in(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
+
+
+async def test_an_upload_replaces_the_document_of_its_name_when_asked_to(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        first = await rig.upload(domain, "a.md", TEXT)
+        made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("a.md", OTHER)})
+        assert made["items"][0]["id"] == first["id"]
+        await rig.settled(domain, first["id"])
+        assert await found_in(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
+        folder = rig.settings.workspaces / domain / "documents"
+        assert [file.name for file in folder.iterdir()] == ["a.md"]
+
+
+async def test_a_file_that_becomes_another_ones_copy_is_one_document_with_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        first = await rig.upload(domain, "a.md", TEXT)
+        await rig.upload(domain, "b.md", OTHER)
+        (rig.settings.workspaces / domain / "documents" / "b.md").write_bytes(TEXT)
+        await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
+        items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        assert [item["id"] for item in items] == [first["id"]]
+        assert await found_in(rig, domain, "sabbatical") == []
+
+
+@pytest.mark.parametrize("place", ["ingest.parsing", "ingest.cleared", "ingest.upserted", "ingest.stored"])
+async def test_a_document_deleted_while_it_is_ingested_is_gone(tmp_path: Path, place: str) -> None:
+    reached: list[str] = []
+    async with Rig(tmp_path, failpoint=reached.append) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        made = await rig.ok("POST", path, files={"f": ("cars.md", text_of(200))})
+        with anyio.fail_after(30):
+            while place not in reached:
+                await anyio.lowlevel.checkpoint()
+        await rig.ok("DELETE", f"{path}/{made['items'][0]['id']}")
+        assert (await rig.ok("GET", path))["items"] == []
+        assert await found_in(rig, domain, "car number") == []
+        assert (await rig.upload(domain, "a.md", TEXT))["status"] == "indexed"
+
+
+async def test_a_document_that_another_process_has_is_left_alone_until_its_lease_ends(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        ingestion, database = rig.application.business.documents._ingestion, rig.application.database
+
+        async def row(lease_until: str) -> Document:
+            await database.write(
+                lambda conn: documents.update(
+                    conn, document["id"], status="indexing", owner="proc_other", lease_until=lease_until
+                )
+            )
+            found = await database.read(lambda conn: documents.get(conn, document["id"]))
+            assert found is not None
+            return found
+
+        ingestion.submit(await row(later(60)))
+        other = await rig.upload(domain, "b.md", OTHER)
+        assert other["status"] == "indexed"
+        shown: Json = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}")
+        assert shown["status"] == "indexing"
+        await row(now())
+        await ingestion.sweep()
+        assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
+
+
+async def test_a_search_is_kept_with_the_scores_of_each_leg(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        search = f"/api/domains/{domain}/documents/search"
+        made = await rig.ok("POST", search, {"query": "paid leave", "fusion": "rrf", "threshold": 0})
+        (line,) = (await rig.ok("GET", f"/api/domains/{domain}/retrievals"))["items"]
+        assert (line["retrievalId"], line["query"], line["mode"]) == (made["retrievalId"], "paid leave", "lexical")
+        kept = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{made['retrievalId']}")
+        assert kept["hits"] == made["hits"]
+        (candidate,) = kept["candidates"]
+        assert candidate["lexical"] > 0
+        assert (candidate["dense"], candidate["documentId"]) == (None, document["id"])
+        assert "paid leave" in candidate["snippet"]
+        other = await rig.domain()
+        refused = await rig.refused("GET", f"/api/domains/{other}/retrievals/{made['retrievalId']}")
+        assert refused[:2] == (404, "RETRIEVAL_NOT_FOUND")
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        kept = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{made['retrievalId']}")
+        assert "snippet" not in kept["candidates"][0]
+
+
+async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        index = rig.application.business.documents._index
+        traces = RetrievalTraces(rig.application.database, index, kept=3, prune_every=4)
+        retriever = Retriever(index, on_retrieval=traces.keep)
+        for number in range(8):
+            await retriever.search(collection_of(domain), f"question {number}", 5)
+        kept = [row.query for row in await traces.list_of(domain, 50)]
+        assert "question 7" in kept
+        assert 1 <= len(kept) <= 3
+
+
+async def test_filters_narrow_a_search(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", TEXT)
+        await rig.upload(domain, "b.txt", b"Everyone has paid leave, says the note.")
+        assert len(await found_in(rig, domain, "paid leave")) == 2
+        assert len(await found_in(rig, domain, "paid leave", filters={"type": ".TXT"})) == 1
+        assert len(await found_in(rig, domain, "paid leave", filters={"heading": "Holidays"})) == 1
+        assert len(await found_in(rig, domain, "paid leave", filters={"document": "a.md"})) == 1
+        path = f"/api/domains/{domain}/documents/search"
+        unknown = {"query": "leave", "filters": {"document": "zzz"}}
+        assert (await rig.refused("POST", path, unknown))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_a_domain_chooses_its_fusion_and_a_missing_reranker_costs_only_itself(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(retrievalFusion="rrf", reranker="acme/no-such-reranker")
+        await rig.upload(domain, "a.md", TEXT)
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert len(found["hits"]) == 1
+        assert "acme/no-such-reranker" in found["note"]
+        path = f"/api/domains/{domain}"
+        for settings in ({"retrievalFusion": "max"}, {"reranker": "../../etc"}):
+            assert (await rig.refused("PATCH", path, {"settings": settings}))[:2] == (422, "VALIDATION_ERROR")

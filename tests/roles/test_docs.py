@@ -1,0 +1,29 @@
+"""docs/roles.md is true: its example passes the check, and its table names the codes there are."""
+
+import re
+from pathlib import Path
+
+from agentic_rag.command_roles import check_folder
+from mcp_servers.promptx import lint, rolefiles
+
+DOCS = Path(__file__).parents[2] / "docs" / "roles.md"
+EXAMPLE = re.compile(r"^`(role/[^`]+)`:\n\n```markdown\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_passes_the_check(tmp_path: Path) -> None:
+    found = EXAMPLE.findall(DOCS.read_text("utf-8"))
+    assert len(found) == 3
+    for name, content in found:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    assert check_folder(tmp_path) == []
+
+
+def test_the_table_names_every_code_and_no_other() -> None:
+    table = DOCS.read_text("utf-8").partition("| code |")[2].partition("\n\n")[0]
+    named = {code for row in table.splitlines()[2:] for code in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+    source = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (lint, rolefiles))
+    used = set(re.findall(r'"(?:error|warning|info)", "([a-z-]+)"', source))
+    used |= set(re.findall(r'\bseverity, "([a-z-]+)"', source)) | set(re.findall(r'refused\("([a-z-]+)"', source))
+    assert named == used - {"warning"}  # where all severities are listed

@@ -1,0 +1,134 @@
+"""Memory through turns and over REST: whose it is, that it lasts, and that its owner can see and delete it."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.conversations import Conversations
+from agentic_rag.errors import Forbidden, NotFound
+from agentic_rag.testing.steps import Step, say, use
+from agentic_rag.users import User
+from tests.server.rig import WAIT_SECONDS, Rig
+
+
+def remember(content: str, schema: str = "tea green", role: str = "assistant") -> Step:
+    engram = {"content": content, "schema": schema, "strength": 0.8, "type": "ATOMIC"}
+    return use("promptx_remember", role=role, engrams=[engram])
+
+
+def recall(role: str = "assistant") -> Step:
+    return use("promptx_recall", role=role, query="tea")
+
+
+def member(name: str, domain: str) -> User:
+    return User(name, domains=frozenset({domain}))
+
+
+async def turn(rig: Rig, user: User, domain: str) -> str:
+    """Run a turn of a user and return all the model was told in it."""
+    business: Conversations = rig.application.business.conversations
+    talk = await business.create(user, domain)
+    accepted = await business.send(user, talk.id, "Hi")
+    with anyio.fail_after(WAIT_SECONDS):
+        while (await business.turn(user, accepted.turn_id)).status in ("running", "queued"):
+            await anyio.lowlevel.checkpoint()
+    return str(rig.model.requests[-1].messages)
+
+
+async def browse(rig: Rig, domain: str, **params: str) -> Any:
+    return await rig.ok("GET", f"/api/domains/{domain}/memories", params=params)
+
+
+async def test_in_scope_user_nobody_recalls_or_sees_what_another_user_told(tmp_path: Path) -> None:
+    async with Rig(tmp_path, remember("Anna likes sencha."), say("1"), recall(), say("2"), recall(), say("3")) as rig:
+        domain = await rig.domain(memoryScope="user")
+        anna, ben = member("anna", domain), member("ben", domain)
+        await turn(rig, anna, domain)
+        assert "sencha" not in await turn(rig, ben, domain)
+        assert "sencha" in await turn(rig, anna, domain)
+        memories = rig.application.business.memories
+        page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)
+        assert [(name, engram.content) for name, engram in page.items] == [("assistant", "Anna likes sencha.")]
+        assert (await memories.browse(ben, domain, role="assistant", q="", offset=0, limit=10)).total == 0
+        with pytest.raises(NotFound):
+            await memories.delete(ben, domain, page.items[0][1].id)
+        await memories.delete(anna, domain, page.items[0][1].id)
+        assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
+
+
+async def test_in_scope_domain_memories_are_shared_and_only_an_admin_deletes_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
+        domain = await rig.domain(memoryScope="domain")
+        anna, ben = member("anna", domain), member("ben", domain)
+        await turn(rig, anna, domain)
+        assert "sencha" in await turn(rig, ben, domain)
+        memories = rig.application.business.memories
+        page = await memories.browse(ben, domain, role=None, q="", offset=0, limit=10)
+        with pytest.raises(Forbidden):
+            await memories.delete(ben, domain, page.items[0][1].id)
+        with pytest.raises(Forbidden):
+            await memories.bring_in(ben, domain, "assistant", [], {})
+        await memories.delete(User("olga", operator=True), domain, page.items[0][1].id)
+        assert (await memories.browse(ben, domain, role=None, q="", offset=0, limit=10)).total == 0
+
+
+async def test_memory_survives_a_restart(tmp_path: Path) -> None:
+    async with Rig(tmp_path, remember("Sencha on Fridays."), say("1")) as rig:
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "Hi")
+    async with Rig(tmp_path, recall(), say("2")) as rig:
+        await rig.say(await rig.conversation(domain), "What do I drink?")
+        assert "Sencha on Fridays." in str(rig.model.requests[-1].messages)
+        assert (await browse(rig, domain))["total"] == 1
+
+
+async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: Path) -> None:
+    steps = [step for number in range(3) for step in (remember(f"Fact {number}", f"cue{number} tea"), say("1"))]
+    async with Rig(tmp_path, *steps, remember("Other", role="researcher"), say("1")) as rig:
+        domain = await rig.domain()
+        talk = await rig.conversation(domain)
+        for _ in range(4):
+            await rig.say(talk, "Hi")
+        everything = await browse(rig, domain)
+        assert (everything["total"], everything["roles"]) == (4, ["assistant", "researcher"])
+        assert everything["scope"] == "domain"
+        first = everything["items"][0]
+        assert (first["role"], first["content"], first["cues"]) == ("researcher", "Other", ["tea", "green"])
+        assert first["createdAt"].endswith("Z")
+        assert [each["content"] for each in (await browse(rig, domain, q="fact 1"))["items"]] == ["Fact 1"]
+        page = await browse(rig, domain, role="assistant", offset="1", limit="1")
+        assert ([each["content"] for each in page["items"]], page["total"]) == (["Fact 1"], 3)
+        await rig.ok("DELETE", f"/api/domains/{domain}/memories/{page['items'][0]['id']}")
+        assert (await browse(rig, domain, q="cue1"))["total"] == 0
+        gone = await rig.refused("DELETE", f"/api/domains/{domain}/memories/{page['items'][0]['id']}")
+        assert gone[:2] == (404, "MEMORY_NOT_FOUND")
+        for bad in ({"role": "../x"}, {"limit": "0"}, {"offset": "-1"}, {"user": "anna"}):
+            assert (await rig.refused("GET", f"/api/domains/{domain}/memories", params=bad))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cues", ["one"]),
+        ("strength", 1.5),
+        ("type", "GOSSIP"),
+        ("content", ""),
+        ("content", "x" * 65_537),
+        ("content", "a\0b"),
+        ("createdAt", 9_999_999_999_999),
+        ("id", "a\0b"),
+        ("extra", 1),
+    ],
+)
+async def test_a_forged_import_is_refused_whole(tmp_path: Path, field: str, value: Any) -> None:
+    good = {"id": "1_a", "content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/memories/import?role=clerk"
+        refused = await rig.refused("POST", path, {"engrams": [good, {**good, "id": "2_b", field: value}]})
+        assert refused[:2] == (422, "VALIDATION_ERROR")
+        assert (await browse(rig, domain, role="clerk"))["total"] == 0
+        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 1, "known": 0}
+        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 0, "known": 1}

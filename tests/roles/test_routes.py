@@ -1,0 +1,177 @@
+"""Roles over REST: shown with their files, written as nuwa writes them, removed from the workspace only."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.testing.steps import say
+from agentic_rag.users import User
+from tests.server.rig import Rig, types_of
+
+CLERK = {"kind": "role", "id": "书记员", "content": "<role><personality>@!thought://书记员思维</personality></role>"}
+THINKING = {"kind": "thought", "id": "书记员思维", "content": "<thought><plan>Count twice.</plan></thought>"}
+
+
+def resources(rig: Rig, domain: str) -> Path:
+    return rig.settings.workspaces / domain / ".promptx" / "resource"
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+async def test_a_role_is_shown_with_its_text_findings_and_raw_files(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        (resources(rig, domain) / "clerk.role.md").write_text(
+            "<role>\n<personality>@!thought://memory-sense\n@!thought://nothing</personality></role>"
+        )
+        shown = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        assert shown["source"] == "workspace"
+        assert "## thought: memory-sense" in shown["text"]
+        assert [(each["code"], each["line"], each["column"]) for each in shown["findings"]] == [
+            ("missing-reference", 3, 1)
+        ]
+        assert shown["findings"][0]["hint"]
+        assert [(each["kind"], each["id"], each["source"]) for each in shown["files"]] == [
+            ("role", "clerk", "workspace"),
+            ("thought", "memory-sense", "builtin"),
+        ]
+        assert shown["files"][0]["content"].startswith("<role>")
+        assert str(tmp_path) not in str(shown)
+
+
+async def test_a_written_role_is_live_and_a_deleted_one_gone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/roles/书记员"
+        written = await rig.ok("PUT", path, {"files": [CLERK, THINKING]})
+        assert written["written"] == [
+            ".promptx/resource/role/书记员/thought/书记员思维.thought.md",
+            ".promptx/resource/role/书记员/书记员.role.md",
+        ]
+        assert "Count twice." in written["text"]
+        assert written["findings"] == []
+        await rig.ok("DELETE", path)
+        assert (await rig.refused("GET", path))[:2] == (404, "ROLE_NOT_FOUND")
+        assert files_below(resources(rig, domain)) == []
+        assert (await rig.refused("DELETE", path))[:2] == (404, "ROLE_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("role", "body", "words"),
+    [
+        ("clerk", {"files": [{**CLERK, "id": "clerk"}]}, "missing-reference"),
+        ("clerk", {"files": [{**CLERK, "id": "clerk", "content": "half"}]}, "no-tag"),
+        ("clerk", {"files": [THINKING]}, "there is no role 'clerk' yet"),
+        ("clerk", {"files": []}, "files"),
+        ("clerk", {"files": [{**THINKING, "kind": "spell"}]}, "files.0.kind"),
+        ("clerk", {"files": [{**THINKING, "id": "../../x"}]}, "not a valid id"),
+        ("..%2Fx", {"files": [CLERK]}, ""),
+        ("a%00b", {"files": [CLERK]}, "not a valid id"),
+        ("clerk", {"files": [CLERK], "force": True}, "force"),
+    ],
+)
+async def test_a_role_that_does_not_pass_changes_nothing(
+    tmp_path: Path, role: str, body: dict[str, Any], words: str
+) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        status, _, message = await rig.refused("PUT", f"/api/domains/{domain}/roles/{role}", body)
+        assert status in (404, 422)
+        assert words in message
+        assert files_below(resources(rig, domain)) == []
+
+
+async def test_without_replace_a_file_that_exists_is_a_refusal(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/roles/clerk"
+        made = await rig.ok("PUT", path, {"replace": False})
+        assert len(made["written"]) == 3
+        assert made["findings"] == []
+        assert "exists already" in (await rig.refused("PUT", path, {"replace": False}))[2]
+
+
+async def test_a_built_in_role_stays_and_comes_back_from_under_a_deleted_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/roles/assistant"
+        assert (await rig.refused("DELETE", path))[:2] == (404, "ROLE_NOT_FOUND")
+        own = {"kind": "role", "id": "assistant", "content": "<role><personality>Mine.</personality></role>"}
+        assert "Mine." in (await rig.ok("PUT", path, {"files": [own]}))["text"]
+        await rig.ok("DELETE", path)
+        assert (await rig.ok("GET", path))["source"] == "builtin"
+
+
+async def test_deleting_leaves_what_other_roles_use_and_what_lies_elsewhere(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        base, folder = f"/api/domains/{domain}/roles", resources(rig, domain)
+        await rig.ok("PUT", f"{base}/书记员", {"files": [CLERK, THINKING]})
+        (folder / "other.role.md").write_text("<role><personality>@!thought://书记员思维</personality></role>")
+        (folder / "role" / "书记员" / "notes.txt").write_text("mine")
+        await rig.ok("DELETE", f"{base}/书记员")
+        assert "Count twice." in (await rig.ok("GET", f"{base}/other"))["text"]
+        await rig.ok("DELETE", f"{base}/other")
+        assert (folder / "role" / "书记员" / "notes.txt").read_text() == "mine"
+        assert (folder / "role" / "书记员" / "thought" / "书记员思维.thought.md").exists()
+
+
+async def test_a_role_linked_from_outside_is_unlinked_not_followed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        outside = tmp_path / "outside.role.md"
+        outside.write_text("<role><personality>Secret.</personality></role>")
+        (resources(rig, domain) / "linked.role.md").symlink_to(outside)
+        shown = await rig.ok("GET", f"/api/domains/{domain}/roles/linked")
+        assert (shown["text"], shown["files"][0]["content"]) == (None, None)
+        await rig.ok("DELETE", f"/api/domains/{domain}/roles/linked")
+        assert outside.exists()
+
+
+async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hi."), any_command=True) as rig:
+        server = {"type": "stdio", "command": "/usr/bin/true", "args": []}
+        domain = await rig.domain(primaryRoleId="nuwa", expertise="labour law", mcpServers={"x": server})
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        prompt = rig.settings.workspaces / domain / "prompt"
+        (prompt / "10-identity.md").write_text("You are the clerk of the court.")
+        (prompt / "20-rules.md").write_bytes(b"\xff")
+        shown = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        assert types_of(await rig.say(await rig.conversation(domain), "Hi"))[-1] == "done"
+        told = [block["text"] for block in rig.model.requests[0].system]
+        assert [shown["bootstrap"]["text"], *(each["text"] for each in shown["components"])] == told
+        assert [each["name"] for each in shown["components"]] == ["10-identity.md"]
+        assert shown["problems"] == [{"name": "20-rules.md", "problem": "not UTF-8 at byte 0"}]
+        assert shown["system"]["characters"] == sum(map(len, told))
+        assert shown["system"]["tokens"] > 0
+        assert shown["role"]["id"] == shown["roleId"] == "nuwa"
+        assert shown["role"]["characters"] == len(shown["role"]["text"])
+        assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
+
+
+async def test_a_prompt_whose_role_is_gone_says_so(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/roles/clerk"
+        await rig.ok("PUT", path, {})
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "clerk"}})
+        await rig.ok("DELETE", path)
+        shown = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        assert (shown["roleId"], shown["role"]) == ("clerk", None)
+        assert (await rig.refused("GET", "/api/domains/nope/effective-prompt"))[:2] == (404, "DOMAIN_NOT_FOUND")
+
+
+async def test_only_an_admin_may_have_the_author_tools(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(primaryRoleId="nuwa")
+        business = rig.application.business
+        for user, allowed in (
+            (User("olga", operator=True), True),
+            (User("anna", admin=True, domains=frozenset({domain})), True),
+            (User("mara", domains=frozenset({domain})), False),
+        ):
+            conversation = await business.conversations.create(user, domain)
+            definition, _ = await business.domains.definition(user, conversation)
+            assert ("role_write" in (definition.servers[0].tools or ())) is allowed
+            assert definition.bound["admin"] is allowed

@@ -1,0 +1,304 @@
+"""Compaction: a summary takes the place of the messages; whatever goes wrong, nothing changes."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection
+
+from agentic_rag.errors import CompactionNotNeeded, GenerationAborted, GenerationTimeout, ModelError, TurnInProgress
+from agentic_rag.events import Usage
+from agentic_rag.messages import Message, plain_text, text_block, user_message
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.extractive_decision import decide
+from agentic_rag.runtime.definition import Definition, Limits
+from agentic_rag.runtime.summary import head_after, said_before, summary_request
+from agentic_rag.runtime.window import tokens_of
+from agentic_rag.store import compactions, sessions, usage
+from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.sessions import StoredMessage
+from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, info, kinds, ok, text_of
+
+SUMMARY = "They spoke of pumps."
+
+
+async def activate(request: CallRequest) -> CallOutcome:
+    return ok("Be kind.", {"role": "guide", "hash": "h1"})
+
+
+def tools() -> MemoryToolset:
+    return MemoryToolset({"promptx_action": (info("promptx_action", origin="system"), activate)})
+
+
+def long_chat(turns: int = 10) -> list[Scripted]:
+    """Return the steps of a chat whose first turn activates the role."""
+    return [use("promptx_action", query="x"), *[say(f"Answer {number}.") for number in range(turns)]]
+
+
+async def chat(b: Bench, turns: int = 10, settings: Definition | None = None) -> None:
+    for number in range(turns):
+        await b.say(f"Question {number}?", definition=settings or definition())
+
+
+async def state(b: Bench) -> tuple[list[StoredMessage], Any, list[StoredCompaction]]:
+    def read(conn: Connection) -> tuple[list[StoredMessage], Any, list[StoredCompaction]]:
+        return (
+            sessions.transcript(conn, SESSION, archived=True),
+            sessions.get(conn, SESSION),
+            compactions.of_session(conn, SESSION),
+        )
+
+    return await b.database.read(read)
+
+
+async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_path: Path) -> None:
+    counted: list[int] = []
+
+    def on_compact(conn: Connection, session_id: str, labels: Any) -> None:
+        counted.append(sessions.count_messages(conn, session_id))
+
+    steps = (*long_chat(), Step((Say(SUMMARY),), usage=Usage(50, 0, 0, 7)), say("Eleven."), say("Twelve."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools(), on_compact=on_compact) as b:
+        await chat(b)
+        before, _, _ = await state(b)
+        done = await b.runtime.compact(SESSION, definition())
+        assert (done.summary, done.message_count, done.from_seq, done.created_by) == (SUMMARY, 20, 1, "user")
+        assert counted == [0]
+        asked = model.requests[-1]
+        assert asked.tools == ()
+        assert plain_text(asked.system).startswith("Summarise the conversation")
+        assert '"Question 9?"' in plain_text(asked.messages[0]["content"])
+        archived, session, _ = await state(b)
+        assert [row.content for row in archived] == [row.content for row in before]
+        assert {row.archived_in for row in archived} == {done.id}
+        assert session.compaction_id == done.id
+        rows = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
+        assert [(row.turn_id, row.input, row.output) for row in rows if row.turn_id is None] == [(None, 50, 7)]
+        assert text_of(await b.say("And now?")) == "Eleven."
+        sent = model.requests[-1].messages
+        assert len(sent) == 1
+        words = [block["text"] for block in sent[0]["content"]]
+        assert words[0].endswith(SUMMARY)
+        assert words[1].splitlines()[1:] == [line for n in range(10) for line in ("---", f"Question {n}?")]
+        assert words[2].endswith("Be kind.")
+        assert words[3] == "And now?"
+        assert kinds(await b.say("More?"))[-1] == "done"
+        assert model.requests[-1].messages[:1] == sent
+
+
+async def test_a_compacted_session_goes_on_after_a_restart_and_is_compacted_again(tmp_path: Path) -> None:
+    async with ScriptedModel(*long_chat(), say(SUMMARY)) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        first = await b.runtime.compact(SESSION, definition())
+    steps = (*[say(f"New {number}.") for number in range(10)], say("All in all."), say("End."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        second = await b.runtime.compact(SESSION, definition())
+        assert second.from_seq == first.to_seq + 1
+        assert SUMMARY in plain_text(model.requests[-1].messages[0]["content"])
+        await b.say("Still there?")
+        words = [block["text"] for block in model.requests[-1].messages[0]["content"]]
+        assert words[0].endswith("All in all.")
+        assert words[1].count("Question 9?") == 2
+        assert words[2].endswith("Be kind.")
+        _, _, found = await state(b)
+        assert [archive.id for archive in found] == [second.id, first.id]
+
+
+async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
+    async with ScriptedModel(*long_chat(9)) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b, 9)
+        before = await state(b)
+        with pytest.raises(CompactionNotNeeded) as caught:
+            await b.runtime.compact(SESSION, definition())
+        assert (caught.value.count, caught.value.minimum, caught.value.status) == (18, 20, 409)
+        assert await state(b) == before
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        ModelError("no", http_status=400),
+        Broken(say("Half a summary of it"), 3, ModelError("broke", started=True)),
+        Step(()),
+        Stalled(say("Silent for ever."), 2),
+    ],
+)
+async def test_a_compaction_that_fails_leaves_everything_as_it_was(tmp_path: Path, failing: Scripted) -> None:
+    steps = (*long_chat(), failing, say("Next."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools(), model_idle=0.3) as b:
+        await chat(b)
+        before = await state(b)
+        with pytest.raises((ModelError, GenerationTimeout)) as caught:
+            await b.runtime.compact(SESSION, definition())
+        assert getattr(caught.value, "code", "") in ("LLM_SERVICE_ERROR", "GENERATION_TIMEOUT")
+        assert await state(b) == before
+        assert text_of(await b.say("Go on")) == "Next."
+        assert len(model.requests[-1].messages) > 20
+
+
+async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_it(tmp_path: Path) -> None:
+    slow = Stalled(say("A long summary."), 2)
+    async with ScriptedModel(*long_chat(), slow, say("Next.")) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        before = await state(b)
+        heard: list[str] = []
+
+        async def compact() -> None:
+            with pytest.raises(GenerationAborted):
+                await b.runtime.compact(SESSION, definition())
+            heard.append("aborted")
+
+        async def send() -> None:
+            heard.append(text_of(await b.say("Meanwhile")))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(compact)
+                await slow.reached.wait()
+                tasks.start_soon(send)
+                await anyio.wait_all_tasks_blocked()
+                assert b.runtime.running(SESSION) is None
+                assert (await state(b)) == before
+                assert await b.runtime.interrupt(SESSION)
+        assert heard == ["aborted", "Next."]
+
+
+async def test_a_compaction_that_races_sends_loses_nothing_and_answers_all(tmp_path: Path) -> None:
+    slow = Stalled(say(SUMMARY), 1)
+    steps = (*long_chat(), slow, *[say("Sent.")] * 3)
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        said: list[str] = []
+
+        async def send(number: int) -> None:
+            said.append(text_of(await b.say(f"Meanwhile {number}", on_busy="queue")))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(b.runtime.compact, SESSION, definition())
+                await slow.reached.wait()
+                for number in range(3):
+                    tasks.start_soon(send, number)
+                await anyio.wait_all_tasks_blocked()
+                slow.until.set()
+        assert said == ["Sent."] * 3
+        rows, session, _ = await state(b)
+        live = [row for row in rows if row.archived_in is None]
+        assert [row.role for row in live] == ["user", "assistant"] * 3
+        assert len({row.seq for row in rows}) == len(rows)
+        assert session.last_seq == rows[-1].seq
+
+
+async def test_a_manual_compaction_during_a_turn_is_refused(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel(*long_chat(), slow) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        accepted = await b.runtime.send(SESSION, "Go", definition())
+        await slow.reached.wait()
+        with pytest.raises(TurnInProgress) as caught:
+            await b.runtime.compact(SESSION, definition())
+        assert caught.value.turn_id == accepted.turn_id
+        slow.until.set()
+        with anyio.fail_after(20):
+            assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
+
+
+async def test_a_session_past_its_share_is_compacted_between_turns(tmp_path: Path) -> None:
+    full = Step((Say("Answer 10."),), usage=Usage(input=7_500))
+    limits = definition(limits=Limits(context_tokens=10_000))
+    async with (
+        ScriptedModel(*long_chat(), full, say(SUMMARY), say("Next.")) as model,
+        bench(tmp_path, model, tools()) as b,
+    ):
+        await chat(b, 10, limits)
+        await b.say("Question 10?", definition=limits)
+        assert text_of(await b.say("And?", definition=limits)) == "Next."
+        rows, session, found = await state(b)
+        assert [(archive.created_by, archive.message_count) for archive in found] == [("auto", 22)]
+        assert sum(row.archived_in is None for row in rows) == 2
+        assert plain_text(session.head[:1]).endswith(SUMMARY)
+
+
+async def test_an_automatic_compaction_that_fails_is_not_tried_at_once_again(tmp_path: Path) -> None:
+    full = Step((Say("Answer 10."),), usage=Usage(input=7_500))
+    limits = definition(limits=Limits(context_tokens=10_000))
+    refused = ModelError("no", http_status=400)
+    async with (
+        ScriptedModel(*long_chat(), full, refused, full, say("B.")) as model,
+        bench(tmp_path, model, tools()) as b,
+    ):
+        await chat(b, 10, limits)
+        for question in ("Question 10?", "Question 11?", "Question 12?"):
+            assert kinds(await b.say(question, definition=limits))[-1] == "done"
+        assert (await state(b))[2] == []
+
+
+async def test_a_kill_while_the_summary_is_made_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    slow = Stalled(say(SUMMARY), 1)
+    async with ScriptedModel(*long_chat(), slow) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+        before = await state(b)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(b.runtime.compact, SESSION, definition())
+            await slow.reached.wait()
+            tasks.cancel_scope.cancel()
+    async with ScriptedModel(say("Next.")) as model, bench(tmp_path, model, tools()) as b:
+        assert await state(b) == before
+        assert text_of(await b.say("Go on")) == "Next."
+
+
+async def test_without_a_language_model_the_summary_is_made_of_extracts(tmp_path: Path) -> None:
+    async with ScriptedModel(*long_chat()) as model, bench(tmp_path, model, tools()) as b:
+        await chat(b)
+    async with bench(tmp_path, ExtractiveModel(), tools()) as b:
+        done = await b.runtime.compact(SESSION, definition())
+        lines = done.summary.splitlines()
+        assert lines[:2] == ["? Question 0?", "- Answer 0."]
+        assert lines[-2:] == ["? Question 9?", "- Answer 9."]
+
+
+def conversation(pairs: list[tuple[str, str]]) -> list[Message]:
+    messages: list[Message] = []
+    for question, answer in pairs:
+        messages += [user_message(question), {"role": "assistant", "content": [text_block(answer)]}]
+    return messages
+
+
+words = st.text(min_size=1, max_size=300)
+
+
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=12), st.integers(100, 4_000))
+def test_a_request_for_a_summary_fits_and_is_answered_by_extracts(pairs: list[tuple[str, str]], limit: int) -> None:
+    request = summary_request(definition(limits=Limits(context_tokens=limit)), conversation(pairs))
+    assert tokens_of(request.messages[0]["content"]) <= limit * 2
+    (block,) = decide(request)
+    assert block["type"] == "text"
+    assert block["text"].strip()
+    assert tokens_of(block["text"]) <= request.max_tokens + 300
+
+
+@given(st.lists(words, max_size=12), st.lists(words, max_size=12), st.integers(50, 2_000))
+def test_the_newest_messages_are_carried_verbatim_as_far_as_they_fit(
+    before: list[str], said: list[str], limit: int
+) -> None:
+    earlier: list[Message] = [{"role": "user", "content": head_after("s", [], before, 1_000_000)}]
+    head = head_after("Summary.", earlier, said, limit)
+    carried = said_before([{"role": "user", "content": head}])
+    every = [*before, *said]
+    assert carried == every[len(every) - len(carried) :]
+    assert sum(tokens_of(text) for text in carried) <= limit / 4
+
+
+def test_a_summary_request_is_recognised_by_its_prompt_and_nothing_else() -> None:
+    plain = ModelRequest(
+        "m", 100, (text_block("You are the assistant."),), (user_message("Summarise the conversation"),)
+    )
+    assert not decide(plain)[0].get("text", "").startswith("? ")

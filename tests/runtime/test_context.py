@@ -1,0 +1,193 @@
+"""What a long conversation sends: stored windows, carried roles, results left out, and a stable prefix."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import plain_text
+from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.definition import Limits, ServerEntry
+from agentic_rag.store import sessions
+from agentic_rag.store.sessions import StoredSession
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Say, Step, Use, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, hits, info, kinds, ok, toolset
+from tests.runtime.test_turn_properties import without_breakpoints
+
+
+async def dump(request: CallRequest) -> CallOutcome:
+    return ok("word " * 1_500)
+
+
+async def activate(request: CallRequest) -> CallOutcome:
+    return ok("Be kind to people.", {"role": "guide", "hash": "h1"})
+
+
+def tools_of(**functions: Any) -> MemoryToolset:
+    known = toolset(**functions)
+    action = (info("promptx_action", origin="system"), activate)
+    return MemoryToolset({"promptx_action": action, **known.functions})
+
+
+def texts(request: ModelRequest) -> list[str]:
+    return [plain_text(message["content"]) for message in request.messages]
+
+
+def bodies(model: ScriptedModel) -> list[dict[str, Any]]:
+    return [without_breakpoints(request_body(request)) for request in model.requests]
+
+
+def is_prefix(earlier: dict[str, Any], later: dict[str, Any]) -> bool:
+    if earlier["system"] != later["system"] or earlier.get("tools") != later.get("tools"):
+        return False
+    return bool(later["messages"][: len(earlier["messages"])] == earlier["messages"])
+
+
+async def session_of(b: Bench) -> StoredSession:
+    found = await b.database.read(lambda conn: sessions.get(conn, SESSION))
+    assert found is not None
+    return found
+
+
+async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_restart(tmp_path: Path) -> None:
+    limits = definition(limits=Limits(context_tokens=4_000))
+    long = "question " * 300
+    first = (use("promptx_action", query="x"), say("Zero."), *[say(f"Answer {number}.") for number in range(5)])
+    async with ScriptedModel(*first) as model, bench(tmp_path, model, tools_of()) as b:
+        await b.say("Start", definition=limits)
+        for number in range(5):
+            # the figures of a scripted call say nothing; what was reported is taken back before each turn
+            await b.say(f"{number} {long}", definition=limits)
+        moved = await session_of(b)
+        assert moved.window_start == 0
+    steps = [Step((Say("More."),), usage=Usage(input=4_500)), say("A."), say("B.")]
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of()) as b:
+        await b.say("5 " + long, definition=limits)
+        await b.say("6", definition=limits)
+        moved = await session_of(b)
+        assert moved.window_start > 1
+        assert moved.head is not None
+        await b.say("7", definition=limits)
+        requests = bodies(model)
+        assert not is_prefix(requests[0], requests[1])
+        assert is_prefix(requests[1], requests[2])
+        carried = texts(model.requests[2])[0]
+        assert carried.startswith('[carried over: the role "guide"')
+        assert "Be kind to people." in carried
+        assert not any(block["type"] == "tool_use" for m in model.requests[2].messages for block in m["content"])
+        assert (await session_of(b)).window_start == moved.window_start
+    async with ScriptedModel(say("C.")) as again, bench(tmp_path, again, tools_of()) as b:
+        await b.say("8", definition=limits)
+        assert is_prefix(requests[2], bodies(again)[0])
+
+
+async def test_a_carried_role_that_was_edited_is_asked_for_again(tmp_path: Path) -> None:
+    limits = definition(limits=Limits(context_messages=2))
+
+    async def role_hash(domain: str, role: str) -> str | None:
+        return "h1" if len(model.requests) < 3 else "h2"
+
+    steps = (use("promptx_action", query="x"), say("Zero."), say("One."), say("Two."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of(), role_hash=role_hash) as b:
+        await b.say("A", definition=limits)
+        assert "ROLE_CHANGED" not in str([event.data for event in await b.say("B", definition=limits)])
+        assert (await session_of(b)).window_start > 1
+        events = await b.say("C", definition=limits)
+        assert next(event.fields()["code"] for event in events if event.type == "notice") == "ROLE_CHANGED"
+
+
+async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_for_good(tmp_path: Path) -> None:
+    limits = definition(limits=Limits(context_tokens=7_000, max_steps=9))
+    steps = (*[use("dump", query=str(number)) for number in range(5)], say("Enough."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
+        # a scripted call reports 10 tokens; without a report everything is counted by its bytes
+        for step, usage in zip(steps, (1_000, 3_600, 6_200, 6_300, 6_400, 6_500), strict=True):
+            object.__setattr__(step, "usage", Usage(input=usage, output=1))
+        events = await b.say("Read all", definition=limits)
+        assert kinds(events)[-1] == "done"
+        assert "CONTEXT_FULL" not in str([event.data for event in events])
+        shown = [
+            plain_text(block["content"])
+            for message in model.requests[5].messages
+            for block in message["content"]
+            if block["type"] == "tool_result"
+        ]
+        left_out = [text.startswith("[result of dump kept as ref ref_") for text in shown]
+        assert left_out == sorted(left_out, reverse=True)
+        assert 0 < sum(left_out) < 5
+        ref = shown[0].removesuffix("]").rsplit(" ", 1)[1]
+        assert (tmp_path / "payloads" / ref).read_text() == "word " * 1_500
+        stored = [block for message in await b.transcript() for block in message["content"]]
+        assert sum("_shed" in block for block in stored) == sum(left_out)
+        assert all("word" in str(block["content"]) for block in stored if block["type"] == "tool_result")
+
+
+async def test_a_turn_that_cannot_be_made_to_fit_goes_on_without_tools_and_says_so(tmp_path: Path) -> None:
+    limits = definition(limits=Limits(context_tokens=500), servers=(ServerEntry("srv", "user", "stdio"),))
+    async with ScriptedModel(say("Short."), say("Again.")) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
+        events = await b.say("word " * 1_000, definition=limits)
+        assert [event.fields()["code"] for event in events if event.type == "notice"] == ["CONTEXT_FULL"]
+        assert model.requests[0].tool_choice == {"type": "none"}
+        assert len(model.requests[0].tools) == 3
+        assert kinds(events)[-1] == "done"
+        object.__setattr__(limits, "limits", Limits())
+        await b.say("Now?", definition=limits)
+        assert model.requests[1].tool_choice is None
+
+
+async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(tmp_path: Path) -> None:
+    """With tools, a restart, a server that goes down and an upload in between (runtime.md)."""
+    sentences = ["The pump holds 3 litres."]
+
+    async def search(request: CallRequest) -> CallOutcome:
+        return ok("found", hits(*sentences))
+
+    settings = definition(servers=(ServerEntry("srv", "user", "stdio"),), collection_note="fewer than 10 documents")
+
+    def steps(turns: int) -> list[Step]:
+        both = Step((Use("search_documents", {"query": "pump"}), Use("dump", {"query": "x"})))
+        return [step for number in range(turns) for step in (both, say(f"Answer {number}."))]
+
+    sent: list[dict[str, Any]] = []
+    working = tools_of(search_documents=search, dump=dump)
+    async with (
+        ScriptedModel(use("promptx_action", query="x"), *steps(4)) as model,
+        bench(tmp_path, model, working) as b,
+    ):
+        for number in range(4):
+            await b.say(f"Question {number}", definition=settings)
+        sent += bodies(model)
+    down = MemoryToolset(working.functions, notices=(("srv", "it exited with status 1"),))
+    async with ScriptedModel(*steps(6)) as model, bench(tmp_path, model, down) as b:
+        for number in range(4, 7):
+            await b.say(f"Question {number}", definition=settings)
+        sentences.append("It weighs 2 kg.")  # an upload: later searches find more
+        down.notices = ()
+        for number in range(7, 10):
+            await b.say(f"Question {number}", definition=settings)
+        sent += bodies(model)
+        assert any("srv is not available" in text for text in texts(model.requests[-1]))
+    assert len(sent) == 21
+    for earlier, later in itertools.pairwise(sent):
+        assert is_prefix(earlier, later)
+
+
+async def test_the_size_of_a_session_survives_a_restart(tmp_path: Path) -> None:
+    limits = definition(limits=Limits(context_tokens=5_000))
+    heavy = Step((Say("Heavy."),), usage=Usage(input=100, cache_read=5_900, output=3))
+    async with ScriptedModel(say("A."), heavy) as model, bench(tmp_path, model) as b:
+        await b.say("One", definition=limits)
+        await b.say("Two", definition=limits)
+    async with ScriptedModel(say("C.")) as model, bench(tmp_path, model) as b:
+        await b.say("Three", definition=limits)
+        start = (await session_of(b)).window_start
+        assert start > 1
+    async with ScriptedModel(say("E.")) as model, bench(tmp_path, model) as b:
+        with anyio.fail_after(20):
+            await b.say("Four", definition=limits)
+        assert (await session_of(b)).window_start == start

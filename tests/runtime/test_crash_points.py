@@ -1,0 +1,105 @@
+"""A server that dies between any two commits of a two-tool turn: the next one brings the turn to its one end.
+
+What is on disk after a kill is what the commits before it left; so the sweep lets every commit from one on fail.
+"""
+
+import itertools
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.messages import plain_text, user_message
+from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.request import OUTCOME_UNKNOWN, build_request
+from agentic_rag.store import sessions, tool_calls
+from agentic_rag.store.database import Database
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Step, Use, say
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, MemoryToolset, bench, definition, hits, info, ok, text_of
+from tests.runtime.test_faults import Filling
+
+COMMITS = 8
+"""At least as many as the turn makes; the last ones of the sweep see it through."""
+
+
+class Tools:
+    """Two tools, one with effects, that count how often they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def search(self, request: CallRequest) -> CallOutcome:
+        self.ran.append("search")
+        return ok("found", hits("The pump holds 3 litres."))
+
+    async def send_mail(self, request: CallRequest) -> CallOutcome:
+        self.ran.append("mail")
+        return ok("sent")
+
+    def toolset(self) -> MemoryToolset:
+        return MemoryToolset(
+            {
+                "search_documents": (info("search_documents", origin="builtin", read_only=True), self.search),
+                "send_mail": (info("send_mail"), self.send_mail),
+            }
+        )
+
+
+def answer(request: ModelRequest) -> Step:
+    """Call both tools once, then answer."""
+    done = [block for message in request.messages for block in message["content"] if block["type"] == "tool_result"]
+    if done:
+        return say("It holds three litres, and the mail is on its way.")
+    return Step((Use("search_documents", {"query": "pump"}), Use("send_mail", {"query": "boss"})))
+
+
+def check_numbers(events: list[AgentEvent]) -> None:
+    """A number never comes twice, and a gap lies only where ``voids`` names it."""
+    voided = [tuple(event.fields()["voids"]) for event in events if event.type == "resumed"]
+    for earlier, later in itertools.pairwise(events):
+        assert later.seq > earlier.seq
+        if later.seq != earlier.seq + 1:
+            assert (earlier.seq + 1, later.seq - 1) in voided
+
+
+@pytest.mark.parametrize("dies_at", range(2, COMMITS + 2))
+async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_path: Path, dies_at: int) -> None:
+    tools = Tools()
+    real = await Database.open(tmp_path / "test.db")
+    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    disk = Filling(real, dies_at)
+    model = ScriptedModel(then=answer, strict=False)
+    async with bench(tmp_path, model, tools.toolset(), database=disk) as b:
+        accepted = await b.runtime.send(SESSION, "How much?", definition(), client_message_id="m1")
+        with anyio.fail_after(20):
+            before = [event async for event in b.runtime.follow(accepted.turn_id)]
+    await real.aclose()
+    async with bench(tmp_path, ScriptedModel(then=answer), tools.toolset()) as b:
+        resumed = await b.runtime.recover()
+        assert resumed == (before[-1].type == "error")
+        again = await b.runtime.send(SESSION, "How much?", definition(), client_message_id="m1")
+        assert (again.turn_id, again.duplicate) == (accepted.turn_id, True)
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [event.terminal for event in events].count(True) == 1
+        assert events[-1].type == "done"
+        check_numbers(events)
+        known = {event.seq: event.data for event in before if event.type != "error"}
+        assert all(known.get(event.seq, event.data) == event.data for event in events)
+        assert tools.ran.count("mail") <= 1
+        transcript = await b.transcript()
+        built = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
+        assert problems(request_body(built.request)) == []
+        assert [message["role"] for message in transcript] == ["user", "assistant", "user", "assistant"]
+        assert plain_text(transcript[-1]["content"]) == "It holds three litres, and the mail is on its way."
+        start = max((n for n, event in enumerate(events) if event.type == "step_reset"), default=0)
+        assert text_of(events[start:]).endswith("It holds three litres, and the mail is on its way.")
+        calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, accepted.turn_id))
+        assert all(call.status in ("ok", "error") for call in calls)
+        unknown = [call for call in calls if OUTCOME_UNKNOWN in str(call.result)]
+        assert all(call.tool_name == "send_mail" for call in unknown)

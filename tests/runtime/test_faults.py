@@ -1,0 +1,344 @@
+"""Faults that a turn must survive: nothing lost, one end, and the next message is answered."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from sqlalchemy import Connection
+
+from agentic_rag.errors import ModelError, StorageFull, TurnInProgress
+from agentic_rag.events import AgentEvent
+from agentic_rag.messages import user_message
+from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.runtime.definition import Limits
+from agentic_rag.runtime.request import build_request
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.store import run_events, sessions, turns
+from agentic_rag.store.database import Database
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, bench, definition, hits, info, kinds, ok, text_of, toolset
+
+LONG_STEP = Step((Think("hm hm"), Say("It holds three litres, and it weighs two kilograms.")))
+
+
+async def search(request: CallRequest) -> CallOutcome:
+    return ok("found", hits("The pump holds 3 litres."))
+
+
+class Filling(Database):
+    """A real database on a disk that is full from one write on, until there is room again."""
+
+    def __init__(self, inner: Database, full_at: int) -> None:
+        self._inner = inner
+        self.full_at = full_at
+        self.writes = 0
+
+    async def write(self, fn: Callable[[Connection], Any], *, durable: bool = False) -> Any:
+        self.writes += 1
+        if self.writes >= self.full_at:
+            raise StorageFull("no space left on device")
+        return await self._inner.write(fn, durable=durable)
+
+    async def read(self, fn: Callable[[Connection], Any]) -> Any:
+        return await self._inner.read(fn)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def sendable(b: Bench) -> None:
+    transcript = [*await b.transcript(), user_message("next")]
+    built = build_request(definition(), [info("search_documents", origin="builtin")], transcript)
+    assert problems(request_body(built.request)) == []
+
+
+def steps() -> list[Scripted]:
+    return [use("search_documents", query="pump"), LONG_STEP]
+
+
+@pytest.mark.parametrize("full_at", range(1, 9))
+async def test_a_disk_that_fills_up_at_any_write_ends_the_turn_and_loses_nothing_that_was_said(
+    tmp_path: Path, full_at: int
+) -> None:
+    real = await Database.open(tmp_path / "full.db")
+    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    disk = Filling(real, full_at)
+    model = ScriptedModel(*steps(), then=say("There is room again."), strict=False)
+    async with bench(tmp_path, model, toolset(search_documents=search), database=disk) as b:
+        b.database = disk
+        try:
+            accepted = await b.runtime.send(SESSION, "How much?", definition())
+        except StorageFull:
+            assert full_at == 1
+            assert await b.transcript() == []
+            disk.full_at = 10**9
+            assert text_of(await b.say("Again"))
+            return
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert sum(event.terminal for event in events) == 1
+        await sendable(b)
+        disk.full_at = 10**9
+        again = await b.say("And now?")
+        assert kinds(again)[-1] == "done"
+        if kinds(events)[-1] != "error":
+            return
+        assert events[-1].fields()["code"] == "STORAGE_FULL"
+        stored = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [event.data for event in stored] == [event.data for event in events]
+        row = await b.turn(accepted.turn_id)
+        assert (row.status, (row.error or {})["code"]) == ("failed", "STORAGE_FULL")
+        assert [turn.id for turn, _ in b.ended].count(accepted.turn_id) == 1
+        await sendable(b)
+
+
+async def test_a_turn_whose_end_was_never_stored_is_resumed_by_the_next_start(tmp_path: Path) -> None:
+    real = await Database.open(tmp_path / "test.db")
+    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    disk = Filling(real, 2)
+    model = ScriptedModel(then=say("Lost."), strict=False)
+    async with bench(tmp_path, model, database=disk) as b:
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        with anyio.fail_after(20):
+            assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "error"
+    await real.aclose()
+    async with ScriptedModel(say("Found.")) as again, bench(tmp_path, again) as b:
+        assert await b.runtime.recover() == 1
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "done"
+        assert text_of(events[kinds(events).index("resumed") :]) == "Found."
+
+
+async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path: Path) -> None:
+    slow = Stalled(LONG_STEP, 3)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            other = sqlite3.connect(tmp_path / "test.db", isolation_level=None, check_same_thread=False)
+            try:
+                other.execute("BEGIN IMMEDIATE")
+                slow.until.set()
+                await anyio.wait_all_tasks_blocked()
+                other.execute("ROLLBACK")
+            finally:
+                other.close()
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "done"
+        assert await b.database.read(lambda conn: run_events.last_seq(conn, accepted.turn_id)) == len(events)
+
+
+@pytest.mark.parametrize("dropped_at", range(len(step_events(LONG_STEP, model="m"))))
+async def test_a_stream_dropped_at_any_event_is_run_again_and_garbles_nothing(tmp_path: Path, dropped_at: int) -> None:
+    dropped = Broken(LONG_STEP, dropped_at, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
+    async with ScriptedModel(dropped, LONG_STEP) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert kinds(events)[-1] == "done"
+        start = max((n for n, kind in enumerate(kinds(events)) if kind == "step_reset"), default=0)
+        assert text_of(events[start:]) == "It holds three litres, and it weighs two kilograms."
+        (answer,) = [message for message in await b.transcript() if message["role"] == "assistant"]
+        assert [block["type"] for block in answer["content"]] == ["thinking", "text"]
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (ModelError("overloaded", http_status=529, retryable=True, retry_after=0.0), 2),
+        (ModelError("internal", http_status=500, retryable=True, retry_after=0.0), 2),
+        (ModelError("no connection", retryable=True, retry_after=0.0), 2),
+        (ModelError("slow down", http_status=429, retryable=True, retry_after=0.0), 2),
+        (ModelError("slow down", http_status=429, retryable=True, retry_after=999.0), 1),
+        (ModelError("slow down", http_status=429), 1),
+        (ModelError("bad request", http_status=400), 1),
+        (ModelError("no key", http_status=401), 1),
+    ],
+)
+async def test_each_fault_of_the_service_is_retried_or_told_as_the_rules_say(
+    tmp_path: Path, error: ModelError, calls: int
+) -> None:
+    script: list[Scripted] = [error, *[say("Well.")] * (calls - 1), say("Next.")]
+    async with ScriptedModel(*script) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert len(model.requests) == calls
+        assert kinds(events)[-1] == ("done" if calls == 2 else "error")
+        if calls == 1:
+            assert events[-1].fields()["code"] == "LLM_SERVICE_ERROR"
+        assert text_of(await b.say("Again")) == "Next."
+
+
+async def test_a_stream_that_always_drops_is_given_up_after_three_resets(tmp_path: Path) -> None:
+    dropped = Broken(LONG_STEP, 4, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
+    async with ScriptedModel(*[dropped] * 4, say("Next.")) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi")
+        assert kinds(events).count("step_reset") == 3
+        assert events[-1].fields()["code"] == "LLM_SERVICE_ERROR"
+        assert text_of(await b.say("Again")) == "Next."
+
+
+async def test_truncated_tool_input_is_answered_and_not_run(tmp_path: Path) -> None:
+    cut = Step((Use("search_documents", raw='{"query": "pu'),))
+    tools = toolset(search_documents=search)
+    async with ScriptedModel(cut, say("Sorry.")) as model, bench(tmp_path, model, tools) as b:
+        events = await b.say("Hi")
+        assert [event.fields()["status"] for event in events if event.type == "tool_result"] == ["error"]
+        assert tools.requests == []
+        assert kinds(events)[-1] == "done"
+
+
+async def test_a_turn_that_takes_too_long_in_all_is_ended_and_says_so(tmp_path: Path) -> None:
+    async def hang(request: CallRequest) -> CallOutcome:
+        await anyio.sleep_forever()
+        raise AssertionError("slept for ever")
+
+    short = definition(limits=Limits(turn_timeout=0.2))
+    async with (
+        ScriptedModel(use("hang", query="x"), say("Next.")) as model,
+        bench(tmp_path, model, toolset(hang=hang)) as b,
+    ):
+        events = await b.say("Hi", definition=short)
+        assert events[-1].fields()["code"] == "GENERATION_TIMEOUT"
+        assert [event.fields()["status"] for event in events if event.type == "tool_result"] == ["error"]
+        await sendable(b)
+        assert text_of(await b.say("Again")) == "Next."
+
+
+async def test_fifty_concurrent_and_duplicate_sends_make_one_turn(tmp_path: Path) -> None:
+    slow = Stalled(say("One answer."), 1)
+    accepted: list[str] = []
+    refused: list[str] = []
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+
+        async def send(number: int) -> None:
+            key = None if number % 5 == 4 else "m1"
+            try:
+                accepted.append((await b.runtime.send(SESSION, "Hi", definition(), client_message_id=key)).turn_id)
+            except TurnInProgress as exc:
+                refused.append(exc.turn_id)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(50):
+                tasks.start_soon(send, number)
+        assert len(set(accepted) | set(refused)) == 1
+        assert (len(accepted), len(refused)) == (40, 10)
+        slow.until.set()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted[0])]
+        assert kinds(events).count("turn_started") == 1
+        assert await b.database.read(lambda conn: len(turns.of_session(conn, SESSION))) == 1
+
+
+async def test_a_reader_dropped_at_every_event_sees_the_same_bytes_as_one_that_was_not(tmp_path: Path) -> None:
+    """Each reader leaves after one event more than the last and comes back by number, while the turn runs."""
+    total = 40
+    text = " ".join(f"word{number}" for number in range(total))
+    patchy: dict[int, list[bytes]] = {cut: [] for cut in range(1, total)}
+    whole: list[bytes] = []
+
+    async with (
+        ScriptedModel(use("search_documents", query="x"), say(text)) as model,
+        bench(tmp_path, model, toolset(search_documents=search)) as b,
+    ):
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+
+        async def read(cut: int) -> None:
+            heard: list[AgentEvent] = []
+            while not heard or not heard[-1].terminal:
+                stream = b.runtime.follow(accepted.turn_id, heard[-1].seq if heard else 0)
+                left = cut
+                async for event in stream:
+                    heard.append(event)
+                    left -= 1
+                    if not left:
+                        break
+                await stream.aclose()
+            patchy[cut] = [event.data for event in heard]
+
+        async def witness() -> None:
+            whole.extend([event.data async for event in b.runtime.follow(accepted.turn_id)])
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(witness)
+                for cut in patchy:
+                    tasks.start_soon(read, cut)
+    assert len(whole) > total
+    assert all(heard == whole for heard in patchy.values())
+
+
+async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_path: Path) -> None:
+    words = Step((Say("x" * 200_000, pieces=("x" * 20,) * 10_000),))
+    async with ScriptedModel(words) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        deaf = b.runtime.follow(accepted.turn_id)
+        assert (await anext(deaf)).seq == 1
+        with anyio.fail_after(30):
+            count = 0
+            async for event in b.runtime.follow(accepted.turn_id):
+                count += 1
+                assert event.seq == count
+        assert count > 10_000
+        assert (await anext(deaf)).seq == 2
+        rest = [event.seq async for event in deaf]
+        assert rest == list(range(3, count + 1))
+
+
+async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) -> None:
+    slow = Stalled(LONG_STEP, 3)
+    async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        await slow.reached.wait()
+        row = await b.turn(accepted.turn_id)
+        assert (row.fence, row.status) == (1, "running")
+        assert row.lease_until is not None
+        assert await b.database.write(lambda conn: turns.take_lease(conn, accepted.turn_id, "other", None)) == 2
+        before = await b.transcript()
+        slow.until.set()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert not any(event.terminal for event in events)
+        assert await b.transcript() == before
+        row = await b.turn(accepted.turn_id)
+        assert (row.owner, row.fence, row.status) == ("other", 2, "running")
+        assert b.ended == []
+        assert text_of(await b.say("Go on")) == "Next."
+
+
+async def test_who_resumes_a_turn_takes_its_fencing_number(tmp_path: Path) -> None:
+    slow = Stalled(LONG_STEP, 3)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        await slow.reached.wait()
+        first = await b.turn(accepted.turn_id)
+    async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
+        row = await b.turn(accepted.turn_id)
+        assert (row.fence, row.lease_until) == (2, None)
+        assert row.owner != first.owner
+
+
+async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> None:
+    slow = Stalled(say("First."), 1)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        runtime: Runtime = b.runtime
+        first = await runtime.send(SESSION, "A", definition())
+        await slow.reached.wait()
+        await runtime.send(SESSION, "B", definition(), on_busy="queue")
+        slow.until.set()
+        assert await runtime.drain(20) == 0
+        assert (await b.turn(first.turn_id)).status == "done"
+        assert len(await b.database.read(lambda conn: turns.queued(conn, SESSION))) == 1
+    async with ScriptedModel(say("Second.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        assert await b.runtime.drain(20) == 0
+        assert (await b.transcript())[-1]["content"][0]["text"] == "Second."

@@ -1,0 +1,164 @@
+"""Which calls may run: the admin's word, trust, acceptance; and schemas that attack the one who checks them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.runtime.calls import PlannedCall, Policy, plan_call
+from agentic_rag.tools.base import ToolInfo
+from tests.runtime.harness import info
+
+CLOSED = Policy(effects_allowed=False)
+
+
+def planned(tool: ToolInfo, policy: Policy, arguments: Mapping[str, Any] | None = None) -> PlannedCall:
+    block = {"type": "tool_use", "id": "c1", "name": tool.name, "input": dict(arguments or {"query": "x"})}
+    return plan_call(block, {tool.name: tool}, policy)
+
+
+def status(tool: ToolInfo, policy: Policy) -> str:
+    refusal = planned(tool, policy).refusal
+    return "runs" if refusal is None else refusal.status
+
+
+def text(tool: ToolInfo, policy: Policy) -> str:
+    refusal = planned(tool, policy).refusal
+    assert refusal is not None
+    return str(refusal.content[0]["text"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "rules", "expected"),
+    [
+        (info("srv__write"), {}, "denied"),
+        (info("srv__write"), {"srv__write": "allow"}, "runs"),
+        (info("srv__write"), {"srv__*": "allow"}, "runs"),
+        (info("srv__write"), {"srv__*": "allow", "srv__write": "deny"}, "denied"),
+        (info("srv__write"), {"other__*": "allow"}, "denied"),
+        (info("srv__read", read_only=True), {}, "runs"),
+        (info("srv__read", read_only=True), {"*": "deny"}, "denied"),
+        (info("role_write", origin="system"), {}, "denied"),
+        (info("role_write", origin="system"), {"role_write": "allow"}, "runs"),
+        (info("promptx_remember", origin="system"), {}, "runs"),
+        (info("search_documents", origin="builtin"), {}, "runs"),
+    ],
+)
+def test_a_call_with_effects_needs_the_admins_word(
+    tool: ToolInfo, rules: Mapping[str, Literal["allow", "deny"]], expected: str
+) -> None:
+    assert status(tool, Policy(rules, effects_allowed=False)) == expected
+
+
+def test_a_single_users_default_allows_what_nothing_denies() -> None:
+    assert status(info("srv__write"), Policy()) == "runs"
+    assert status(info("role_write", origin="system"), Policy()) == "runs"
+    assert status(info("srv__write"), Policy({"srv__*": "deny"})) == "denied"
+
+
+def test_a_denial_names_the_setting_and_lets_the_turn_go_on() -> None:
+    said = text(info("srv__write"), CLOSED)
+    assert "toolPolicy" in said
+    assert '{"srv__write": "allow"}' in said
+    assert said.endswith("Go on without.")
+
+
+@pytest.mark.parametrize("policy", [Policy(), CLOSED, Policy({"*": "allow"}), Policy({"srv__read": "allow"})])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_changed_tool_is_denied_whatever_the_policy_says(policy: Policy, read_only: bool) -> None:
+    tool = replace(info("srv__read", read_only=read_only), changed=True)
+    assert status(tool, policy) == "denied"
+    assert "POST /api/domains/{id}/mcp-servers/srv/accept" in text(tool, policy)
+
+
+def test_a_call_that_the_catalogue_trusts_as_idempotent_still_has_effects() -> None:
+    tool = replace(info("srv__put"), idempotent=True)
+    assert status(tool, CLOSED) == "denied"
+    assert planned(tool, Policy()).repeatable
+
+
+# -- schemas by strangers ------------------------------------------------------------------------------------------
+
+EVIL = r"^(([a-z])+.)+[A-Z]([a-z])+$"
+LONG = "a" * 5000
+
+
+def stranger(**schema: Any) -> ToolInfo:
+    return replace(info("srv__find"), input_schema={"type": "object", **schema})
+
+
+def problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
+    refusal = planned(tool, Policy(), arguments).refusal
+    return None if refusal is None else str(refusal.content[0]["text"])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"q": {"type": "string", "pattern": EVIL}}},
+        {"patternProperties": {EVIL: {"type": "string"}}},
+        {"properties": {"q": {"allOf": [{"anyOf": [{"pattern": EVIL}]}]}}},
+        {"propertyNames": {"pattern": EVIL}},
+        {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL}}},
+        {"$ref": "#"},
+        {"properties": {"q": {"$ref": "#"}}, "allOf": [{"$ref": "#"}, {"$dynamicRef": "#"}]},
+        {"$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}, "$ref": "#/$defs/d0"},
+        {"$ref": "http://127.0.0.1:9/schema"},
+        {"$ref": "file:///etc/passwd"},
+        {"$schema": "http://127.0.0.1:9/meta"},
+        {"$id": "http://127.0.0.1:9/x", "properties": {"q": {"$ref": "other"}}},
+        {"properties": 5},
+        {"required": "q"},
+        {"properties": {"q": {"type": "nothing"}}},
+        {"properties": {"q": {"multipleOf": 0}}},
+        {"properties": {"q": {"minimum": "x"}}},
+        {"allOf": [{"if": {"pattern": EVIL}, "then": {"type": "object"}}]},
+    ],
+)
+def test_a_hostile_schema_costs_nothing_fetches_nothing_and_refuses_nothing(schema: dict[str, Any]) -> None:
+    assert problem(stranger(**schema), {"q": LONG, LONG: LONG}) is None
+
+
+def test_what_is_harmless_in_a_strangers_schema_is_still_checked() -> None:
+    tool = stranger(
+        properties={"pattern": {"type": "string"}, "$ref": {"type": "integer"}, "mode": {"enum": [{"$ref": 1}]}},
+        required=["pattern"],
+        additionalProperties=False,
+    )
+    assert problem(tool, {"pattern": "x", "$ref": 1, "mode": {"$ref": 1}}) is None
+    for arguments in ({}, {"pattern": 1}, {"pattern": "x", "$ref": "y"}, {"pattern": "x", "mode": {}}, {"other": 1}):
+        assert "do not fit" in str(problem(tool, arguments))
+
+
+def test_a_pattern_of_our_own_tools_is_checked() -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^a$"}}}
+    tool = replace(info("find", origin="builtin"), input_schema=schema)
+    assert "do not fit" in str(problem(tool, {"q": "b"}))
+
+
+def test_what_the_model_reads_of_a_problem_is_bounded() -> None:
+    assert len(str(problem(stranger(properties={"q": {"enum": ["x"]}}), {"q": "y" * 100_000}))) < 1000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "properties", "items", "allOf", "not", "$ref", "pattern", "required", "enum", "a"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["properties", "items", "allOf", "if", "required", "contains"]), JSON), JSON)
+def test_no_schema_makes_the_check_fail(schema: dict[str, Any], value: Any) -> None:
+    planned(stranger(**schema), Policy(), {"a": value})

@@ -1,0 +1,88 @@
+"""Messages that wait behind a turn: durable, in order, at most five, ended only when asked."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import TurnInProgress
+from agentic_rag.messages import plain_text
+from agentic_rag.runtime.accepting import MAX_QUEUED, Accepted
+from agentic_rag.store import turns
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import say
+from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text_of
+
+
+async def fill(b: Bench, slow: Stalled) -> tuple[Accepted, list[Accepted]]:
+    """Start a turn that stalls and queue as many messages as may wait."""
+    first = await b.runtime.send(SESSION, "first", definition())
+    await slow.reached.wait()
+    queued = [
+        await b.runtime.send(SESSION, f"queued {number}", definition(), on_busy="queue", client_message_id=str(number))
+        for number in range(MAX_QUEUED)
+    ]
+    return first, queued
+
+
+async def asked(b: Bench) -> list[str]:
+    return [plain_text(message["content"]) for message in await b.transcript() if message["role"] == "user"]
+
+
+async def test_five_messages_wait_in_order_a_sixth_is_refused_and_a_duplicate_is_the_same_turn(tmp_path: Path) -> None:
+    slow = Stalled(say("One."), 1)
+    async with (
+        ScriptedModel(slow, *[say(f"To {number}.") for number in range(5)]) as model,
+        bench(tmp_path, model) as b,
+    ):
+        _, queued = await fill(b, slow)
+        with pytest.raises(TurnInProgress, match="5 messages wait"):
+            await b.runtime.send(SESSION, "too much", definition(), on_busy="queue")
+        again = await b.runtime.send(SESSION, "queued 2", definition(), on_busy="queue", client_message_id="2")
+        assert (again.turn_id, again.duplicate, again.queued) == (queued[2].turn_id, True, True)
+        assert [(await b.turn(each.turn_id)).status for each in queued] == ["queued"] * 5
+        slow.until.set()
+        with anyio.fail_after(20):
+            for number, each in enumerate(queued):
+                events = [event async for event in b.runtime.follow(each.turn_id)]
+                assert kinds(events)[0] == "turn_started"
+                assert text_of(events) == f"To {number}."
+        assert await asked(b) == ["first", *[f"queued {number}" for number in range(5)]]
+
+
+async def test_an_interrupt_leaves_what_waits_unless_it_is_asked_to_end_it(tmp_path: Path) -> None:
+    slow, slower = Stalled(say("One."), 1), Stalled(say("Two."), 1)
+    async with ScriptedModel(slow, slower, say("New.")) as model, bench(tmp_path, model) as b:
+        first, queued = await fill(b, slow)
+        with anyio.fail_after(20):
+            assert await b.runtime.interrupt(SESSION)
+            assert [event async for event in b.runtime.follow(first.turn_id)][-1].type == "interrupted"
+            await slower.reached.wait()
+            assert b.runtime.running(SESSION) == queued[0].turn_id
+            assert await b.runtime.interrupt(SESSION, turn_id=queued[3].turn_id)
+            assert (await b.turn(queued[3].turn_id)).status == "interrupted"
+            assert (await b.turn(queued[2].turn_id)).status == "queued"
+            assert await b.runtime.interrupt(SESSION, queued=True)
+            for each in queued:
+                events = [event async for event in b.runtime.follow(each.turn_id)]
+                assert kinds(events)[-1] == "interrupted"
+                assert [event.terminal for event in events].count(True) == 1
+        assert await b.runtime.interrupt(SESSION, queued=True) is False
+        assert text_of(await b.say("new")) == "New."
+        assert await asked(b) == ["first", "queued 0", "new"]
+
+
+async def test_what_waits_survives_a_restart_in_order(tmp_path: Path) -> None:
+    slow = Stalled(say("One."), 1)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        first, queued = await fill(b, slow)
+    steps = [say(f"Answer {number}.") for number in range(6)]
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            assert text_of([event async for event in b.runtime.follow(queued[-1].turn_id)]) == "Answer 5."
+        assert await asked(b) == ["first", *[f"queued {number}" for number in range(5)]]
+        rows = await b.database.read(lambda conn: turns.of_session(conn, SESSION))
+        assert [row.id for row in rows] == [first.turn_id, *[each.turn_id for each in queued]]
+        assert {row.status for row in rows} == {"done"}
+        assert [row.fence for row in rows] == [2, 1, 1, 1, 1, 1]

@@ -1,0 +1,80 @@
+"""Every model call leaves a usage row, whatever became of it."""
+
+from pathlib import Path
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.models.base import MessageStarted, ModelEvent
+from agentic_rag.store import tool_calls, usage
+from agentic_rag.store.usage import StoredUsage
+from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, Use, say
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, ok, toolset
+
+
+async def lookup(request: CallRequest) -> CallOutcome:
+    return ok("found")
+
+
+async def rows_of(b: Bench) -> list[StoredUsage]:
+    return await b.database.read(lambda conn: usage.of_session(conn, SESSION))
+
+
+async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(tmp_path: Path) -> None:
+    first = Step((Use("lookup", {"query": "x"}),), usage=Usage(10, 20, 30, 4))
+    last = Step((Say("Done."),), usage=Usage(1, 60, 2, 5))
+    async with ScriptedModel(first, last) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
+        events = await b.say("Go")
+        rows = await rows_of(b)
+        assert [(row.step, row.input, row.cache_read, row.cache_write, row.output) for row in rows] == [
+            (1, 10, 20, 30, 4),
+            (2, 1, 60, 2, 5),
+        ]
+        assert {(row.turn_id, row.agent, row.model) for row in rows} == {(events[0].turn_id, "", "scripted-1")}
+        assert rows[0].labels == {"conversation_id": "conv_test"}
+        assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).wire()
+
+
+async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Path) -> None:
+    broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
+    stalled = Stalled(say("One two three four."), 3)
+
+    async def report(call: int, number: int, event: ModelEvent) -> None:
+        if isinstance(event, MessageStarted):  # as the Messages API does with its first event
+            object.__setattr__(event, "usage", Usage(100 + call, 0, 0, 1))
+
+    async with ScriptedModel(broken, stalled, pause=report) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "Go", definition())
+        await stalled.reached.wait()
+        await b.runtime.interrupt(SESSION)
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "interrupted"
+        assert sorted((row.step, row.input, row.output) for row in await rows_of(b)) == [(1, 100, 1), (1, 101, 1)]
+        assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2).wire()
+
+
+async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_path: Path) -> None:
+    running = anyio.Event()
+
+    async def hang(request: CallRequest) -> CallOutcome:
+        running.set()
+        await anyio.sleep_forever()
+        raise AssertionError("slept for ever")
+
+    cut = Step((Use("lookup", {"query": "x"}),), stop_reason="max_tokens")
+    steps = (Step((Use("hang", {"query": "x"}),)), cut)
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup, hang=hang)) as b:
+        await b.runtime.send(SESSION, "Go", definition())
+        await running.wait()
+        await b.runtime.interrupt(SESSION)
+        await b.say("Again")
+
+        def statuses(conn: Connection) -> list[tuple[str, str]]:
+            return [(call.tool_name, call.status) for call in tool_calls.of_session(conn, SESSION)]
+
+        assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]

@@ -1,0 +1,113 @@
+"""Counting tokens, moving the window, leaving out results: the pure rules."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.messages import Block, Message, text_block, tool_result_block, user_message
+from agentic_rag.runtime.definition import Limits
+from agentic_rag.runtime.window import (
+    TurnSize,
+    as_sent,
+    carried_role,
+    chosen_to_shed,
+    message_tokens,
+    moved_head,
+    moved_start,
+    shed_blocks,
+    sheddable,
+    tokens_of,
+)
+
+ROLE = {"role": "guide", "hash": "h1"}
+
+
+def activation(text: str = "Be kind.", role: dict[str, Any] | None = None) -> Message:
+    block = tool_result_block("toolu_role", [text_block(text)]) | {"_role": role or ROLE}
+    return {"role": "user", "content": [block]}
+
+
+def call(number: int, text: str) -> list[Message]:
+    use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "dump", "input": {}}
+    return [
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [tool_result_block(f"toolu_{number}", [text_block(text)])]},
+    ]
+
+
+sizes = st.lists(st.integers(1, 5_000), min_size=1, max_size=30)
+
+
+@given(sizes, st.integers(0, 2_000), st.floats(0.2, 3))
+def test_a_moved_window_is_at_most_half_or_else_the_last_turns(found: list[int], fixed: int, ratio: float) -> None:
+    turns = [TurnSize(seq, tokens) for seq, tokens in enumerate(found, 1)]
+    limits = Limits(context_tokens=10_000)
+    tokens = round((fixed + sum(found)) * ratio)
+    start = moved_start(turns, tokens, fixed, limits)
+    if start is None:
+        assert tokens <= 10_000 or len(turns) == 1
+        return
+    assert tokens > 10_000
+    assert start > turns[0].first_seq
+    kept = [turn for turn in turns if turn.first_seq >= start]
+    assert kept
+    assert fixed + sum(turn.tokens for turn in kept) <= 5_000 or len(kept) <= 2
+
+
+@given(st.integers(1, 40), st.integers(2, 30))
+def test_too_many_messages_leave_half_of_what_is_allowed(count: int, most: int) -> None:
+    turns = [TurnSize(seq, 10) for seq in range(1, count + 1)]
+    start = moved_start(turns, 100, 10, Limits(context_messages=most))
+    assert (start is not None) == (count * 2 - 1 > most and count > 1)
+    if start is not None:
+        assert (count - start + 1) * 2 - 1 <= max(1, most // 2)
+
+
+def test_the_turn_before_stays_as_long_as_both_fit() -> None:
+    turns = [TurnSize(1, 9_000), TurnSize(5, 7_000), TurnSize(9, 100)]
+    assert moved_start(turns, 16_200, 100, Limits(context_tokens=10_000)) == 5
+    turns = [TurnSize(1, 9_000), TurnSize(5, 12_000), TurnSize(9, 100)]
+    assert moved_start(turns, 21_200, 100, Limits(context_tokens=10_000)) == 9
+
+
+def test_a_role_that_falls_out_is_carried_as_text_and_only_once() -> None:
+    question, other = user_message("Hi"), user_message("And?")
+    head = moved_head([], [question, activation()], [other])
+    assert [block["type"] for block in head] == ["text"]
+    assert head[0]["text"].endswith("Be kind.")
+    assert head[0]["_role"] == ROLE
+    again = moved_head([text_block("summary"), *head], [question], [other])
+    assert again == [text_block("summary"), *head]
+    newer = activation("Be quick.", {"role": "guide", "hash": "h2"})
+    assert moved_head(head, [question, newer], [other])[0]["_role"]["hash"] == "h2"
+    assert moved_head(head, [question], [newer]) == []
+    assert carried_role([question]) is None
+
+
+def test_oldest_results_go_first_and_roles_stay() -> None:
+    messages = [*call(1, "a" * 3_000), activation("r" * 9_000), *call(2, "b" * 3_000), *call(3, "ok")]
+    results = sheddable(messages)
+    assert [result.tool_use_id for result in results] == ["toolu_1", "toolu_2"]
+    assert [result.tool_use_id for result in chosen_to_shed(results, 500)] == ["toolu_1"]
+    assert chosen_to_shed(results, 0) == []
+    assert len(chosen_to_shed(results, 99_999)) == 2
+
+
+@given(st.text(max_size=4_000))
+def test_a_result_left_out_is_a_mark_that_saves_what_was_promised(text: str) -> None:
+    messages = call(1, text or "x")
+    before = message_tokens(messages[1])
+    for result in sheddable(messages):
+        shed = shed_blocks(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
+        sent = as_sent(shed[0])
+        assert sent["content"] == [text_block("[result of dump kept as ref ref_" + "0" * 26 + "]")]
+        assert shed[0]["content"] == messages[1]["content"][0]["content"]
+        after = message_tokens({"role": "user", "content": shed})
+        assert abs((before - after) - result.saved) <= 2
+        assert sheddable([messages[0], {"role": "user", "content": shed}]) == []
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=9))
+def test_anything_a_model_may_say_can_be_counted(value: Any) -> None:
+    assert tokens_of({"type": "tool_use", "input": value, "_private": "x" * 999}) < 400 + len(str(value)) * 12

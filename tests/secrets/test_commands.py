@@ -1,0 +1,47 @@
+"""``agentic-rag secrets`` as an operator uses it: real processes, values from standard input only."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+VALUE = "sk-planted-0123456789-wxyz"
+
+
+def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=folder,
+        env={**kept, **variables},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_secret_is_set_listed_rotated_and_deleted_without_being_shown(tmp_path: Path) -> None:
+    domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
+    results = [
+        run(tmp_path, "secrets", "set", domain, "TOKEN", given=f"{VALUE}\n"),
+        run(tmp_path, "secrets", "list", domain),
+        run(tmp_path, "secrets", "rotate"),
+        run(tmp_path, "secrets", "list", domain),
+        run(tmp_path, "secrets", "delete", domain, "TOKEN"),
+    ]
+    assert [result.returncode for result in results] == [0] * 5, [result.stderr for result in results]
+    assert results[1].stdout == results[3].stdout == "TOKEN\t…wxyz\n"
+    assert results[2].stdout.startswith("1 secrets are sealed with the new key")
+    assert VALUE not in "".join(result.stdout + result.stderr for result in results)
+    assert run(tmp_path, "secrets", "delete", domain, "TOKEN").returncode == 1
+    assert (tmp_path / "data" / "secret.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_weak_key_in_the_environment_stops_the_start_and_is_not_repeated(tmp_path: Path) -> None:
+    for key in ("password", "ab" * 32):
+        result = run(tmp_path, "serve", "--port", "0", AGENTIC_RAG_SECRET_KEY=key)
+        assert result.returncode == 2
+        assert result.stderr.startswith("error: AGENTIC_RAG_SECRET_KEY: ")
+        assert key not in result.stderr

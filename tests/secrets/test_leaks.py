@@ -1,0 +1,299 @@
+"""A secret goes in through the API, reaches the server it is for, and is found nowhere else."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.store import secrets
+from agentic_rag.testing.steps import say, use
+from tests.server.rig import Rig, types_of
+
+SECRET = "sk-planted-0123456789-wxyz"
+LEAKY = [str(Path(__file__).with_name("leaky.py"))]
+
+Json = dict[str, Any]
+
+
+def leaky(env: Json | None = None, **fields: Any) -> Json:
+    return {"command": sys.executable, "args": LEAKY, "env": {"TOKEN": SECRET} if env is None else env, **fields}
+
+
+@contextmanager
+def everything_logged() -> Iterator[io.StringIO]:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield written
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+
+
+def assert_nowhere(folder: Path, secret: str = SECRET) -> None:
+    """Look at every byte under a folder: database, journal, payloads, homes."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def assert_in_no_command_line(secret: str = SECRET) -> None:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        assert secret.encode() not in line
+
+
+async def start(rig: Rig, domain: str, name: str) -> None:
+    """Have a server up before the turn: on a busy machine a turn may begin without one that starts slowly."""
+    found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/restart")
+    assert found["state"] == "ready", found
+
+
+async def test_a_secret_reaches_its_server_in_a_turn_and_nothing_shows_it(tmp_path: Path) -> None:
+    steps = (use("leaky__leak"), use("leaky__fail"), use("leaky__take", text=f"send {SECRET} away"), say("Done."))
+    with everything_logged() as log:
+        async with Rig(tmp_path, *steps, any_command=True) as rig:
+            domain = await rig.domain()
+            path = f"/api/domains/{domain}"
+            seen = [await rig.ok("PUT", f"{path}/secrets/API_TOKEN", {"value": SECRET})]
+            env = {"TOKEN": "${API_TOKEN}", "MODE": {"value": "${STAGE:-test}-mode", "secret": False}}
+            change = {"settings": {"mcpServers": {"leaky": leaky(env)}, "toolPolicy": {"leaky__*": "allow"}}}
+            seen.append(await rig.ok("PUT", path, change))
+            await start(rig, domain, "leaky")
+            conversation = await rig.conversation(domain)
+            events = await rig.say(conversation, "Go")
+            assert types_of(events)[-1] == "done"
+            results = [event for event in events if event["type"] == "tool_result"]
+            assert [result["status"] for result in results] == ["ok", "error", "denied"]
+            assert "[secret API_TOKEN]" in results[0]["content"]
+            assert "test-mode" in results[0]["content"]
+            assert "[secret API_TOKEN]" in results[1]["content"]
+            read = json.dumps([block for request in rig.model.requests[:3] for block in request.messages])
+            assert "[secret API_TOKEN]" in read
+            assert SECRET not in read
+            assert "Use [secret API_TOKEN] well." in str(rig.model.requests[0].tools)
+            assert SECRET not in json.dumps(events)
+            assert_in_no_command_line()
+            seen.append(await rig.ok("GET", f"{path}/mcp-servers"))
+            assert "started with [secret API_TOKEN]" in json.dumps(seen[-1])
+            turn = f"/api/turns/{events[0]['turnId']}"
+            names = f"{path}/secrets"
+            talk = f"/api/conversations/{conversation}"
+            seen += [
+                await rig.ok("GET", place)
+                for place in (
+                    path,
+                    "/api/domains",
+                    names,
+                    f"{names}/API_TOKEN",
+                    "/api/health",
+                    turn,
+                    talk,
+                    f"{talk}/messages",
+                    f"{talk}/tool-calls",
+                )
+            ]
+            assert SECRET not in json.dumps(seen)
+    assert SECRET not in log.getvalue()
+
+
+async def test_an_inline_secret_is_sealed_masked_kept_replaced_and_removed(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("leaky__leak"), say("Done."), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"leaky": leaky()})
+        path = f"/api/domains/{domain}"
+        shown = await rig.ok("GET", path)
+        entry = shown["settings"]["mcpServers"]["leaky"]
+        assert entry["env"] == {"TOKEN": {"set": True, "last4": "wxyz"}}
+        shown["settings"]["tone"] = "formal"
+        put = await rig.ok("PUT", path, shown)
+        assert put["settings"]["mcpServers"]["leaky"] == entry
+        assert (put["changes"], put["warnings"]) == ([], [])
+        await start(rig, domain, "leaky")
+        events = await rig.say(await rig.conversation(domain), "Go")
+        assert "[secret leaky.env.TOKEN]" in json.dumps(events)
+        assert SECRET not in json.dumps(events)
+        assert (await rig.ok("GET", f"{path}/secrets"))["items"] == []
+        entry["env"] = {"TOKEN": "another-secret-value"}
+        put = await rig.ok("PATCH", path, {"settings": {"mcpServers": {"leaky": entry}}})
+        assert put["settings"]["mcpServers"]["leaky"]["env"]["TOKEN"]["last4"] == "alue"
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"leaky": None}}})
+        entry["env"] = {"TOKEN": {"set": True, "last4": "alue"}}
+        found = await rig.refused("PATCH", path, {"settings": {"mcpServers": {"leaky": entry}}})
+        assert found[:2] == (422, "VALIDATION_ERROR")
+        assert found[2].startswith("settings.mcpServers.leaky.env.TOKEN: no value is stored")
+    assert_nowhere(tmp_path)
+    assert_nowhere(tmp_path, "another-secret-value")
+
+
+async def test_a_mask_of_another_entry_or_variable_keeps_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        path = f"/api/domains/{await rig.domain(mcpServers={'leaky': leaky()})}"
+        mask = {"set": True, "last4": "wxyz"}
+        for servers in ({"other": leaky({"TOKEN": mask})}, {"leaky": leaky({"COPY": mask})}):
+            found = await rig.refused("PATCH", path, {"settings": {"mcpServers": servers}})
+            assert found[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_an_unset_placeholder_fails_its_entry_by_name_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_SECRET", SECRET)
+    async with Rig(tmp_path, use("fine__take", text="abc"), say("Done."), any_command=True) as rig:
+        servers = {"unset": leaky({"TOKEN": "${HOST_SECRET}"}), "fine": leaky({"TOKEN": "${HOST_SECRET:-none}"})}
+        made = await rig.ok("POST", "/api/domains", {"name": "Law", "settings": {"mcpServers": servers}})
+        assert "settings.mcpServers.unset" in [note["path"] for note in made["warnings"]]
+        await rig.ok("PATCH", f"/api/domains/{made['id']}", {"settings": {"toolPolicy": {"fine__*": "allow"}}})
+        await start(rig, made["id"], "fine")
+        events = await rig.say(await rig.conversation(made["id"]), "Go")
+        assert [event["content"] for event in events if event["type"] == "tool_result"] == ["took 3"]
+        shown = (await rig.ok("GET", f"/api/domains/{made['id']}/mcp-servers"))["items"]
+        states = {each["name"]: (each["state"], each["reason"]) for each in shown}
+        assert states["fine"][0] == "ready"
+        assert states["unset"][0] == "failed"
+        assert "mcpServers.unset.env.TOKEN: ${HOST_SECRET} has no value" in states["unset"][1]
+        assert SECRET not in json.dumps([events, shown])
+
+
+async def test_a_secret_is_refused_in_arguments_and_addresses(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        await rig.ok("PUT", f"{path}/secrets/KEY", {"value": SECRET})
+        for entry, place in (
+            ({"command": sys.executable, "args": ["-x", "${KEY}"]}, "args.1"),
+            ({"url": "https://${KEY}.example/mcp"}, "url"),
+        ):
+            found = await rig.refused("PATCH", path, {"settings": {"mcpServers": {"x": entry}}})
+            assert found[:2] == (422, "VALIDATION_ERROR")
+            assert found[2].startswith(f"settings.mcpServers.x.{place}: ")
+
+
+async def test_a_secret_made_after_its_name_was_used_in_arguments_never_gets_there(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        domain = await rig.domain(
+            variables={"PLACE": "here"}, mcpServers={"x": {"command": sys.executable, "args": [*LEAKY, "${PLACE}"]}}
+        )
+        path = f"/api/domains/{domain}"
+        await rig.ok("PUT", f"{path}/secrets/PLACE", {"value": SECRET})
+        found = await rig.ok("POST", f"{path}/mcp-servers/x/restart")
+        assert found["state"] == "failed"
+        assert "${PLACE} is a secret" in found["reason"]
+        assert_in_no_command_line()
+
+
+async def test_a_trial_starts_the_entry_saves_nothing_and_shows_no_secret(tmp_path: Path) -> None:
+    with everything_logged() as log:
+        async with Rig(tmp_path, any_command=True) as rig:
+            path = f"/api/domains/{await rig.domain()}"
+            before = await rig.ok("GET", path)
+            document = {"mcpServers": {"good": leaky(), "bad": leaky({"TOKEN": SECRET, "DIE": "1"})}}
+            found = await rig.ok("POST", f"{path}/mcp-servers/test", document)
+            good, bad = found["items"]
+            assert good["state"] == "ready"
+            assert [tool["name"] for tool in good["tools"]] == ["leak", "fail", "take"]
+            assert bad["state"] != "ready"
+            assert any("dying with [secret " in line for line in bad["log"])
+            assert [note["path"] for note in found["changes"]] == [
+                "mcpServers.mcpServers.good.type",
+                "mcpServers.mcpServers.bad.type",
+            ]
+            assert SECRET not in json.dumps(found)
+            assert await rig.ok("GET", path) == before
+            assert [each["name"] for each in (await rig.ok("GET", f"{path}/mcp-servers"))["items"]] == ["promptx"]
+    assert SECRET not in log.getvalue()
+    assert_nowhere(tmp_path)
+
+
+async def test_saving_and_reading_entries_starts_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    async with Rig(tmp_path, any_command=True) as rig:
+        entry = {"command": "/bin/sh", "args": ["-c", f"echo >> {mark}"]}
+        domain = await rig.domain(mcpServers={"mark": entry})
+        path = f"/api/domains/{domain}"
+        await rig.ok("PUT", path, await rig.ok("GET", path))
+        await rig.refused("PUT", path, {"settings": {"mcpServers": {"mark": entry, "promptx": entry}}})
+        await rig.refused("POST", f"{path}/mcp-servers/test", {"mark": entry, "broken": {}})
+        await rig.ok("GET", f"{path}/mcp-servers")
+        assert not mark.exists()
+
+
+async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_is_not_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/mcp-servers"
+        for name in ("promptx", "nothing"):
+            for action in ("restart", "accept"):
+                assert (await rig.refused("POST", f"{path}/{name}/{action}"))[:2] == (404, "MCP_SERVER_NOT_FOUND")
+
+
+async def test_the_routes_of_secrets_take_values_and_give_masks(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/secrets"
+        mask = {"name": "KEY", "set": True, "last4": "wxyz"}
+        assert await rig.ok("PUT", f"{path}/KEY", {"value": SECRET}) == mask
+        assert await rig.ok("PUT", f"{path}/KEY", {"set": True, "last4": "wxyz"}) == mask
+        assert await rig.ok("GET", f"{path}/KEY") == mask
+        assert (await rig.refused("PUT", f"{path}/NEW", {"set": True}))[:2] == (422, "VALIDATION_ERROR")
+        for body in ({}, {"value": ""}, {"value": 5}, {"value": "x", "more": 1}, [SECRET], {"value": SECRET * 500}):
+            status, code, message = await rig.refused("PUT", f"{path}/KEY", body)
+            assert (status, code) == (422, "VALIDATION_ERROR")
+            assert SECRET not in message
+        for name in ("a b", "x.env.TOKEN", "1X", "K" * 65, "%00"):
+            assert (await rig.refused("PUT", f"{path}/{name}", {"value": "v"}))[1] in ("VALIDATION_ERROR", "NOT_FOUND")
+        await rig.ok("DELETE", f"{path}/KEY")
+        for method in ("GET", "DELETE"):
+            assert (await rig.refused(method, f"{path}/KEY"))[:2] == (404, "SECRET_NOT_FOUND")
+        assert (await rig.refused("GET", "/api/domains/dom_none/secrets"))[:2] == (404, "DOMAIN_NOT_FOUND")
+    assert_nowhere(tmp_path)
+
+
+async def test_headers_of_a_remote_server_are_sealed_and_survive_get_edit_put(tmp_path: Path) -> None:
+    entry = {"url": "https://mcp.example.com/mcp", "headers": {"Authorization": f"Bearer {SECRET}", "X-App": "${APP}"}}
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"mcpServers": {"remote": entry}}, variables={"APP": "one"})
+        path = f"/api/domains/{domain}"
+        shown = await rig.ok("GET", path)
+        remote = shown["settings"]["mcpServers"]["remote"]
+        assert remote["headers"] == {"Authorization": {"set": True, "last4": "wxyz"}, "X-App": "${APP}"}
+        remote["enabled"] = False
+        put = await rig.ok("PUT", path, shown, headers={"if-match": '"1"'})
+        assert put["settings"]["mcpServers"]["remote"] == remote
+        assert (await rig.application.business.vault.values(domain))[
+            "remote.headers.Authorization"
+        ] == f"Bearer {SECRET}"
+        assert (await rig.refused("PUT", path, shown, headers={"if-match": '"1"'}))[:2] == (409, "VERSION_CONFLICT")
+    assert_nowhere(tmp_path)
+
+
+async def test_a_row_swapped_in_the_database_fails_its_server_and_gives_nothing_away(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        mine, other = await rig.domain(mcpServers={"x": leaky()}), await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{other}/secrets/KEY", {"value": "another-secret-value"})
+        database = rig.application.database
+        (row,) = await database.read(lambda conn: secrets.of_domain(conn, mine))
+        (theirs,) = await database.read(lambda conn: secrets.of_domain(conn, other))
+        await database.write(lambda conn: secrets.reseal(conn, row, theirs.sealed))
+        found = await rig.ok("POST", f"/api/domains/{mine}/mcp-servers/x/restart")
+        assert found["state"] == "failed"
+        assert "mcpServers.x.env.TOKEN: its stored value is missing or cannot be read" in found["reason"]
+        shown = await rig.ok("GET", f"/api/domains/{mine}")
+        assert shown["settings"]["mcpServers"]["x"]["env"] == {"TOKEN": {"set": True}}
+
+
+async def test_secrets_go_with_their_domain(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        assert await rig.application.business.vault.values(domain) == {}

@@ -1,0 +1,236 @@
+"""The vault: what is sealed opens only where it belongs, whatever happens to the file or the keys."""
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from agentic_rag.errors import BadConfiguration, NotFound
+from agentic_rag.redaction import Redactor
+from agentic_rag.store import secrets
+from agentic_rag.store.database import Database
+from agentic_rag.vault import SecretUnreadable, Vault, rotate, seal, unseal
+from agentic_rag.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
+
+KEY, OTHER = Key(os.urandom(32)), Key(os.urandom(32))
+VALUE = "sk-planted-0123456789"
+
+
+@asynccontextmanager
+async def stored(folder: Path) -> AsyncIterator[Database]:
+    database = await Database.open(folder / "agentic-rag.db")
+    try:
+        yield database
+    finally:
+        await database.aclose()
+
+
+def test_a_sealed_value_opens_where_it_was_sealed_and_differs_each_time() -> None:
+    keys = Keyring((OTHER, KEY))
+    one, two = seal(KEY, "dom_1", "TOKEN", VALUE), seal(KEY, "dom_1", "TOKEN", VALUE)
+    assert one != two
+    assert VALUE.encode() not in one
+    assert unseal(keys, "dom_1", "TOKEN", one) == VALUE
+
+
+@pytest.mark.parametrize(("domain", "name"), [("dom_2", "TOKEN"), ("dom_1", "OTHER"), ("dom_1|TOKEN", ""), ("", "")])
+def test_a_row_copied_to_another_domain_or_name_is_refused(domain: str, name: str) -> None:
+    with pytest.raises(SecretUnreadable) as caught:
+        unseal(Keyring((KEY,)), domain, name, seal(KEY, "dom_1", "TOKEN", VALUE))
+    assert caught.value.code == "SECRET_UNREADABLE"
+
+
+def test_a_ciphertext_with_any_byte_flipped_or_cut_off_is_refused() -> None:
+    sealed = seal(KEY, "dom_1", "TOKEN", VALUE)
+    broken = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in range(len(sealed))]
+    broken += [sealed[:at] for at in range(len(sealed))] + [sealed + b"x"]
+    for each in broken:
+        with pytest.raises(SecretUnreadable) as caught:
+            unseal(Keyring((KEY,)), "dom_1", "TOKEN", each)
+        assert VALUE not in str(caught.value)
+
+
+def test_a_value_sealed_with_a_key_that_is_not_here_is_refused() -> None:
+    with pytest.raises(SecretUnreadable, match="key"):
+        unseal(Keyring((OTHER,)), "dom_1", "TOKEN", seal(KEY, "dom_1", "TOKEN", VALUE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "secret",
+        "x" * 64,
+        "00" * 32,
+        bytes(range(32)).hex(),
+        base64.b64encode(b"correct horse battery staple 123").decode(),
+        base64.b64encode(os.urandom(16)).decode(),
+        base64.b64encode(os.urandom(64)).decode(),
+        os.urandom(32).hex()[:-1] + "g",
+    ],
+)
+def test_a_weak_or_malformed_key_is_a_configuration_error_that_shows_nothing_of_it(text: str) -> None:
+    with pytest.raises(BadConfiguration) as caught:
+        parse_key(text, "AGENTIC_RAG_SECRET_KEY")
+    assert caught.value.setting == "AGENTIC_RAG_SECRET_KEY"
+    assert len(text) < 3 or text not in str(caught.value)
+
+
+def test_a_key_is_read_from_hex_and_from_both_kinds_of_base64() -> None:
+    data = KEY.data
+    urlsafe = base64.urlsafe_b64encode(data).decode()
+    for text in (data.hex(), data.hex().upper(), base64.b64encode(data).decode(), urlsafe, urlsafe.rstrip("=")):
+        assert parse_key(f" {text}\n", "x") == KEY
+    assert data.hex() not in repr(KEY)
+    assert repr(data) not in repr(KEY)
+
+
+def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    made = file_keys(tmp_path, make=True)
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    assert file_keys(tmp_path, make=True).keys == made.keys
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_a_key_file_that_others_can_read_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    write_file(file, (KEY,))
+    file.chmod(0o640)
+    with pytest.raises(BadConfiguration, match="chmod 600"):
+        file_keys(tmp_path, make=False)
+    file.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").chmod(0o600)
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadConfiguration, match="cannot be read"):
+        file_keys(tmp_path, make=False)
+
+
+async def test_a_start_without_the_key_of_stored_secrets_says_what_is_missing(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        vault = await Vault.open(database, tmp_path, None, Redactor())
+        await vault.put("dom_1", "TOKEN", VALUE)
+        (tmp_path / FILE_NAME).rename(tmp_path / "moved")
+        with pytest.raises(BadConfiguration, match=r"secret\.key is missing"):
+            await Vault.open(database, tmp_path, None, Redactor())
+        assert not (tmp_path / FILE_NAME).exists()
+        with pytest.raises(BadConfiguration, match="1 of 1 stored secrets"):
+            await Vault.open(database, tmp_path, SecretStr(OTHER.data.hex()), Redactor())
+        (tmp_path / "moved").rename(tmp_path / FILE_NAME)
+        again = await Vault.open(database, tmp_path, SecretStr(OTHER.data.hex()), Redactor())
+        assert await again.values("dom_1") == {"TOKEN": VALUE}
+
+
+async def test_a_damaged_row_leaves_the_others_usable(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        vault = await Vault.open(database, tmp_path, None, Redactor())
+        for name in ("A", "B", "C"):
+            await vault.put("dom_1", name, f"{VALUE}-{name}")
+        rows = {row.name: row for row in await database.read(lambda conn: secrets.of_domain(conn, "dom_1"))}
+        await database.write(lambda conn: secrets.reseal(conn, rows["A"], rows["B"].sealed))
+        await database.write(lambda conn: secrets.reseal(conn, rows["C"], rows["C"].sealed[:-1]))
+        again = await Vault.open(database, tmp_path, None, Redactor())
+        assert await again.values("dom_1") == {"A": None, "B": f"{VALUE}-B", "C": None}
+        assert (await again.masks("dom_1"))["A"] == {"set": True}
+        with pytest.raises(SecretUnreadable):
+            again.unseal(rows["A"].model_copy(update={"sealed": rows["B"].sealed}))
+
+
+async def test_the_last_four_characters_are_shown_of_long_values_only(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        vault = await Vault.open(database, tmp_path, None, Redactor())
+        assert await vault.put("dom_1", "SHORT", "elevenchars") == {"set": True}
+        assert await vault.put("dom_1", "LONG", "twelve-chars") == {"set": True, "last4": "hars"}
+        await vault.delete("dom_1", "SHORT")
+        assert await vault.masks("dom_1") == {"LONG": {"set": True, "last4": "hars"}}
+        with pytest.raises(NotFound, match="SHORT"):
+            await vault.delete("dom_1", "SHORT")
+
+
+async def test_a_rotation_seals_everything_with_a_new_key_and_forgets_the_old(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        vault = await Vault.open(database, tmp_path, None, Redactor())
+        for number in range(120):
+            await vault.put("dom_1", f"S{number}", f"{VALUE}-{number}")
+        (old,) = read_file(tmp_path / FILE_NAME)
+        assert await rotate(database, tmp_path, None) == (120, 0)
+        (new,) = read_file(tmp_path / FILE_NAME)
+        assert new != old
+        again = await Vault.open(database, tmp_path, None, Redactor())
+        assert (await again.values("dom_1"))["S119"] == f"{VALUE}-119"
+
+
+async def test_a_rotation_to_the_operators_key_ends_with_that_key_alone(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
+        setting = SecretStr(OTHER.data.hex())
+        assert await rotate(database, tmp_path, setting) == (1, 0)
+        assert not (tmp_path / FILE_NAME).exists()
+        assert await (await Vault.open(database, tmp_path, setting, Redactor())).values("dom_1") == {"A": VALUE}
+        with pytest.raises(BadConfiguration, match="new key first"):
+            await rotate(database, tmp_path, setting)
+        both = SecretStr(f"{KEY.data.hex()},{OTHER.data.hex()}")
+        assert await rotate(database, tmp_path, both) == (1, 0)
+        only = await Vault.open(database, tmp_path, SecretStr(KEY.data.hex()), Redactor())
+        assert await only.values("dom_1") == {"A": VALUE}
+
+
+async def test_secrets_of_a_lost_key_are_dropped_on_request_only(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
+        (tmp_path / FILE_NAME).unlink()
+        with pytest.raises(BadConfiguration):
+            await rotate(database, tmp_path, None)
+        assert await rotate(database, tmp_path, None, drop_unreadable=True) == (0, 1)
+        assert await (await Vault.open(database, tmp_path, None, Redactor())).values("dom_1") == {}
+
+
+HALF_WAY = """
+import asyncio, sys
+from pathlib import Path
+from agentic_rag.store.database import Database
+from agentic_rag.vault import rotate
+
+def stop(done):
+    print(done, flush=True)
+    sys.stdin.read()
+
+async def main():
+    folder = Path(sys.argv[1])
+    await rotate(await Database.open(folder / "agentic-rag.db"), folder, None, on_batch=stop)
+
+asyncio.run(main())
+"""
+
+
+def rotate_and_be_killed(folder: Path) -> None:
+    command = [sys.executable, "-c", HALF_WAY, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"50\n"
+        child.send_signal(signal.SIGKILL)
+
+
+async def test_a_rotation_killed_half_way_leaves_every_secret_readable_and_goes_on_later(tmp_path: Path) -> None:
+    async with stored(tmp_path) as database:
+        vault = await Vault.open(database, tmp_path, None, Redactor())
+        for number in range(120):
+            await vault.put("dom_1", f"S{number}", f"{VALUE}-{number}")
+    expected = {f"S{number}": f"{VALUE}-{number}" for number in range(120)}
+    rotate_and_be_killed(tmp_path)
+    async with stored(tmp_path) as database:
+        new, old = read_file(tmp_path / FILE_NAME)
+        rows = await database.read(secrets.list_all)
+        ids = [row.sealed[1:9] for row in rows]
+        assert (ids.count(new.id), ids.count(old.id)) == (50, 70)
+        half = await Vault.open(database, tmp_path, None, Redactor())
+        assert await half.values("dom_1") == expected
+        assert await rotate(database, tmp_path, None) == (70, 0)
+        assert read_file(tmp_path / FILE_NAME) == [new]
+        assert await (await Vault.open(database, tmp_path, None, Redactor())).values("dom_1") == expected

@@ -1,0 +1,127 @@
+"""Compaction, archives, tool calls and stored references over REST."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.messages import Block, text_block, tool_result_block
+from agentic_rag.store import payloads, sessions
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.payloads import StoredPayload
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say, use
+from agentic_rag.users import LOCAL
+from tests.server.rig import Rig, types_of
+
+
+async def test_a_compacted_conversation_counts_anew_and_its_archive_can_be_read(tmp_path: Path) -> None:
+    answers = [say(f"a{number}") for number in range(10)]
+    async with Rig(tmp_path, *answers, say("They counted."), say("a10")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        for number in range(10):
+            await rig.say(conversation, f"q{number}")
+        assert (await rig.ok("GET", path))["messageCount"] == 20
+        done = await rig.ok("POST", f"{path}/compact")
+        assert (done["summary"], done["messageCount"], done["createdBy"]) == ("They counted.", 20, "user")
+        assert (await rig.ok("GET", path))["messageCount"] == 0
+        assert (await rig.ok("GET", f"{path}/messages"))["items"] == []
+        assert (await rig.ok("GET", f"{path}/archives"))["items"] == [done]
+        archived = f"{path}/archives/{done['id']}/messages"
+        items = (await rig.ok("GET", archived, params={"limit": "3"}))["items"]
+        assert [item["content"] for item in items] == ["a8", "q9", "a9"]
+        before = {"limit": "200", "before": items[0]["id"]}
+        assert len((await rig.ok("GET", archived, params=before))["items"]) == 17
+        await rig.say(conversation, "q10")
+        assert (await rig.ok("GET", path))["messageCount"] == 2
+        assert [item["content"] for item in (await rig.ok("GET", f"{path}/messages"))["items"]] == ["q10", "a10"]
+        missing = await rig.refused("GET", f"{path}/archives/comp_x/messages")
+        assert missing[:2] == (404, "ARCHIVE_NOT_FOUND")
+
+
+async def test_a_compaction_is_refused_below_the_threshold_and_during_a_turn(tmp_path: Path) -> None:
+    stalled = Stalled(say("Long answer."), 1)
+    async with Rig(tmp_path, stalled) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "COMPACTION_NOT_NEEDED")
+        await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers={"accept": "application/json"})
+        with anyio.fail_after(10):
+            await stalled.reached.wait()
+        assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "TURN_IN_PROGRESS")
+        assert (await rig.refused("POST", "/api/conversations/conv_x/compact"))[0] == 404
+
+
+async def test_tool_calls_are_listed_and_filtered(tmp_path: Path) -> None:
+    steps = (use("promptx_discover"), use("promptx_action", role="nobody"), say("Done."))
+    async with Rig(tmp_path, *steps) as rig:
+        conversation = await rig.conversation()
+        events = await rig.say(conversation, "Go")
+        path = f"/api/conversations/{conversation}/tool-calls"
+        items = (await rig.ok("GET", path))["items"]
+        assert [(item["toolName"], item["status"]) for item in items] == [
+            ("promptx_discover", "ok"),
+            ("promptx_action", "error"),
+        ]
+        assert items[0]["turnId"] == events[0]["turnId"]
+        assert items[0]["size"] == len(items[0]["result"][0]["text"].encode())
+        assert (await rig.ok("GET", path, params={"status": "error"}))["items"] == items[1:]
+        assert (await rig.ok("GET", path, params={"toolName": "promptx_discover"}))["items"] == items[:1]
+        assert (await rig.ok("GET", path, params={"limit": "1"}))["items"] == items[1:]
+        assert (await rig.refused("GET", path, params={"status": "odd"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_stored_references_are_resolved_and_a_bad_one_costs_one_item(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("promptx_discover"), say("Here.")) as rig:
+        conversation = await rig.conversation()
+        await rig.say(conversation, "Chart")
+        good, gone, foreign = new_id("ref"), new_id("ref"), new_id("ref")
+        folder = rig.settings.data / "payloads"
+        folder.mkdir()
+        (folder / good).write_bytes(b'{"bars": [1, 2], "_kept": true}')
+        (folder / foreign).write_bytes(b'"secret"')
+        record = await rig.application.business.conversations.get(LOCAL, conversation)
+        structured = {
+            "title": "Sales",
+            "charts": [{"_ref": good}, {"_ref": gone}, {"_ref": foreign}, {"_ref": "../x"}, {"_ref": 5}],
+        }
+
+        def plant(conn: Connection) -> None:
+            for ref, owner in ((good, record.session_id), (gone, record.session_id), (foreign, "sess_other")):
+                payloads.put(
+                    conn,
+                    StoredPayload(ref=ref, session_id=owner, media_type="application/json", size=1, created_at=now()),
+                )
+            rows = sessions.transcript(conn, record.session_id)
+            row = next(row for row in rows if row.content[0]["type"] == "tool_result")
+            block: Block = tool_result_block(row.content[0]["tool_use_id"], [text_block("shown")])
+            sessions.set_content(conn, record.session_id, row.seq, [block | {"_structured": structured}])
+
+        await rig.application.database.write(plant)
+        items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        shown: dict[str, Any] = next(block for block in items[1]["blocks"] if block["type"] == "tool_result")
+        charts = shown["structuredContent"]["charts"]
+        assert shown["structuredContent"]["title"] == "Sales"
+        assert charts[0] == {"bars": [1, 2], "_kept": True}
+        assert all(chart["unavailable"] is True and chart["reason"] for chart in charts[1:])
+        assert len(charts) == 5
+        assert "secret" not in str(items)
+        assert not [key for key in shown if key.startswith("_")]
+
+
+async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hi.")) as rig:
+        conversation = await rig.conversation()
+        assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
+        record = await rig.application.business.conversations.get(LOCAL, conversation)
+        ref, other = new_id("ref"), new_id("ref")
+        folder = rig.settings.data / "payloads"
+        folder.mkdir()
+        for name in (ref, other):
+            (folder / name).write_bytes(b"x")
+        row = StoredPayload(ref=ref, session_id=record.session_id, media_type="text/plain", size=1, created_at=now())
+        await rig.application.database.write(lambda conn: payloads.put(conn, row))
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert [path.name for path in folder.iterdir()] == [other]

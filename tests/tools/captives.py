@@ -1,0 +1,96 @@
+"""What the attack tests share: the captive server allowed as an operator would, its calls, its heartbeat."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.tools.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.environment import MARKER
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.packages import Packages
+from agentic_rag.tools.sandbox import find_sandbox
+from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from tests.tools.support import QUICK, call, text_of
+
+PYTHON = os.path.realpath(sys.executable)
+CAPTIVE = Path(__file__).parent / "servers" / "captive.py"
+SANDBOX = find_sandbox()
+needs_bubblewrap = pytest.mark.skipif(isinstance(SANDBOX, str), reason=f"bubblewrap: {SANDBOX}")
+
+
+def policy_in(folder: Path, **fields: Any) -> LaunchPolicy:
+    """A policy as a multi-user server has it."""
+    catalogue = LaunchCatalogue(folder / "mcp")
+    return LaunchPolicy(
+        folder / "mcp" / "homes", catalogue=catalogue, packages=Packages(folder / "mcp", dict(os.environ)), **fields
+    )
+
+
+async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> ServerSpec:
+    """Allow the captive's line and return an entry that uses it."""
+    line = [PYTHON, "-I", "-S", str(CAPTIVE), *args]
+    assert policy.packages is not None
+    await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes])
+    return ServerSpec("captive", "user", "stdio", {"command": line[0], "args": line[1:]}, domain="law")
+
+
+@asynccontextmanager
+async def captive(folder: Path, *args: str, **grant: Any) -> AsyncIterator["Captive"]:
+    """Run the captive in its sandbox; at the end no process of it is left and its heart stands still."""
+    policy = policy_in(folder)
+    spec = await allow_captive(policy, *args, **grant)
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, [spec], wait=20)
+        yield Captive(policy, hub, toolset)
+    assert policy.sweep() == 0
+    await still(policy.homes)
+
+
+class Captive:
+    """A running captive."""
+
+    def __init__(self, policy: LaunchPolicy, hub: Hub, toolset: ServerToolset) -> None:
+        self.policy, self.hub, self.toolset = policy, hub, toolset
+
+    @property
+    def home(self) -> Path:
+        return next(self.policy.homes.iterdir())
+
+    async def try_to(self, what: str, path: object = "") -> tuple[bool, Any]:
+        """Return whether it could, and what it saw."""
+        outcome = await call(self.toolset, f"captive__{what}", 20, path=str(path))
+        text = text_of(outcome)
+        seen = json.loads(text) if text.startswith(("[", "{")) else text
+        return outcome.status == "ok", seen
+
+
+async def still(homes: Path) -> None:
+    """Assert that nothing writes a heartbeat any more: two looks, with ten beats of time between, are the same."""
+    before = beats(homes)
+    await anyio.sleep(0.2)
+    assert beats(homes) == before
+
+
+def beats(homes: Path) -> int:
+    """How often the captives' hearts have beaten so far."""
+    return sum(file.stat().st_size for file in homes.glob("*/heartbeat"))
+
+
+def marked(marker: str) -> list[int]:
+    """Return the processes of a policy, oldest first."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if f"{MARKER}={marker}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(int(pid))
+        except OSError:  # gone meanwhile
+            continue
+    return sorted(found)

@@ -1,0 +1,271 @@
+"""Attacks on what is spawned: each is refused, and leaves no process, no file and no heartbeat."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput, PackageProblem
+from agentic_rag.tools.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools import attack_lines
+from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
+from tests.tools.support import QUICK
+
+FILESYSTEM = ["-y", "@modelcontextprotocol/server-filesystem"]
+
+
+def entry(command: str, *args: str, workspace: Path | None = None, env: dict[str, str] | None = None) -> ServerSpec:
+    config = {"command": command, "args": list(args), "env": env or {}}
+    return ServerSpec("x", "user", "stdio", config, domain="law", workspace=str(workspace or ""))
+
+
+def refused(policy: LaunchPolicy, spec: ServerSpec) -> CommandNotAllowed | InvalidInput:
+    """Assert that an entry can neither be saved nor started, and that trying leaves nothing."""
+    with pytest.raises((CommandNotAllowed, InvalidInput)) as saving:
+        policy.review(spec)
+    with pytest.raises((CommandNotAllowed, InvalidInput)) as starting:
+        policy.resolve(spec)
+    assert str(saving.value) == str(starting.value)
+    error = saving.value
+    assert isinstance(error, CommandNotAllowed | InvalidInput)
+    assert error.path.startswith("mcpServers.x.")
+    assert not policy.homes.exists()
+    assert policy.sweep() == 0
+    return error
+
+
+@pytest.mark.parametrize("text", attack_lines.ALL)
+def test_a_line_that_is_not_allowed_is_refused_with_what_was_compared(tmp_path: Path, text: str) -> None:
+    command, *args = text.split(" ")
+    error = refused(policy_in(tmp_path), entry(command, *args))
+    assert isinstance(error, CommandNotAllowed) or command == ""
+    if isinstance(error, CommandNotAllowed):
+        assert error.reason
+
+
+async def test_refused_entries_start_nothing_in_a_hub_either(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    lines = [text.split(" ") for text in attack_lines.ALL if not text.startswith((" ", "\t"))]
+    specs = [
+        ServerSpec(f"x{number}", "user", "stdio", {"command": line[0], "args": line[1:]})
+        for number, line in enumerate(lines)
+    ]
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, specs, wait=20)
+        assert toolset.tools == ()
+        assert len(toolset.notices) == len(specs)
+        assert {status.state for status in hub.status()} == {"failed"}
+    assert not policy.homes.exists()
+
+
+def test_the_refusal_names_the_command_by_which_an_operator_allows_the_line(tmp_path: Path) -> None:
+    error = refused(policy_in(tmp_path), entry("npx", "-y", "my server", "it's", env={"KEY": "x"}))
+    assert isinstance(error, CommandNotAllowed)
+    error = refused(policy_in(tmp_path), entry("/opt/server", "it's", "--x", env={"KEY": "x"}))
+    assert isinstance(error, CommandNotAllowed)
+    assert "agentic-rag mcp allow --env KEY -- /opt/server 'it'\"'\"'s' --x" in error.remedy
+
+
+STEERING = (
+    "NODE_OPTIONS node_options LD_PRELOAD Ld_Preload PYTHONPATH BASH_ENV GIT_SSH_COMMAND PATH npm_config_prefix HOME "
+    "IFS PERL5OPT RUBYOPT DYLD_INSERT_LIBRARIES AGENTIC_RAG_MCP_CHILD"
+)
+
+
+@pytest.mark.parametrize("name", STEERING.split(" "))
+def test_a_variable_that_steers_a_program_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
+    spec = entry("npx", "-y", "@modelcontextprotocol/server-memory", env={name: "x"})
+    assert str(refused(policy_in(tmp_path), spec)).startswith(f"mcpServers.x.env.{name}: ")
+    free = policy_in(tmp_path, allow_any_command=True, loopback=True)
+    spec = entry("/bin/true", env={name: "x"})
+    assert str(refused(free, spec)).startswith(f"mcpServers.x.env.{name}: ")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    made = tmp_path / "workspace"
+    (made / "docs").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (made / "out").symlink_to(tmp_path / "outside")
+    (made / "root").symlink_to("/")
+    (made / "docs" / "up").symlink_to("../..")
+    (made / "inside").symlink_to("docs")
+    return made
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("..", "../outside", "docs/../..", "/", "/etc", "out", "out/x", "root", "root/etc", "docs/up", "nowhere"),
+        *("~", "~root", "$HOME", "file:///etc", "//etc", "-", "--x", "-rf", "docs\x00/etc", "docs\n/etc", "\\.."),
+        *("docs/up/outside", "docs/..", "%2e%2e", "․․", "．．", ""),
+    ],
+)  # fmt: skip
+def test_a_path_that_leads_out_of_the_workspace_is_refused(tmp_path: Path, workspace: Path, path: str) -> None:
+    for text in {path, f"{workspace}/{path}"} if path.strip("./\\") not in ("", "docs") else {path}:
+        refused(policy_in(tmp_path), entry("npx", *FILESYSTEM, text, workspace=workspace))
+
+
+@pytest.mark.parametrize("path", [".", "docs", "./docs", "docs/", "inside"])
+def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
+    tmp_path: Path, workspace: Path, path: str
+) -> None:
+    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    spec = entry("npx", *FILESYSTEM, path, workspace=workspace)
+    review = policy.review(spec)
+    assert review.entry == "filesystem"
+    assert review.config["args"][-1] == path
+    assert policy.trust(spec).read_only
+    with pytest.raises(PackageProblem, match="not installed yet"):
+        policy.resolve(spec)
+
+
+def test_a_path_without_a_workspace_is_refused(tmp_path: Path) -> None:
+    refused(policy_in(tmp_path), entry("npx", *FILESYSTEM, "."))
+
+
+async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    assert policy.packages is not None
+    for folder in (tmp_path / "workspaces" / "law", policy.homes / "abc"):
+        folder.mkdir(parents=True)
+        program = folder / "server"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        link = tmp_path / f"link-{folder.name}"
+        link.symlink_to(program)
+        for line in ([str(program)], [str(link)], [PYTHON, str(program)], [PYTHON, f"--script={program}"]):
+            with pytest.raises((CommandNotAllowed, InvalidInput)):
+                await policy.catalogue.allow(line, Grant(), policy.packages, [tmp_path / "workspaces", policy.homes])
+    assert policy.catalogue.allowed() == ()
+    assert not (tmp_path / "mcp" / "allowed.json").exists()
+
+
+async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = await allow_captive(policy)
+    inside = ServerSpec("x", "user", "stdio", spec.config, workspace=str(CAPTIVE.parent))
+    with pytest.raises(CommandNotAllowed, match="nothing under a workspace"):
+        policy.resolve(inside)
+
+
+async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shadow = tmp_path / "true"
+    shadow.write_text(f"#!/bin/sh\ntouch {tmp_path}/shadowed\n")
+    shadow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    policy = policy_in(tmp_path)
+    assert policy.packages is not None
+    entry_made = await policy.catalogue.allow(["true"], Grant(), policy.packages, [])
+    assert entry_made.runs.line == ("true",)
+    command = policy.resolve(entry("true"))
+    assert command.executable.startswith("/usr/")
+    assert not (tmp_path / "shadowed").exists()
+
+
+async def test_a_whole_line_is_allowed_and_no_other_argument_with_it(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = await allow_captive(policy, "--mode=a")
+    policy.review(spec)
+    base = spec.config["args"]
+    for args in (base[:-1], [*base, "--more"], [*base[:-1], "--mode=b"], [*base[1:], base[0]], ["-c", "id"], []):
+        with pytest.raises(CommandNotAllowed):
+            policy.review(ServerSpec("x", "user", "stdio", {"command": PYTHON, "args": args}))
+
+
+async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = await allow_captive(policy)
+    (allowed,) = policy.catalogue.allowed()
+    policy.review(spec)
+    other = LaunchCatalogue(tmp_path / "mcp")  # the command line, beside a running server
+    assert other.revoke(allowed.id)
+    assert not other.revoke(allowed.id)
+    with pytest.raises(CommandNotAllowed):
+        policy.review(spec)
+    assert (tmp_path / "mcp" / "allowed.json").stat().st_mode & 0o077 == 0
+
+
+@needs_bubblewrap
+async def test_a_variable_the_operator_named_is_passed_and_no_other(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = await allow_captive(policy, env=("NODE_OPTIONS", "KEY"))
+    config = {**spec.config, "env": {"NODE_OPTIONS": "--x", "KEY": "k"}}
+    command = policy.resolve(ServerSpec("x", "user", "stdio", config))
+    assert {command.env["NODE_OPTIONS"], command.env["KEY"]} == {"--x", "k"}
+    with pytest.raises(CommandNotAllowed):
+        policy.resolve(ServerSpec("x", "user", "stdio", {**config, "env": {"OTHER": "x"}}))
+
+
+def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "spawned"
+    code = (
+        "import sys, subprocess, os\n"
+        "def no(*args, **kwargs): open(sys.argv[1], 'w').close()\n"
+        "subprocess.Popen.__init__ = os.execve = os.fork = os.posix_spawn = no\n"
+        "import agentic_rag.tools.launch as launch, agentic_rag.tools.reading\n"
+        "from pathlib import Path\n"
+        "policy = launch.LaunchPolicy(Path(sys.argv[2]))\n"
+        "config = {'command': 'npx', 'args': ['-y', '@modelcontextprotocol/server-memory']}\n"
+        "print(policy.review(launch.ServerSpec('x', 'user', 'stdio', config)).entry)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(marker), str(tmp_path / "homes")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "memory"
+    assert not marker.exists()
+    assert not (tmp_path / "homes").exists()
+
+
+async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_path: Path) -> None:
+    secret = "hunter2-hunter2"
+    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    spec = await allow_captive(policy, "--heartbeat", env=("TOKEN",))
+    config: dict[str, Any] = {**spec.config, "env": {"TOKEN": "${TOKEN}"}}
+    filled = {**config, "env": {"TOKEN": secret}}
+    spec = ServerSpec("x", "user", "stdio", config, resolve=lambda: filled)
+    command = policy.resolve(spec)
+    assert command.env["TOKEN"] == secret
+    shown = [repr(spec), repr(command), command.plan(), repr(policy.review(spec)), spec.key(), spec.entry_hash()]
+    assert secret not in " ".join([*shown, *command.args])
+    async with Hub(policy=policy, patience=QUICK, redact=lambda text: text.replace(secret, "[secret]")) as hub:
+        connection = (await hub.acquire([spec], wait=20))["x"]
+        assert connection.state == "ready"
+        connection._tail.append(f"starting with {secret}")
+        assert secret not in repr(hub.status())
+        assert not any(secret in line for line in command_lines())
+    other = ServerSpec("x", "user", "stdio", config, resolve=lambda: {**config, "env": {"TOKEN": "another-secret"}})
+    assert other.key() != spec.key()
+    assert other.entry_hash() == spec.entry_hash()
+
+
+async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Path) -> None:
+    def unset() -> dict[str, Any]:
+        raise InvalidInput("mcpServers.x.env.TOKEN", "the secret TOKEN is not set.")
+
+    policy = policy_in(tmp_path)
+    spec = ServerSpec("x", "user", "stdio", {"command": PYTHON}, resolve=unset)
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, [spec], wait=20)
+        assert toolset.notices == (("x", "mcpServers.x.env.TOKEN: the secret TOKEN is not set."),)
+
+
+def command_lines() -> list[str]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
+    return found

@@ -1,0 +1,211 @@
+"""Which whole lines may run: the match, its slots, and every way around it that is refused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.tools.allowed import LaunchCatalogue
+from agentic_rag.tools.catalogue import Entry, Match, Package, Program, Refusal, match, pinned, slot_problem
+from agentic_rag.tools.catalogue_file import CatalogueProblem, parse_catalogue
+from agentic_rag.tools.environment import steers_a_program
+from tests.tools import attack_lines
+
+BUILTIN = LaunchCatalogue().builtin
+WIDE = parse_catalogue(
+    """
+    [[entry]]
+    id = "wide"
+    npm = "wide@1.2.3"
+    args = ["serve", "{url}", "{text}?", "{path:workspace}*"]
+    options = { "--depth" = "{text}", "--quiet" = "" }
+    env = { TOKEN = "{text}", START = "{url}" }
+    set = { STATE = "{home}/state" }
+    """,
+    "wide",
+)
+
+
+def line(text: str, entries: Sequence[Entry] = BUILTIN, **env: str) -> Match | Refusal:
+    command, *args = text.split(" ")
+    return match(entries, command, args, env)
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "changed"),
+    [
+        ("npx -y @modelcontextprotocol/server-filesystem .", "filesystem", True),
+        ("npx @modelcontextprotocol/server-filesystem@latest docs out", "filesystem", True),
+        ("npx --yes @modelcontextprotocol/server-memory", "memory", True),
+        ("npx -y @modelcontextprotocol/server-everything stdio", "everything", True),
+        ("npx -y @modelcontextprotocol/server-sequential-thinking", "sequential-thinking", True),
+        ("uvx mcp-server-time --local-timezone=Europe/Berlin", "time", True),
+        ("uvx MCP_Server.Time --local-timezone Europe/Berlin", "time", True),
+    ],
+)
+def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry: str, changed: bool) -> None:
+    found = line(text)
+    assert isinstance(found, Match), found
+    assert found.entry.id == entry
+    assert bool(found.changes) == changed
+    assert isinstance(found.entry.runs, Package)
+    stored = pinned(found.entry, text.split(" ")[1:], {})["args"]
+    again = match(BUILTIN, text.split(" ")[0], stored, {})
+    assert isinstance(again, Match)
+    assert again.changes == ()
+    assert again.args == found.args
+
+
+@pytest.mark.parametrize("text", attack_lines.ALL)
+def test_a_line_that_is_not_wholly_allowed_is_refused(text: str) -> None:
+    found = line(text)
+    assert isinstance(found, Refusal), found
+    assert found.place.split(".")[0] in ("command", "args")
+    assert found.reason
+
+
+@pytest.mark.parametrize("bad", ["a\x00b", "a\nb", "a\rb", "-x", "--x", "", "x" * 5000, "a\x1bb", "a\u2028b", "\ud800"])
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_slot_takes_data_only(bad: str, place: int) -> None:
+    args = ["wide@1.2.3", "serve", "https://h/", "note", "docs"]
+    args[place + 1] = bad
+    assert isinstance(match(WIDE, "npx", args, {}), Refusal)
+
+
+def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
+    for text in (
+        "npx -y wide@1.2.3 serve https://h/",
+        "npx -y wide@1.2.3 --quiet serve https://h/ note",
+        "npx -y wide@1.2.3 serve --depth 3 https://h/ note a b --quiet",
+        "npx -y wide@1.2.3 serve --depth=3 https://h/ note a b c",
+    ):
+        assert isinstance(line(text, WIDE), Match), text
+    for text in (
+        "npx -y wide@1.2.3",
+        "npx -y wide@1.2.3 serve",
+        "npx -y wide@1.2.3 https://h/ serve",
+        "npx -y wide@1.2.3 serve ftp://h/",
+        "npx -y wide@1.2.3 serve https://h/ --quiet --quiet",
+        "npx -y wide@1.2.3 serve https://h/ --quiet=1",
+        "npx -y wide@1.2.3 serve https://h/ --depth",
+        "npx -y wide@1.2.3 serve https://h/ --deep=1",
+    ):
+        assert isinstance(line(text, WIDE), Refusal), text
+
+
+def test_an_entry_takes_only_the_variables_it_names() -> None:
+    text = "npx -y wide@1.2.3 serve https://h/"
+    found = line(text, WIDE, TOKEN="a\nkey with lines", START="https://h/", STATE="/etc")
+    assert isinstance(found, Match)
+    assert set(found.env) == {"TOKEN", "START"}
+    assert found.changes == ("env.STATE: left out, 'wide' sets it itself",)
+    for env in ({"token": "x"}, {"NODE_OPTIONS": "-r x"}, {"TOKEN": "a\x00"}, {"START": "file:///x"}, {"OTHER": "x"}):
+        refused = line(text, WIDE, **env)
+        assert isinstance(refused, Refusal)
+        assert refused.place == f"env.{next(iter(env))}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NODE_OPTIONS", "node_options", "LD_PRELOAD", "Ld_Library_Path", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "ENV"),
+        *("PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "pythonpath", "PERL5OPT", "PERL5LIB", "RUBYOPT", "RUBYLIB"),
+        *("BASH_ENV", "BASH_FUNC_x%%", "GIT_SSH_COMMAND", "GIT_CONFIG_COUNT", "npm_config_script_shell", "PATH"),
+        *("HOME", "IFS", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH"),
+        *("UV_INDEX_URL", "PIP_INDEX_URL", "OPENSSL_CONF", "GCONV_PATH", "LOCPATH", "HTTP_PROXY", "https_proxy"),
+        *("TMPDIR", "EDITOR", "PAGER", "LESSOPEN", "DOTNET_STARTUP_HOOKS", "LUA_INIT", "PHPRC", "ERL_AFLAGS"),
+        *("AGENTIC_RAG_MCP_CHILD", "XDG_CONFIG_HOME", "DENO_DIR", "BUN_INSTALL", "ELECTRON_RUN_AS_NODE"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_steers_a_program_is_known_in_any_case(name: str) -> None:
+    assert steers_a_program(name)
+    assert steers_a_program(name.swapcase())
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "GITHUB_TOKEN", "OPENAI_API_KEY", "DEBUG", "TZ", "LOG_LEVEL", "MCP_PATH"])
+def test_an_ordinary_variable_steers_nothing(name: str) -> None:
+    assert not steers_a_program(name)
+
+
+WORDS = (
+    "-y --yes npx uvx -c --call -- . .. stdio --quiet --depth --depth=1 @modelcontextprotocol/server-filesystem "
+    "mcp-server-time wide wide@1.2.3 wide@1 serve https://h/"
+)
+WORD = st.one_of(
+    st.sampled_from(WORDS.split(" ")),
+    st.text(max_size=12),
+    st.text(alphabet="-@=/.:\x00\n ~ab", max_size=8),
+)
+
+
+@given(st.one_of(st.sampled_from(["npx", "uvx", "node"]), st.text(max_size=6)), st.lists(WORD, max_size=8))
+def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str, args: list[str]) -> None:
+    found = match((*BUILTIN, *WIDE), command, args, {})
+    if isinstance(found, Refusal):
+        return
+    assert command in ("npx", "uvx")
+    package = found.entry.runs
+    assert isinstance(package, Package)
+    own = [word for word in args[:2] if word in ("-y", "--yes")]
+    assert args[len(own)].lower().startswith(package.name)
+    for value in found.args:
+        if value.kind == "literal":
+            assert value.text in found.entry.options or value.text in {part.literal for part in found.entry.args}
+        else:
+            assert slot_problem(value.kind, value.text) == ""
+            assert not value.text.startswith("-")
+            assert not set(value.text) & set("\x00\r\n")
+    again = match((*BUILTIN, *WIDE), command, pinned(found.entry, args, {})["args"], {})
+    assert isinstance(again, Match)
+    assert (again.args, again.changes) == (found.args, ())
+
+
+def test_a_program_matches_by_its_path_and_its_whole_line() -> None:
+    entries = parse_catalogue(
+        '[[entry]]\nid = "own"\nexecutable = "/opt/own"\nsha256 = "AB"\nargs = ["--serve"]', "own"
+    )
+    assert entries[0].runs == Program("/opt/own", "/opt/own", {"/opt/own": "ab"})
+    assert isinstance(line("/opt/own --serve", entries), Match)
+    for text in ("/opt/own", "/opt/own --serve --more", "/opt/own --Serve", "own --serve", "/opt/../opt/own --serve"):
+        assert isinstance(line(text, entries), Refusal), text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x = 1", r"only \[\[entry\]\]"),
+        ("[[entry]]\nid = 1", "is no text"),
+        ('[[entry]]\nid = "a"', "executable"),
+        ('[[entry]]\nid = "a"\nnpm = "x"', "exact version"),
+        ('[[entry]]\nid = "a"\nnpm = "x@^1"', "exact version"),
+        ('[[entry]]\nid = "a"\nexecutable = "x"\nsha256 = ""', "absolute"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\nargs = ["{text}...", "y"]', "only the last"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\nenv = { A = "{file}" }', "is no slot"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\nnetwork = "no"', "neither true nor false"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\nlimits = { memory = 1 }', "limits are"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\nshell = true', "'shell' is not known"),
+        ('[[entry]]\nid = "a"\nnpm = "x@1"\n[[entry]]\nid = "a"\nnpm = "y@1"', "is taken"),
+        ("[[entry", "Expected|Invalid|]]"),
+    ],
+)
+def test_a_broken_catalogue_names_the_place(text: str, problem: str) -> None:
+    with pytest.raises(CatalogueProblem, match=problem) as refused:
+        parse_catalogue(text, "catalogue.toml")
+    assert "catalogue.toml" in str(refused.value)
+
+
+def test_a_broken_file_of_the_operator_allows_nothing_and_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "catalogue.toml").write_text("[[entry")
+    (tmp_path / "allowed.json").write_text('{"entry": [{"id": 1}]}')
+    assert LaunchCatalogue(tmp_path).entries() == BUILTIN
+
+
+def test_the_operators_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
+    catalogue = LaunchCatalogue(tmp_path)
+    assert catalogue.entries() == BUILTIN
+    (tmp_path / "catalogue.toml").write_text('[[entry]]\nid = "own"\nnpm = "own@1.0.0"')
+    assert catalogue.entries()[0].id == "own"
+    (tmp_path / "catalogue.toml").unlink()
+    assert catalogue.entries() == BUILTIN

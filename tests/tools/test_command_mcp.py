@@ -1,0 +1,60 @@
+"""``agentic-rag mcp``: what an operator types, and what a running server then allows."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentic_rag.cli import app
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.launch import ServerSpec
+from tests.tools.captives import CAPTIVE, PYTHON, policy_in
+
+
+def run(data: Path, command: str, *words: str) -> str:
+    done = CliRunner().invoke(app, ["mcp", command, "--data", str(data), *words])
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = ServerSpec("x", "user", "stdio", {"command": PYTHON, "args": ["-I", str(CAPTIVE), "--mode"]})
+    with pytest.raises(CommandNotAllowed) as refused:
+        policy.review(spec)
+    assert "agentic-rag mcp allow -- " in refused.value.remedy
+    words = refused.value.remedy.partition("mcp allow ")[2].partition(" — ")[0].split(" ")  # as it is printed
+    said = run(tmp_path, "allow", "--network", "--read-only", "look", *words)
+    ident = said.split(" ")[1].rstrip(":")
+    review = policy.review(spec)
+    assert review.entry == ident
+    assert policy.trust(spec).read_only == {"look"}
+    assert run(tmp_path, "list").split("\t")[0] == ident
+    assert "filesystem" in run(tmp_path, "list", "--all")
+    assert run(tmp_path, "revoke", ident) == f"revoked {ident}\n"
+    assert run(tmp_path, "list") == ""
+    with pytest.raises(CommandNotAllowed):
+        policy.review(spec)
+    with pytest.raises(InvalidInput):
+        run(tmp_path, "revoke", ident)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--", "npx", "-c", "id"], ["--", "uvx", "--from", "x", "y"], ["--", "npx", "-y", "git+https://h/x"]),
+        *(["--", "no-such-program"], ["--", "./x"], ["--", "npx"]),
+    ],
+)
+def test_a_line_that_no_word_can_make_safe_is_not_allowed(tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        run(tmp_path, "allow", *words)
+    assert run(tmp_path, "list") == ""
+
+
+def test_the_same_line_allowed_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    run(tmp_path, "allow", "--", PYTHON, "-I", str(CAPTIVE))
+    run(tmp_path, "allow", "--network", "--", PYTHON, "-I", str(CAPTIVE))
+    assert len(run(tmp_path, "list").splitlines()) == 1
+    assert "\tnetwork" in run(tmp_path, "list")

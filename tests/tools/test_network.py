@@ -1,0 +1,299 @@
+"""Where a user's address may lead: to public hosts by https, checked on what is really connected to."""
+
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.streams.tls
+import httpcore2
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.addresses import address_problem, parse_hosts
+from agentic_rag.tools.connection import Patience
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.network import CheckedBackend, CheckedTransport, resolve_host
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.servers.plain import build
+from tests.tools.support import QUICK, call, text_of
+from tests.tools.test_http import serve
+
+PRIVATE = [
+    "127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.0.1",
+    "169.254.169.254", "169.254.170.2", "100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "192.0.0.1",
+    "198.18.0.1", "192.0.2.1", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1",
+    "255.255.255.255", "192.88.99.1", "::", "::1", "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1",
+    "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "::127.0.0.1", "::10.1.2.3",
+    "2002:7f00:0001::", "2002:a9fe:a9fe::", "2002:0a00:0001::1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254",
+    "64:ff9b::10.0.0.1", "64:ff9b:1::1", "2001:0:7f00:1::", "100::1", "3fff::1", "5f00::1",
+]  # fmt: skip
+
+PUBLIC = [
+    "1.1.1.1", "8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:8.8.8.8",
+    "64:ff9b::8.8.8.8",
+]  # fmt: skip
+
+SPELLINGS = [
+    *("127.0.0.1", "127.1", "0", "0.0.0.0", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "017700000001"),
+    *("127.0.0.01", "localhost", "LOCALHOST", "[::1]", "[::ffff:7f00:1]", "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]"),
+    *("①②⑦.⓪.⓪.①", "１２７.０.０.１", "127。0。0。1", "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", "[::]", "0x0", "00000177.1"),
+]
+
+
+@pytest.mark.parametrize("text", PRIVATE)
+def test_an_address_that_is_not_public_is_refused(text: str) -> None:
+    assert address_problem(ipaddress.ip_address(text))
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_a_public_address_is_taken(text: str) -> None:
+    assert address_problem(ipaddress.ip_address(text)) == ""
+
+
+@given(st.ip_addresses(v=4).filter(lambda each: not each.is_global))
+def test_no_dress_of_a_private_address_passes(inner: ipaddress.IPv4Address) -> None:
+    number = int(inner)
+    for dressed in (0xFFFF << 32 | number, 0x2002 << 112 | number << 80, 0x64FF9B << 96 | number):
+        assert address_problem(ipaddress.IPv6Address(dressed))
+
+
+@pytest.mark.parametrize("host", SPELLINGS)
+async def test_every_spelling_of_this_machine_is_refused_and_nobody_knocks(host: str) -> None:
+    async with knocked() as (port, knocks):
+        async with httpx2.AsyncClient(transport=CheckedTransport(CheckedBackend(frozenset()))) as client:
+            with pytest.raises((httpx2.TransportError, httpx2.InvalidURL)):
+                await client.get(f"http://{host}:{port}/")
+        assert knocks() == 0
+
+
+async def test_a_name_with_one_private_address_among_public_ones_is_refused() -> None:
+    async with knocked() as (port, knocks):
+
+        async def resolve(host: str, port: int) -> list[str]:
+            return ["93.184.216.34", "127.0.0.1"]
+
+        with pytest.raises(httpcore2.ConnectError, match=r"leads to 127\.0\.0\.1"):
+            await CheckedBackend(frozenset(), resolve=resolve).connect_tcp("both.test", port)
+        assert knocks() == 0
+
+
+async def test_a_name_that_changes_its_answer_is_asked_once_for_each_connection() -> None:
+    async with knocked() as (port, knocks):
+        answers = [["198.51.100.7"], ["127.0.0.1"]]
+        asked: list[str] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            asked.append(host)
+            return answers[len(asked) - 1]
+
+        backend = CheckedBackend(frozenset(), resolve=resolve)
+        for _ in range(2):
+            with pytest.raises(httpcore2.ConnectError):
+                await backend.connect_tcp("rebind.test", port, timeout=5)
+        assert asked == ["rebind.test"] * 2
+        assert knocks() == 0
+
+
+async def test_tls_is_spoken_for_the_name_to_the_address_that_was_checked(tmp_path: Path) -> None:
+    names: list[str | None] = []
+    server, client = certificate(tmp_path, "mcp.example.org")
+    server.sni_callback = lambda socket, name, context: names.append(name)
+    async with knocked(server) as (port, _):
+
+        async def resolve(host: str, port: int) -> list[str]:
+            return ["127.0.0.1"]
+
+        class Lenient(CheckedBackend):  # as if the address were a public one
+            async def connect_tcp(self, host: str, *args: Any, **kwargs: Any) -> Any:
+                return await self._plain.connect_tcp((await self._resolve(host, port))[0], *args, **kwargs)
+
+        transport = CheckedTransport(Lenient(frozenset(), resolve=resolve), client)
+        async with httpx2.AsyncClient(transport=transport) as http:
+            assert (await http.get(f"https://mcp.example.org:{port}/")).text == "hello mcp.example.org"
+            with pytest.raises(httpx2.ConnectError, match="certificate"):
+                await http.get(f"https://other.example.org:{port}/")
+    assert names == ["mcp.example.org", "other.example.org"]
+
+
+async def test_a_users_entry_to_this_machine_fails_with_the_reason_and_nobody_knocks(tmp_path: Path) -> None:
+    async with knocked() as (port, knocks):
+        policy = LaunchPolicy(tmp_path)
+        for kind in ("http", "sse"):
+            spec = ServerSpec("web", "user", kind, {"url": f"https://127.0.0.1:{port}/mcp"})
+            async with Hub(policy=policy, patience=QUICK) as hub:
+                toolset = await open_toolset(hub, [spec], wait=20)
+                assert toolset.tools == ()
+                assert "refused (loopback)" in toolset.notices[0][1]
+        assert knocks() == 0
+
+
+async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_other_port_is(tmp_path: Path) -> None:
+    async with serve(build().streamable_http_app()) as base:
+        port = int(base.rpartition(":")[2])
+        policy = LaunchPolicy(tmp_path, hosts=parse_hosts(f"127.0.0.1:{port}, other.example.org:80"))
+        async with Hub(policy=policy, patience=QUICK) as hub:
+            spec = ServerSpec("web", "user", "http", {"url": f"{base}/mcp"})
+            toolset = await open_toolset(hub, [spec], wait=20)
+            assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+        for url in (f"http://127.0.0.1:{port + 1}/mcp", f"http://localhost:{port}/mcp", "http://mcp.example.org/mcp"):
+            with pytest.raises(CommandNotAllowed, match="https is needed"):
+                policy.endpoint(ServerSpec("web", "user", "http", {"url": url}))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed_and_no_header_goes_with_it(tmp_path: Path, status: int) -> None:
+    async with knocked() as (elsewhere, knocks):
+        seen: list[bytes | None] = []
+
+        async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return
+            seen.append(dict(scope["headers"]).get(b"authorization"))
+            location = f"http://127.0.0.1:{elsewhere}/mcp".encode()
+            await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
+            await send({"type": "http.response.body", "body": b""})
+
+        async with serve(redirecting) as base:
+            both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
+            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
+            config = {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer token"}}
+            async with Hub(policy=policy, patience=QUICK) as hub:
+                toolset = await open_toolset(hub, [ServerSpec("web", "user", "http", config)], wait=20)
+                assert toolset.tools == ()
+        assert seen[0] == b"Bearer token"
+        assert knocks() == 0
+
+
+async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path) -> None:
+    async with knocked() as (elsewhere, knocks):
+
+        async def naming(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            body = f"event: endpoint\ndata: http://127.0.0.1:{elsewhere}/post\n\n".encode()
+            await send({"type": "http.response.body", "body": body})
+
+        async with serve(naming) as base:
+            both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
+            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
+            config = {"url": f"{base}/sse", "headers": {"Authorization": "Bearer token"}}
+            async with Hub(policy=policy, patience=Patience(initialize=1, failures=1)) as hub:
+                toolset = await open_toolset(hub, [ServerSpec("web", "user", "sse", config)], wait=20)
+                assert toolset.tools == ()
+        assert knocks() == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "x", "https://", "file:///etc/passwd", "ftp://h/", "gopher://h/", "unix:///s", "https://[::1", "//h/"),
+        *("https://h:99999/", "https://user:pw@h/", "https://user@h/", "javascript:1", "https:///h"),
+    ],
+)
+def test_what_is_no_plain_web_address_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", {"url": url}))
+    assert refused.value.path == "mcpServers.web.url"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("Host", "internal"), ("Content-Length", "0"), ("Transfer-Encoding", "chunked"), ("Connection", "close")),
+        *(("Mcp-Session-Id", "x"), ("Proxy-Authorization", "x"), ("X", "a\r\nHost: b"), ("X", "a\nb"), ("X y", "a")),
+        *(("X\r\nY", "a"), ("X:", "a"), ("", "a"), ("X", "\u010d")),
+    ],
+)
+def test_a_header_of_the_connection_itself_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    config = {"url": "https://mcp.example.org/mcp", "headers": {name: text}}
+    with pytest.raises(InvalidInput) as refused:
+        LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", config))
+    assert refused.value.path == f"mcpServers.web.headers.{name}"
+
+
+def test_a_public_https_address_may_be_saved(tmp_path: Path) -> None:
+    config = {"url": "https://mcp.example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+    assert LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", config)).config == config
+
+
+async def test_a_local_socket_is_no_address() -> None:
+    with pytest.raises(httpcore2.ConnectError):
+        await CheckedBackend(frozenset()).connect_unix_socket("/run/docker.sock")
+
+
+async def test_numbers_are_resolved_to_one_form() -> None:
+    assert await resolve_host("0x7f.1", 80) == ["127.0.0.1"]
+
+
+@asynccontextmanager
+async def knocked(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, Any]]:
+    """Listen on loopback, in both families of addresses if there are; yields the port and how often somebody came.
+
+    With a TLS context an HTTP answer names the host that was asked for.
+    """
+    count = 0
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        nonlocal count
+        count += 1
+        async with stream:
+            if context is None:
+                return
+            try:
+                secure = await anyio.streams.tls.TLSStream.wrap(stream, server_side=True, ssl_context=context)
+                request = (await secure.receive()).decode()
+            except (ssl.SSLError, anyio.BrokenResourceError, anyio.EndOfStream):
+                return
+            host = request.lower().partition("host: ")[2].partition(":")[0]
+            body = f"hello {host}"
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            await secure.send((head + body).encode())
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        yield listener.extra(anyio.abc.SocketAttribute.local_port), lambda: count
+        tasks.cancel_scope.cancel()
+
+
+def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return TLS contexts of a server of this name and of a client that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "certificate.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(file)
+    client = ssl.create_default_context(cafile=str(file))
+    return server, client

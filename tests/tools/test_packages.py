@@ -1,0 +1,201 @@
+"""Packages: installed once, whole or not at all, without running their code, and the same at every start.
+
+The registry's client is a script here that does what the real one does to the disk; `test_real_servers` has the real.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import PackageProblem
+from agentic_rag.tools.catalogue import Package
+from agentic_rag.tools.packages import Packages
+from tests.tools.support import alive, until
+
+DEMO = Package("pypi", "demo-server", "1.2.3")
+UV = """#!/bin/sh
+echo "$@" >> {log}
+{before}
+case "$1" in
+venv)
+    for tree; do :; done
+    mkdir -p "$tree/bin" && ln -s {python} "$tree/bin/python" ;;
+pip)
+    while [ "$1" != "--python" ]; do shift; done
+    tree=$(dirname "$(dirname "$2")")
+    mkdir -p "$tree/lib/python3/site-packages/demo_server-1.2.3.dist-info"
+    echo 'print("demo")' > "$tree/bin/demo-server" ;;
+esac
+"""
+
+
+class Registry:
+    """A folder with the client of a registry, and the log of its calls."""
+
+    def __init__(self, folder: Path, before: str = "") -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        folder.mkdir(parents=True)
+        client = folder / "uv"
+        client.write_text(UV.format(log=self.log, python=os.path.realpath(sys.executable), before=before))
+        client.chmod(0o755)
+
+    @property
+    def calls(self) -> Sequence[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def packages(self, where: Path, seconds: float = 60) -> Packages:
+        return Packages(where, {"PATH": f"{self.folder}:/usr/bin:/bin"}, seconds)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
+
+
+async def test_a_package_is_installed_once_and_then_found(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin")
+    packages = registry.packages(tmp_path / "mcp")
+    found = await packages.install(DEMO)
+    assert found.args == ("-I", "-B", f"{found.tree}/bin/demo-server")
+    assert found.executable == f"{found.tree}/bin/python"
+    assert found.tree == str(tmp_path / "mcp" / "pypi" / "demo-server@1.2.3" / "tree")
+    assert (await packages.install(DEMO), packages.installed(DEMO)) == (found, found)
+    assert registry.packages(tmp_path / "mcp").installed(DEMO) == found
+    assert len(registry.calls) == 2
+    assert left(tmp_path / "mcp") == ["pypi"]
+
+
+async def test_a_package_is_installed_from_wheels_alone_at_the_exact_version(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin")
+    await registry.packages(tmp_path / "mcp").install(DEMO)
+    assert registry.calls[1].endswith("--only-binary :all: demo-server==1.2.3")
+
+
+async def test_many_at_once_install_one_package_once(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin", before="sleep 0.1")
+    packages = registry.packages(tmp_path / "mcp")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(packages.install, DEMO)
+    assert len(registry.calls) == 2
+
+
+async def test_two_processes_that_install_at_once_end_with_one_whole_package(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin", before="sleep 0.1")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(registry.packages(tmp_path / "mcp").install, DEMO)
+    assert len(registry.calls) == 6
+    assert left(tmp_path / "mcp") == ["pypi"]
+    registry.packages(tmp_path / "mcp").installed(DEMO)
+
+
+async def test_an_unversioned_package_is_pinned_to_what_was_installed(tmp_path: Path) -> None:
+    packages = Registry(tmp_path / "bin").packages(tmp_path / "mcp")
+    assert (await packages.install(Package("pypi", "demo-server", ""))).version == "1.2.3"
+    packages.installed(DEMO)
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("echo 'error sending request for url (https://user:pw@registry.example/simple)'; exit 1", "cannot be reached"),
+        ("echo 'npm error code ENOTFOUND' >&2; exit 1", "cannot be reached"),
+        ("echo 'npm error code E404' >&2; exit 1", "does not know it in this version"),
+        ("echo 'no wheel at https://user:pw@registry.example/x'; exit 1", r"no wheel at \(address\)"),
+        ("exit 1", "no reason was given"),
+        ("[ $1 = venv ] || exit 0", "has no program 'demo-server'"),
+    ],
+)
+async def test_a_failed_installation_says_why_in_plain_words_and_leaves_nothing(
+    tmp_path: Path, before: str, words: str
+) -> None:
+    packages = Registry(tmp_path / "bin", before).packages(tmp_path / "mcp")
+    with pytest.raises(PackageProblem, match=words) as problem:
+        await packages.install(DEMO)
+    assert "pw@" not in str(problem.value)
+    assert left(tmp_path / "mcp") == []
+
+
+async def test_a_missing_client_is_named(tmp_path: Path) -> None:
+    packages = Packages(tmp_path / "mcp", {"PATH": str(tmp_path)})
+    with pytest.raises(PackageProblem, match="npm is not installed"):
+        await packages.install(Package("npm", "demo-server", "1.2.3"))
+    assert left(tmp_path / "mcp") == []
+
+
+async def test_a_cancelled_installation_is_killed_with_all_it_started_and_leaves_nothing(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    registry = Registry(tmp_path / "bin", before=f"sleep 600 & echo $! > {pid}.new; mv {pid}.new {pid}; wait")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(registry.packages(tmp_path / "mcp").install, DEMO)
+        await until(pid.exists)
+        tasks.cancel_scope.cancel()
+    await until(lambda: not alive(int(pid.read_text())))
+    assert left(tmp_path / "mcp") == []
+
+
+async def test_an_installation_that_hangs_is_given_up(tmp_path: Path) -> None:
+    packages = Registry(tmp_path / "bin", before="sleep 600").packages(tmp_path / "mcp", 0.2)
+    with pytest.raises(PackageProblem, match="took longer"):
+        await packages.install(DEMO)
+    assert left(tmp_path / "mcp") == []
+
+
+def changed_byte(tree: Path) -> None:
+    script = tree / "bin" / "demo-server"
+    times = (script.stat().st_atime_ns, script.stat().st_mtime_ns)
+    script.write_text(script.read_text().replace("demo", "evil"))
+    os.utime(script, ns=times)  # as if it had never been touched
+
+
+def added_file(tree: Path) -> None:
+    (tree / "lib" / "sitecustomize.py").write_text("")
+
+
+def removed_file(tree: Path) -> None:
+    (tree / "bin" / "demo-server").unlink()
+
+
+def other_interpreter(tree: Path) -> None:
+    (tree / "bin" / "python").unlink()
+    (tree / "bin" / "python").symlink_to("/bin/sh")
+
+
+def other_record(tree: Path) -> None:
+    manifest = tree.parent / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": "9"}))
+
+
+def broken_record(tree: Path) -> None:
+    (tree.parent / "manifest.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    "tampering", [changed_byte, added_file, removed_file, other_interpreter, other_record, broken_record]
+)
+async def test_a_package_that_was_tampered_with_is_refused_in_this_process_and_in_the_next(
+    tmp_path: Path, tampering: object
+) -> None:
+    assert callable(tampering)
+    registry = Registry(tmp_path / "bin")
+    packages = registry.packages(tmp_path / "mcp")
+    tampering(Path((await packages.install(DEMO)).tree))
+    for each in (packages, registry.packages(tmp_path / "mcp")):
+        with pytest.raises(PackageProblem, match="Remove"):
+            each.installed(DEMO)
+
+
+async def test_what_a_dead_process_left_half_installed_is_removed(tmp_path: Path) -> None:
+    old, young = tmp_path / "mcp" / ".new-old", tmp_path / "mcp" / ".new-young"
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    await Registry(tmp_path / "bin").packages(tmp_path / "mcp").install(DEMO)
+    assert not old.exists()
+    assert young.exists()

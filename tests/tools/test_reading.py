@@ -1,0 +1,242 @@
+"""Pasted MCP configurations: what they become, what is refused, and that reading has no effect at all."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.errors import InvalidInput, ServerReserved
+from agentic_rag.tools.placeholders import Unset, expand, problem, refers_only
+from agentic_rag.tools.reading import read_servers
+from agentic_rag.tools.server_names import is_reserved
+
+CORPUS = sorted((Path(__file__).parent.parent / "mcp_configs").glob("*.json"))
+
+
+def test_the_corpus_is_large_and_has_every_clients_shape() -> None:
+    shapes = {json.loads(path.read_text("utf-8"))["shape"] for path in CORPUS}
+    assert len(CORPUS) >= 40
+    assert shapes >= {"Claude Desktop", "Claude Code", "Cursor", "Cline", "VS Code", "LibreChat"}
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_a_configuration_that_people_have_is_read_as_expected(path: Path) -> None:
+    case = json.loads(path.read_text("utf-8"))
+    if "error" in case:
+        with pytest.raises((InvalidInput, ServerReserved)) as caught:
+            read_servers(case["document"])
+        path_of = getattr(caught.value, "path", None)
+        assert {"code": caught.value.code, "path": path_of} == case["error"]
+        return
+    reading = read_servers(case["document"])
+    assert reading.servers == case["servers"]
+    assert [note.path for note in reading.changes] == case["changes"]
+    assert [note.path for note in reading.warnings] == case["warnings"]
+    again = read_servers(reading.servers)
+    assert (again.servers, again.changes) == (reading.servers, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "promptx",
+        "PromptX",
+        " retriever\t",
+        "ｐｒｏｍｐｔｘ",
+        "𝓹𝓻𝓸𝓶𝓹𝓽𝔁",
+        "ⓡⓔⓣⓡⓘⓔⓥⓔⓡ",
+        "pro\u200bmptx",
+        "\ufeffdelegate",
+        "\u202edelegate",
+        "dele\u00adgate",
+        "prompt\u2011x",
+        "prompt.x",
+        "prompt․x",
+        "p\u0301romptx",
+        "рrоmрtх",
+        "dеlеgаtе",
+        "delegatᴇ",
+        "ᴘrᴏᴍᴘtx",
+        "retrlever",
+        "retr1ever",
+        "@scope/promptx",
+        "https://x.example/delegate/",
+    ],
+)
+def test_a_reserved_name_is_refused_in_every_unicode_dress(name: str) -> None:
+    for entry in ({"command": "x"}, {"url": "https://x.example"}, None, 5):
+        with pytest.raises(ServerReserved):
+            read_servers({"fine": {"command": "x"}, name: entry})
+        with pytest.raises(ServerReserved):
+            read_servers({"mcpServers": {name: entry}})
+
+
+@pytest.mark.parametrize("name", ["prompt", "promptxyz", "my-retriever-2", "delegates", "文件"])
+def test_a_name_of_its_own_is_not_reserved(name: str) -> None:
+    assert not is_reserved(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("${input:api-key}", "${API_KEY}"),
+        ("${env:HOME}", "${HOME}"),
+        ("{{x}}", "${X}"),
+        ("{{ user.token }}", "${TOKEN}"),
+        ("${{ secrets.GH }}", "${GH}"),
+        ("{env:KEY}", "${KEY}"),
+        ("${X:=d}", "${VAR}"),
+        ("${X-d}", "${X_D}"),
+        ("${A:-${B}}", "${"),
+        ("${", "${VAR}"),
+        ("${1}", "${VAR_1}"),
+    ],
+)
+def test_another_kind_of_placeholder_is_refused_with_the_one_to_use(text: str, advice: str) -> None:
+    assert advice in problem(f"before {text} after")
+    with pytest.raises(InvalidInput, match="placeholder"):
+        read_servers({"x": {"command": "npx", "env": {"A": text}}})
+
+
+def test_a_placeholder_is_replaced_once_and_never_from_the_environment() -> None:
+    values = {"A": "${B}", "B": "b", "PATH": None}
+    assert expand("${A} ${B} ${C:-c} ${D:-} $A %A%", values.get) == "${B} b c  $A %A%"
+    with pytest.raises(Unset, match="PATH"):
+        expand("${PATH}", values.get)
+
+
+@pytest.mark.parametrize(
+    ("text", "only"),
+    [
+        ("${A}", True),
+        ("Bearer ${A}", True),
+        ("${A}:${B}", True),
+        ("sk-123${A}", False),
+        ("${A:-sk-123}", False),
+        ("Bearer sk-123", False),
+        ("", False),
+    ],
+)
+def test_only_a_text_without_anything_secret_is_shown(text: str, only: bool) -> None:
+    assert refers_only(text) is only
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--api-key", "abc"],
+        ["--api-key=abc"],
+        ["--access_token=abc"],
+        ["-e", "API_KEY=abc"],
+        ["--header", "X-API-Key: abc"],
+        ["ghp_0123456789abcdef0123456789abcdef0123"],
+        ["redis://:hunter2@host"],
+    ],
+)
+def test_a_secret_in_the_arguments_is_refused_with_its_path(args: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="never in args") as caught:
+        read_servers({"x": {"command": "npx", "args": args}})
+    assert caught.value.path.startswith("mcpServers.x.args.")
+    assert "abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("args", [["--token-limit", "5"], ["-e", "API_KEY"], ["--token"], ["--tokens=5"], ["/a@b:c"]])
+def test_an_argument_that_only_speaks_of_secrets_is_kept(args: list[str]) -> None:
+    assert read_servers({"x": {"command": "npx", "args": args}}).servers["x"]["args"] == args
+
+
+def test_no_message_repeats_a_value_of_env_or_headers() -> None:
+    reading = read_servers({"x": {"command": "npx", "env": {"A": 12345678, "B": "<SECRET-1>"}, "z": "s"}})
+    told = f"{reading.changes}{reading.warnings}{reading!r}"
+    assert "12345678" not in told
+    assert "SECRET-1" not in told
+
+
+def test_reading_starts_nothing_and_connects_to_nothing(tmp_path: Path) -> None:
+    effects: list[str] = []
+
+    def note(event: str, arguments: object) -> None:
+        if watching and event.partition(".")[0] in ("subprocess", "socket", "os", "open"):
+            effects.append(event)
+
+    watching = False
+    sys.addaudithook(note)
+    documents = [json.loads(path.read_text("utf-8"))["document"] for path in CORPUS]
+    documents.append({"x": {"command": "sh", "args": ["-c", f"touch {tmp_path}/ran"]}})
+    watching = True
+    for document in documents:
+        try:
+            read_servers(document)
+        except (InvalidInput, ServerReserved):
+            continue
+    watching = False
+    assert effects == []
+    assert list(tmp_path.iterdir()) == []
+
+
+KEYS = (
+    *("mcpServers", "servers", "mcp", "type", "transport", "command", "cmd", "args", "env", "envs", "url", "headers"),
+    *("disabled", "enabled", "timeout", "timeoutMs", "tools", "includeTools", "identity", "set", "last4", "value"),
+    *("secret", "include", "A", "x", "promptx", "files"),
+)
+TEXTS = (
+    *("cmd", "npx -y a", "cmd /c cmd /c npx x", " /c ", "stdio", "http", "sse", "https://h/sse", "https://h/mcp"),
+    *("${A}", "Bearer ${A}", "${A:-b}", "{{x}}", "${input:x}", "domain", "user", "true", "*", "\ud800", "a\x00"),
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(TEXTS)
+anything = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), inner, max_size=6)
+    ),
+    max_leaves=25,
+)
+values = (
+    scalars | st.fixed_dictionaries({"value": scalars}, optional={"secret": st.booleans()}) | st.just({"set": True})
+)
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "command": st.sampled_from(["cmd", "cmd.exe", "npx -y a", "cmd /c npx", " npx ", "x"]) | scalars,
+        "args": st.lists(scalars, max_size=4),
+        "env": st.dictionaries(st.sampled_from(["A", "TOKEN"]), values, max_size=3),
+        "url": st.sampled_from(["https://h/mcp", "https://h/sse", "${A}/x"]),
+        "headers": st.dictionaries(st.sampled_from(["A", "authorization"]), values, max_size=2),
+        "disabled": st.booleans(),
+        "timeout": scalars,
+        "timeoutMs": scalars,
+        "tools": st.lists(scalars, max_size=3) | anything,
+        "type": st.sampled_from(["stdio", "http", "streamable-http", "sse", "local"]),
+    },
+)
+documents = anything | st.dictionaries(st.text(max_size=40) | st.sampled_from(KEYS), entries, max_size=3)
+
+
+@settings(max_examples=400, deadline=None)
+@given(documents)
+def test_any_json_is_read_or_refused_and_what_was_written_reads_as_itself(document: Any) -> None:
+    try:
+        reading = read_servers(document)
+    except (InvalidInput, ServerReserved):
+        return
+    again = read_servers(reading.servers)
+    assert again.servers == reading.servers
+    assert again.changes == ()
+
+
+def test_json_nested_beyond_any_limit_is_refused_not_crashed_on() -> None:
+    deep: Any = "x"
+    for _ in range(50_000):
+        deep = [deep]
+    for document in (
+        deep,
+        {"x": deep},
+        {"x": {"cmd": deep, "command": deep}},
+        {"x": {"url": deep, "env": {"A": deep}}},
+    ):
+        with pytest.raises(InvalidInput):
+            read_servers(document)

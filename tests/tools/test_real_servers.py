@@ -1,0 +1,178 @@
+"""Published servers as an admin adds them: installed once, in the sandbox without network, called, killed, recovered.
+
+Skipped by name where a registry, a client of one, or bubblewrap is missing.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import PackageProblem
+from agentic_rag.tools.allowed import LaunchCatalogue
+from agentic_rag.tools.catalogue import Package
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.packages import Packages
+from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from tests.tools.captives import marked, needs_bubblewrap
+from tests.tools.support import QUICK, alive, call, text_of, tool, until
+
+INSTALL_SECONDS = 120
+LINES = {
+    "files": ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."],
+    "notes": ["npx", "-y", "@modelcontextprotocol/server-memory"],
+    "every": ["npx", "-y", "@modelcontextprotocol/server-everything"],
+    "clock": ["uvx", "mcp-server-time", "--local-timezone", "Europe/Berlin"],
+}
+
+pytestmark = needs_bubblewrap
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[Packages]:
+    """The four packages, installed side by side as a test of an entry installs them."""
+    if shutil.which("npm") is None or not any(
+        Path(folder, "node").exists() for folder in ("/usr/local/bin", "/usr/bin")
+    ):
+        pytest.skip("Node.js: no npm and node on this machine")
+    folder = Path(tempfile.mkdtemp(prefix="agentic-rag-mcp-"))
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_", "ANTHROPIC_"))}
+    packages = Packages(folder, environment)
+
+    async def install() -> None:
+        policy = LaunchPolicy(folder / "homes", packages=packages)
+        with anyio.fail_after(INSTALL_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for name, line in LINES.items():
+                    tasks.start_soon(policy.prepare, entry(name, folder, line))
+
+    try:
+        try:
+            anyio.run(install)
+        except* TimeoutError:
+            pytest.skip(f"registries: four packages were not installed within {INSTALL_SECONDS} s")
+        except* PackageProblem as group:
+            if "cannot be reached" not in str(group.exceptions[0]):
+                raise
+            pytest.skip("registries: they cannot be reached")
+        yield packages
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def entry(name: str, workspace: Path, line: list[str]) -> ServerSpec:
+    config = {"command": line[0], "args": line[1:]}
+    return ServerSpec(name, "user", "stdio", config, domain="law", workspace=str(workspace))
+
+
+@asynccontextmanager
+async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterator[tuple[LaunchPolicy, ServerToolset]]:
+    workspace = folder / "workspace"
+    policy = LaunchPolicy(folder / "homes", packages=packages, catalogue=LaunchCatalogue(folder))
+    specs = [entry(name, workspace, LINES[name]) for name in names]
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, specs, wait=30)
+        assert toolset.notices == ()
+        yield policy, toolset
+    assert policy.sweep() == 0
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    made = tmp_path / "workspace"
+    made.mkdir()
+    (made / "a.txt").write_text("inside")
+    (tmp_path / "b.txt").write_text("outside")
+    (made / "link").symlink_to(tmp_path / "b.txt")
+    return made
+
+
+async def test_four_published_servers_work_side_by_side(installed: Packages, workspace: Path) -> None:
+    async with running(installed, workspace.parent, *LINES) as (_, toolset):
+        read = await call(toolset, "files__read_text_file", path=str(workspace / "a.txt"))
+        assert text_of(read) == "inside"
+        for path in (workspace.parent / "b.txt", workspace / "link", "/etc/passwd"):
+            assert (await call(toolset, "files__read_text_file", path=str(path))).status == "error"
+        written = await call(toolset, "files__write_file", path=str(workspace / "c.txt"), content="new")
+        assert written.status == "ok"
+        assert (workspace / "c.txt").read_text() == "new"
+        fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
+        assert (await call(toolset, "notes__create_entities", entities=[fact])).status == "ok"
+        assert "Article 17" in text_of(await call(toolset, "notes__search_nodes", query="GDPR"))
+        assert "5" in text_of(await call(toolset, "every__get-sum", a=2, b=3))
+        assert "Asia/Tokyo" in text_of(await call(toolset, "clock__get_current_time", timezone="Asia/Tokyo"))
+        trusted = {name: tool(toolset, name).read_only for name in ("files__read_text_file", "files__write_file")}
+        assert trusted == {"files__read_text_file": True, "files__write_file": False}
+        assert not any(each.changed for each in toolset.tools)
+
+
+async def test_what_a_server_remembers_outlives_its_process(installed: Packages, workspace: Path) -> None:
+    fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
+    async with running(installed, workspace.parent, "notes") as (_, toolset):
+        await call(toolset, "notes__create_entities", entities=[fact])
+    async with running(installed, workspace.parent, "notes") as (_, toolset):
+        assert "Article 17" in text_of(await call(toolset, "notes__read_graph"))
+
+
+async def test_a_published_server_killed_in_the_middle_of_a_call_is_an_error_and_comes_back(
+    installed: Packages, workspace: Path
+) -> None:
+    async with running(installed, workspace.parent, "every", "clock") as (policy, toolset):
+        outcomes = []
+        under_way = anyio.Event()
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            under_way.set()
+
+        async def wait() -> None:
+            name = "every__trigger-long-running-operation"
+            outcomes.append(await call(toolset, name, 30, progress, duration=60, steps=600))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await under_way.wait()
+            pids = [pid for pid in marked(policy.marker) if "server-everything" in words(pid)]
+            assert pids
+            os.kill(pids[-1], signal.SIGKILL)  # the server itself, in its namespace
+        assert outcomes[0].status == "error"
+        assert "not available" in text_of(outcomes[0])
+        await until(lambda: not any(alive(pid) for pid in pids))
+        assert (await call(toolset, "clock__get_current_time", timezone="UTC")).status == "ok"  # the other goes on
+        assert "5" in text_of(await call(toolset, "every__get-sum", 30, a=2, b=3))
+
+
+async def test_an_installed_package_that_was_changed_is_not_started(installed: Packages, tmp_path: Path) -> None:
+    copy = tmp_path / "mcp"
+    place = next(installed.folder.glob("npm/*server-memory*"))
+    shutil.copytree(place, copy / "npm" / place.name, symlinks=True)
+    packages = Packages(copy)
+    policy = LaunchPolicy(tmp_path / "homes", packages=packages)
+    spec = entry("notes", tmp_path, LINES["notes"])
+    policy.resolve(spec)
+    file = copy / "npm" / place.name / "tree" / "node_modules" / "zod" / "package.json"
+    file.write_text(file.read_text() + " ")
+    with pytest.raises(PackageProblem, match="changed since"):
+        policy.resolve(spec)
+    with pytest.raises(PackageProblem, match="changed since"):
+        LaunchPolicy(tmp_path / "homes", packages=Packages(copy)).resolve(spec)  # another process
+    shutil.rmtree(copy)  # thousands of files that nobody wants to keep
+
+
+async def test_a_version_that_was_never_published_is_refused_and_leaves_nothing(installed: Packages) -> None:
+    before = sorted(installed.folder.rglob("manifest.json"))
+    for registry, name in (("npm", "@modelcontextprotocol/server-memory"), ("pypi", "mcp-server-time")):
+        with pytest.raises(PackageProblem, match="does not know it"):
+            await installed.install(Package(registry, name, "0.0.99999"))  # type: ignore[arg-type]
+    assert sorted(installed.folder.rglob("manifest.json")) == before
+    assert not list(installed.folder.glob(".new-*"))
+
+
+def words(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode()

@@ -1,0 +1,214 @@
+"""What a hostile server can do once it runs: nothing outside its folders, nothing on the network, nothing for long."""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.tools import launch
+from agentic_rag.tools.allowed import Grant
+from agentic_rag.tools.environment import MARKER
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import ServerSpec, StdioCommand
+from agentic_rag.tools.sandbox import Sandbox
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
+from tests.tools.support import QUICK, alive, until
+
+
+@needs_bubblewrap
+async def test_a_child_sees_the_system_its_program_and_its_folder_alone(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of the host")
+    async with captive(tmp_path) as child:
+        for path in (secret, "/etc/passwd", "/etc/shadow", "/root/.ssh", Path.home() / ".bashrc", "/proc/1/environ"):
+            could, seen = await child.try_to("read", path)
+            assert not could or MARKER in str(seen), (path, seen)
+        assert (await child.try_to("look", "/root"))[1] != sorted(os.listdir("/root")) or os.getuid()
+        assert (await child.try_to("look", tmp_path))[1] == ["mcp"]
+        assert (await child.try_to("look", tmp_path / "mcp"))[1] == ["homes"]
+        assert (await child.try_to("look", child.policy.homes))[1] == [child.home.name]
+        assert set((await child.try_to("look", "/etc"))[1]) <= {
+            *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone")
+        }
+
+
+@needs_bubblewrap
+async def test_a_child_writes_in_its_own_folder_alone(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        assert await child.try_to("write", "mine") == (True, "written")
+        assert (child.home / "mine").read_text() == "x"
+        for path in ("/usr/x", "/etc/x", "/x", tmp_path / "x", child.policy.homes / "x", "/proc/sys/kernel/x"):
+            await child.try_to("write", path)
+            assert not exists(path)
+        assert (await child.try_to("write", "/tmp/x"))[0]  # its own
+        assert not exists("/tmp/x")
+
+
+@needs_bubblewrap
+async def test_a_child_is_nobody_and_gets_no_descriptor_and_no_variable_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    async with captive(tmp_path) as child:
+        assert (await child.try_to("descriptors"))[1] == [0, 1, 2]
+        found = (await child.try_to("environment"))[1]
+        assert set(found) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "PWD", MARKER, "(uid)"}
+        assert found["(uid)"] == "65534"
+        assert len((await child.try_to("processes"))[1]) <= 3
+
+
+@needs_bubblewrap
+async def test_the_network_is_off_unless_the_entry_declares_it(tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        place = f"127.0.0.1:{listening.getsockname()[1]}"
+        async with captive(tmp_path / "off") as child:
+            assert not (await child.try_to("connect", place))[0]
+            assert not (await child.try_to("connect", "192.0.2.1:80"))[0]
+        with pytest.raises(BlockingIOError):
+            listening.accept()  # nobody knocked
+        async with captive(tmp_path / "on", network=True) as child:
+            assert await child.try_to("connect", place) == (True, "connected")
+
+
+@needs_bubblewrap
+async def test_what_a_child_detaches_dies_with_it(tmp_path: Path) -> None:
+    async with captive(tmp_path, "--heartbeat") as child:
+        assert await child.try_to("detach") == (True, "detached")
+        await until(lambda: beats(child.policy.homes) > 10)
+
+
+@needs_bubblewrap
+async def test_a_bomb_of_processes_dies_with_its_child(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        assert await child.try_to("breed", 200) == (True, "200")
+
+
+@needs_bubblewrap
+async def test_a_file_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        could, _ = await child.try_to("fill", 2 << 30)
+        assert not could
+        assert (child.home / "big").stat().st_size <= 1 << 30
+
+
+@needs_bubblewrap
+async def test_a_child_cannot_make_a_namespace_of_its_own(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        could, seen = await child.try_to("run", '["/usr/bin/unshare", "-Ur", "/usr/bin/id"]')
+        assert not could or "uid=" not in seen
+
+
+@needs_bubblewrap
+async def test_a_killed_child_takes_everything_with_it_and_is_started_again(tmp_path: Path) -> None:
+    async with captive(tmp_path, "--heartbeat") as child:
+        pids = marked(child.policy.marker)
+        assert len(pids) >= 4  # bubblewrap twice, the server, its grandchild
+        os.kill(pids[0], signal.SIGKILL)
+        await until(lambda: not any(alive(pid) for pid in pids))
+        assert (await child.try_to("look", "."))[0]
+
+
+@needs_bubblewrap
+async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    program = tmp_path / "bin" / "server.py"
+    program.parent.mkdir()
+    program.write_text((Path(__file__).parent / "servers" / "captive.py").read_text())
+    spec = await allow_captive(policy)
+    line = [*spec.config["args"][:2], str(program), "--heartbeat"]
+    assert policy.packages is not None
+    await policy.catalogue.allow([spec.config["command"], *line], _grant(), policy.packages, [policy.homes])
+    spec = ServerSpec("swapped", "user", "stdio", {"command": spec.config["command"], "args": line})
+    command = policy.resolve(spec)
+    program.write_text(program.read_text() + "\n")  # one byte, between the check and the start
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, [spec], wait=20)
+        assert toolset.tools == ()
+        assert "is not the file that was allowed" in toolset.notices[0][1]
+    with pytest.raises(CommandNotAllowed):
+        policy.resolve(spec)
+    # and when even that check was passed before: the launcher looks once more
+    done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
+    assert done.returncode == 126
+    assert b"is not the file that was allowed" in done.stderr
+    assert policy.sweep() == 0
+    await still(policy.homes)
+    assert beats(policy.homes) == 0
+
+
+@needs_bubblewrap
+async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    workspace = tmp_path / "workspace"
+    (workspace / "docs").mkdir(parents=True)
+    assert policy.packages is not None
+    spec = await allow_captive(policy)
+    line = [*spec.config["args"], "{path:workspace}"]
+    await policy.catalogue.allow([spec.config["command"], *line], _grant(), policy.packages, [policy.homes])
+    config = {"command": spec.config["command"], "args": [*line[:-1], "docs"]}
+    command = policy.resolve(ServerSpec("docs", "user", "stdio", config, workspace=str(workspace)))
+    (workspace / "docs").rmdir()
+    (workspace / "docs").symlink_to("/etc")
+    done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
+    assert done.returncode == 126
+    assert b"is not what it was" in done.stderr or b"symbolic link" in done.stderr
+
+
+async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: Path) -> None:
+    for flags in ({}, {"allow_unsandboxed": True}, {"loopback": True}):
+        folder = tmp_path / secrets.token_hex(4)
+        policy = policy_in(folder, sandbox="bubblewrap is not installed", **flags)
+        spec = await allow_captive(policy, "--heartbeat")
+        async with Hub(policy=policy, patience=QUICK) as hub:
+            toolset = await open_toolset(hub, [spec], wait=20)
+            assert toolset.tools == ()
+            assert [status.state for status in hub.status()] == ["failed"]
+            assert "bubblewrap is not installed" in hub.status()[0].reason
+            assert "--allow-unsandboxed" in hub.status()[0].reason
+        assert not policy.homes.exists()
+
+
+async def test_a_single_user_on_loopback_may_go_without_a_sandbox(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    spec = await allow_captive(policy, "--heartbeat")
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        toolset = await open_toolset(hub, [spec], wait=20)
+        assert len(toolset.tools) > 5
+        await until(lambda: beats(policy.homes) > 2)
+    assert policy.sweep() == 0
+    await still(policy.homes)
+
+
+def test_a_bubblewrap_line_shares_no_namespace_but_a_declared_network() -> None:
+    off, on = (Sandbox("/usr/bin/bwrap").options(network=network) for network in (False, True))
+    for option in ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"):
+        assert option in off
+        assert option in on
+    assert "--unshare-net" in off
+    assert "--unshare-net" not in on
+    assert "/etc/resolv.conf" in on
+    assert "/etc/resolv.conf" not in off
+    assert not {"--share-net", "--dev-bind", "--bind"} & {*on, *off}
+
+
+def exists(path: str | Path) -> bool:
+    return os.path.exists(path)
+
+
+def _grant() -> Grant:
+    return Grant(folders=(sys.base_prefix,))
+
+
+def _launch(command: StdioCommand) -> list[str]:
+    launcher = str(Path(launch.__file__).with_name("launcher.py"))
+    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), command.plan(), command.executable, *command.args]
