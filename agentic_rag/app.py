@@ -142,7 +142,7 @@ class Application:
         self._model = self._given_model or _model(settings)
         stack.push_async_callback(self._model.aclose)
         self._tools = await stack.enter_async_context(
-            ToolServers(knowledge.search, settings.roles, policy, vault, database)
+            ToolServers(knowledge.search, settings.roles, policy, vault, database, self._run_child)
         )
         roles = Roles(database, settings.roles)
         world = World(
@@ -179,6 +179,9 @@ class Application:
             self._tasks.start_soon(self._repeat, "removing old logs", self._prune, PRUNE_SECONDS)
             self._tasks.start_soon(self._repeat, "reading the keys", self.access.refresh, REFRESH_SECONDS)
             self._tasks.start_soon(self._repeat, "writing the audit log", self.audit.write_due, FLUSH_SECONDS)
+
+    async def _run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
+        return await self.business.runtime.run_child(turn_id, call_id, role, task)
 
     async def _open_access(self, stack: AsyncExitStack) -> None:
         # A command that only uses the folder has to make the first key.

@@ -326,8 +326,7 @@ class Domains:
         record = await self.get(conversation.domain_id)
         facts = await self.facts(record.id)
         settings = DomainSettings.model_validate(record.settings)
-        workspace = Path(record.workspace)
-        components = self.components.read(workspace)
+        components = self.components.read(Path(record.workspace))
         alone = self._defaults.single_user()
         definition = Definition(
             domain_id=record.id,
@@ -361,6 +360,7 @@ class Domains:
                 "user": user.id,
                 "scope": settings.memory_scope or ("domain" if alone else "user"),
                 "admin": user.administers(record.id),
+                "sub_roles": list(settings.sub_role_ids),
             },
             tool_policy=settings.tool_policy,
             effects_allowed_by_default=alone,

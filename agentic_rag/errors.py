@@ -496,3 +496,12 @@ class BadConfiguration(StartupError):
 def _camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
+
+
+def first_cause(exc: BaseException) -> AgenticRagError | None:
+    """Return the product's own error in an exception or in a group of a task group's."""
+    if isinstance(exc, AgenticRagError):
+        return exc
+    if isinstance(exc, BaseExceptionGroup):
+        return next((found for inner in exc.exceptions if (found := first_cause(inner))), None)
+    return None

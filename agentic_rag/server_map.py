@@ -59,6 +59,8 @@ def server_map(
 ) -> dict[str, dict[str, Any]]:
     """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
     ours: dict[str, dict[str, Any]] = {"promptx": {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}}
+    if settings.sub_role_ids:
+        ours["delegate"] = {}
     if facts.count:
         ours["retriever"] = {
             "env": {
@@ -68,7 +70,7 @@ def server_map(
                 "RETRIEVAL_THRESHOLD": f"{settings.retrieval_threshold:g}",
             }
         }
-    origins = {"promptx": "system", "retriever": "builtin"}
+    origins = {"promptx": "system", "delegate": "system", "retriever": "builtin"}
     shown: dict[str, dict[str, Any]] = {
         name: {"type": "memory", **entry, "enabled": True, "origin": origins[name], "readOnly": True}
         for name, entry in ours.items()
@@ -82,6 +84,8 @@ def entries(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -
     """Return the servers of a turn; disabled ones are left out. ``author``: the user may write this domain's roles."""
     writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
     servers = [ServerEntry("promptx", "system", "memory", tools=PROMPTX_TOOLS + (AUTHOR_TOOLS if writes_roles else ()))]
+    if settings.sub_role_ids:
+        servers.append(ServerEntry("delegate", "system", "memory"))
     if facts.count:
         servers.append(ServerEntry("retriever", "builtin", "memory"))
     for name, entry in settings.mcp_servers.items():

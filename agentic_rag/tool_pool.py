@@ -29,6 +29,7 @@ from agentic_rag.vault import Vault
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
+    from agentic_rag.tool_servers import RunChild
     from agentic_rag.tools.hub import Hub
     from agentic_rag.tools.lists import ToolLists
 
@@ -40,8 +41,15 @@ class ToolServers:
     """
 
     def __init__(
-        self, retriever: Searcher, roles: Path, policy: LaunchPolicy, vault: Vault, database: Database
+        self,
+        retriever: Searcher,
+        roles: Path,
+        policy: LaunchPolicy,
+        vault: Vault,
+        database: Database,
+        run_child: "RunChild",
     ) -> None:
+        self._run_child = run_child
         self._retriever = retriever
         self._roles = roles
         self._policy = policy
@@ -130,7 +138,9 @@ class ToolServers:
         from agentic_rag.tool_servers import make_hub, make_lists
 
         self._lists = make_lists(self._database, self._vault.redact.json)
-        async with make_hub(self._retriever, self._roles, self._policy, self._vault.redact) as self._hub:
+        async with make_hub(
+            self._retriever, self._roles, self._policy, self._vault.redact, self._run_child
+        ) as self._hub:
             self._ready.set()
             await self._leaving.wait()
 

@@ -4,7 +4,7 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.listing import clean, description
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from mcp_servers.delegate.server import ChildAnswer, ChildRequest
+from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.retrieval import Searcher
@@ -32,9 +34,21 @@ TRIAL_SECONDS = 15.0
 """How long a server may take to be ready when an admin asked for it."""
 
 
-def make_hub(retriever: Searcher, roles: Path, policy: LaunchPolicy, redact: Callable[[str], str]) -> Hub:
+RunChild = Callable[[str, str, str, str], Awaitable[tuple[str, bool]]]
+"""Takes turn, call, role and task; returns the child's answer and whether it failed."""
+
+
+def make_hub(
+    retriever: Searcher, roles: Path, policy: LaunchPolicy, redact: Callable[[str], str], run_child: RunChild
+) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
+
+    async def delegated(request: ChildRequest) -> ChildAnswer:
+        text, failed = await run_child(request.turn_id, request.call_id, request.role, request.task)
+        return ChildAnswer(text, failed)
+
     builtin = {
+        "delegate": create_delegate(delegated),
         "promptx": create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
         "retriever": create_retriever(retriever, bound_by_meta=True),
     }

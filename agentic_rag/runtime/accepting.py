@@ -72,6 +72,22 @@ def store_start(
     model: str,
 ) -> list[AgentEvent]:
     """Store the user message and the first events of a turn that starts; return those events."""
+    store_user_message(conn, row, entries)
+    started = TurnStarted(
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        content=row.content,
+        model=model,
+        image_id=row.image_id,
+        client_message_id=row.client_message_id,
+    )
+    first = [log.number(body) for body in (started, *extra)]
+    run_events.append(conn, [(event.turn_id, event.seq, event.data) for event in first])
+    return first
+
+
+def store_user_message(conn: Connection, row: StoredTurn, entries: Sequence[Entry]) -> None:
+    """Store the message with which a turn starts."""
     for entry in entries:
         sessions.append_message(
             conn,
@@ -86,17 +102,6 @@ def store_start(
                 created_at=row.started_at,
             ),
         )
-    started = TurnStarted(
-        user_message_id=row.user_message_id,
-        message_id=row.message_id,
-        content=row.content,
-        model=model,
-        image_id=row.image_id,
-        client_message_id=row.client_message_id,
-    )
-    first = [log.number(body) for body in (started, *extra)]
-    run_events.append(conn, [(event.turn_id, event.seq, event.data) for event in first])
-    return first
 
 
 def accepted_as(row: StoredTurn, *, duplicate: bool) -> Accepted:
@@ -124,12 +129,31 @@ class Left:
 def read_left(conn: Connection, row: StoredTurn) -> Left:
     """Read what a turn that was cut off is resumed from."""
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
+    children = [turns.of_session(conn, session_id)[0] for session_id in sessions.delegated(conn, row.id)]
+    # those that go on are counted when they end, with all that they have spent
+    delegated = [Usage.from_wire(child.usage) for child in children if child.status in turns.FINISHED and child.usage]
     return Left(
         last=run_events.last_seq(conn, row.id),
         image=images.get(conn, row.image_id),
         finished={ident: result for ident, result in calls.items() if result is not None},
-        spent=usage.of_turn(conn, row.id),
+        spent=sum(delegated, usage.of_turn(conn, row.id)),
     )
+
+
+def left_running(conn: Connection) -> tuple[list[StoredTurn], list[StoredTurn]]:
+    """Return the turns a stopped server left running: those to resume, and delegates whose parents have ended.
+
+    Other delegates are in neither list: who asked for them goes on with them.
+    """
+    left = turns.running(conn)
+    parents = sessions.parents(conn, [row.session_id for row in left])
+    known = {row.id: row for row in left}
+
+    def orphaned(row: StoredTurn) -> bool:
+        parent = parents.get(row.session_id)
+        return parent is not None and (parent not in known or orphaned(known[parent]))
+
+    return [row for row in left if row.session_id not in parents], [row for row in left if orphaned(row)]
 
 
 def load_session(conn: Connection, session_id: str) -> Session:

@@ -15,11 +15,12 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageFull
+from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageFull, first_cause
 from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
 from agentic_rag.runtime.calls import PlannedCall, Policy
+from agentic_rag.runtime.childlog import ChildLog
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.instructions import CallModel, CallTools, Commit
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 FINISH_SECONDS = 30.0
 """How long storing the end of a turn may take once the turn itself is over."""
+CHILDREN_SECONDS = 10.0
+"""How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
 PROGRESS_SECONDS = 0.1
 """Progress reports of one call that come faster are dropped."""
 
@@ -82,14 +85,23 @@ class Agent:
         row: the accepted turn.
         definition: what the turn runs on.
         log: where its events go.
+        parent: whose ``delegate`` call it works for; that one ends it with itself, and bears its cost.
     """
 
-    def __init__(self, world: World, session: Session, row: StoredTurn, definition: Definition, log: RunLog) -> None:
+    def __init__(
+        self,
+        world: World,
+        session: Session,
+        row: StoredTurn,
+        definition: Definition,
+        log: RunLog | ChildLog,
+        parent: "Agent | None" = None,
+    ) -> None:
         self._world = world
-        self._session = session
-        self._row = row
+        self.session = session
+        self.row = row
         self._definition = definition
-        self._log = log
+        self.log = log
         self._scope = anyio.CancelScope()
         self.interrupted = False
         """Whether a user asked to end it."""
@@ -112,10 +124,14 @@ class Agent:
         """The terminal event, delivered but not stored: the store takes nothing now."""
         self.lost = False
         """Whether another process runs the turn now."""
-
-    @property
-    def row(self) -> StoredTurn:
-        return self._row
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.ended = anyio.Event()
+        self._children: list[Agent] = []
+        if parent is not None:
+            parent._children.append(self)
+            if parent.log.barred:
+                self.interrupt()
 
     @property
     def definition(self) -> Definition:
@@ -141,14 +157,27 @@ class Agent:
         except LeaseLost as exc:
             logger.warning("%s", exc)
             self.lost = self.over = True
-            self._log.close()
+            self.log.close()
         except Exception as exc:  # the last resort: readers must see an end whatever happened
-            error = _first_cause(exc) or self._unexpected(exc)
+            error = first_cause(exc) or self._unexpected(exc)
             self.over = True
             self.failure = Error(error.code, str(error), error.retryable)
-            self._log.deliver_unjournalled(self.failure)
+            self.log.deliver_unjournalled(self.failure)
         else:
-            self._log.close()
+            self.log.close()
+        finally:
+            if self.parent is not None:
+                self.parent._turn.usage += self._turn.usage
+            self.ended.set()
+
+    async def _end_children(self) -> None:
+        """Interrupt the delegates of the turn and wait for their ends; from here on they write no event."""
+        with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
+            for child in self._children:
+                child.interrupt()
+            for child in self._children:
+                await child.ended.wait()
+        self.log.barred = True
 
     async def _run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None) -> None:
         limits = self._definition.limits
@@ -159,7 +188,8 @@ class Agent:
                 await self._prepare(resume)
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
-                failure = _first_cause(exc) or self._unexpected(exc)
+                failure = first_cause(exc) or self._unexpected(exc)
+        await self._end_children()
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost):
@@ -173,7 +203,7 @@ class Agent:
 
     def _unexpected(self, exc: Exception) -> InternalError:
         reference = new_id("err")
-        logger.error("turn %s failed (%s)", self._row.id, reference, exc_info=exc)
+        logger.error("turn %s failed (%s)", self.row.id, reference, exc_info=exc)
         return InternalError(reference)
 
     # Before the first step
@@ -185,7 +215,7 @@ class Agent:
         self._context.offer(self._tools)
         if resume is None:
             await self._context.move_window()
-        window = self._session.window()
+        window = self.session.window()
         chunks = cited_chunks(window)
         if chunks:
             self._gone = await self._world.missing(self._definition.domain_id, chunks)
@@ -193,18 +223,18 @@ class Agent:
             await self._resume(resume)
             return
         for notice in self._world.opening:
-            self._log.append(notice)
+            self.log.append(notice)
         changed = await self._changed_role()
         for name, reason in toolset.notices:
-            self._log.append(Notice("MCP_SERVER_UNAVAILABLE", f"{name}: {reason}"))
+            self.log.append(Notice("MCP_SERVER_UNAVAILABLE", f"{name}: {reason}"))
         if changed:
-            self._log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
+            self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         notes = turn_notes(toolset.notices, changed)
         if notes:
             await self._prepend(notes)
 
     async def _changed_role(self) -> str | None:
-        activation = last_activation(self._session.window())
+        activation = last_activation(self.session.window())
         if activation is None:
             return None
         role, known = activation
@@ -213,20 +243,20 @@ class Agent:
 
     async def _prepend(self, notes: list[dict[str, object]]) -> None:
         """Put notes at the start of the turn's user message, in memory and in the store."""
-        entry = next(entry for entry in reversed(self._session.entries) if entry.turn_id == self._row.id)
+        entry = next(entry for entry in reversed(self.session.entries) if entry.turn_id == self.row.id)
         content = [*notes, *entry.message["content"]]
         with anyio.CancelScope(shield=True):
             await self._world.database.write(
-                lambda conn: sessions.set_content(conn, self._session.id, entry.seq, content)
+                lambda conn: sessions.set_content(conn, self.session.id, entry.seq, content)
             )
         entry.message["content"] = content
 
     async def _resume(self, resume: Callable[[Turn], Sequence[PlannedCall]]) -> None:
         in_flight = resume(self._turn)
         if not in_flight:
-            self._log.append(StepReset(self._turn.iteration + 1))
+            self.log.append(StepReset(self._turn.iteration + 1))
         for call in in_flight:
-            if call.refusal is None and not call.repeatable:
+            if call.refusal is None and not call.repeatable and not call.delegates:
                 await self._finish_call(call, CallOutcome("error", (text_block(OUTCOME_UNKNOWN),)))
 
     # The loop
@@ -249,16 +279,16 @@ class Agent:
         fits = await self._context.fit()
         if not fits and not self._told_full:
             self._told_full = True
-            self._log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
+            self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
         built = build_request(
             self._definition,
             self._tools,
-            self._session.window(),
+            self.session.window(),
             gone=self._gone,
             tool_choice=None if fits else {"type": "none"},
         )
         for body in self._turn.begin_step(built.passages):
-            self._log.append(body)
+            self.log.append(body)
         began = time.monotonic()
         attempts = Attempts()
         while True:
@@ -271,8 +301,8 @@ class Agent:
                     raise
                 attempts = after(error, attempts, delay)
                 for body in self._turn.reset_step():
-                    self._log.append(body)
-                self._log.append(Retrying(attempts.failed, round(delay * 1000), str(error)))
+                    self.log.append(body)
+                self.log.append(Retrying(attempts.failed, round(delay * 1000), str(error)))
                 await anyio.sleep(delay)
         spent = round((time.monotonic() - began) * 1000)
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent
@@ -289,9 +319,9 @@ class Agent:
                         watch.deadline = present + idle
                         pushed = present
                     for body in self._turn.receive(event):
-                        self._log.append(body)
-                    if self._log.crowded:
-                        await self._log.room()
+                        self.log.append(body)
+                    if self.log.crowded:
+                        await self.log.room()
         if watch.cancelled_caught:
             raise GenerationTimeout("The model's next event", idle)
 
@@ -305,16 +335,16 @@ class Agent:
     async def _run_call(self, call: PlannedCall) -> None:
         outcome = call.refusal
         if outcome is None and call.tool is READ_TOOL:
-            outcome = await read_on(self._world.database, self._world.payloads, self._session.id, call.arguments)
+            outcome = await read_on(self._world.database, self._world.payloads, self.session.id, call.arguments)
         elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None
-            bound = {**self._definition.bound, "turn": self._row.id} if call.tool.origin != "user" else {}
+            limits, ids = self._definition.limits, {"turn": self.row.id, "call": call.id}
+            bound = {**self._definition.bound, **ids} if call.tool.origin != "user" else {}
+            timeout = limits.turn_timeout if call.delegates else limits.tool_timeout
             request = CallRequest(call.id, call.tool, call.arguments, bound)
             self._world.failpoint("tool.begin")
-            outcome = await self._toolset.call(
-                request, self._definition.limits.tool_timeout, self._progress_of(call.id)
-            )
+            outcome = await self._toolset.call(request, timeout, self._progress_of(call.id))
             self._world.failpoint("tool.end")
         await self._finish_call(call, outcome)
 
@@ -322,10 +352,10 @@ class Agent:
         finished = self._turn.finish_call(call, outcome)
 
         def store(conn: Connection) -> None:
-            hold(conn, self._row)
-            store_result(conn, self._row, call, outcome, finished)
+            hold(conn, self.row)
+            store_result(conn, self.row, call, outcome, finished)
             if outcome.status == "denied":
-                self._world.on_denied(conn, self._row, call)
+                self._world.on_denied(conn, self.row, call)
 
         with anyio.CancelScope(shield=True):
             try:
@@ -334,7 +364,7 @@ class Agent:
             except StorageFull:
                 self._turn.reopen_call(call)
                 raise
-            await self._log.commit(finished.bodies, store)
+            await self.log.commit(finished.bodies, store)
 
     def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
         last = 0.0
@@ -344,7 +374,7 @@ class Agent:
             if anyio.current_time() - last < PROGRESS_SECONDS:
                 return
             last = anyio.current_time()
-            self._log.append(ToolProgress(call_id, progress, total, message))
+            self.log.append(ToolProgress(call_id, progress, total, message))
 
         return report
 
@@ -352,28 +382,19 @@ class Agent:
 
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
-        entries = self._session.planned(self._row.id, commit.step, self._row.message_id, commit.messages)
+        entries = self.session.planned(self.row.id, commit.step, self.row.message_id, commit.messages)
 
         def store(conn: Connection) -> None:
-            store_commit(conn, self._session, self._row, entries, commit, self._turn.model)
+            store_commit(conn, self.session, self.row, entries, commit, self._turn.model)
             if final is not None:
-                store_end(conn, self._row, self._turn, final)
-                self._world.on_end(conn, self._row, final)
+                store_end(conn, self.row, self._turn, final)
+                self._world.on_end(conn, self.row, final)
 
         bodies = commit.bodies if final is None else (*commit.bodies, final)
         self.over = final is not None
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
-        await self._log.commit(bodies, store, durable=effects)
-        self._session.extend(entries)
+        await self.log.commit(bodies, store, durable=effects)
+        self.session.extend(entries)
         if commit.usage is not None and entries:
             self._context.measured(commit.usage, entries[0].seq)
         self._turn.committed(commit)
-
-
-def _first_cause(exc: BaseException) -> AgenticRagError | None:
-    """Return the product's own error in an exception or in a group of a task group's."""
-    if isinstance(exc, AgenticRagError):
-        return exc
-    if isinstance(exc, BaseExceptionGroup):
-        return next((found for inner in exc.exceptions if (found := _first_cause(inner))), None)
-    return None

@@ -21,6 +21,9 @@ from agentic_rag.tools.base import CallOutcome, ToolInfo
 EFFECTS = frozenset({"role_write"})
 """Our own tools that count as having effects on what others see."""
 
+DELEGATE_TOOL = "delegate"
+"""Hands a task to another role."""
+
 IGNORED_KEYWORDS = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema"})
 """Not checked on our side for a user's tool: a regular expression can take for ever, references can multiply."""
 
@@ -79,6 +82,11 @@ class PlannedCall:
     def repeatable(self) -> bool:
         """Whether a crash in the middle allows to run it again."""
         return self.tool is not None and (self.tool.read_only or self.tool.idempotent)
+
+    @property
+    def delegates(self) -> bool:
+        """Whether a child does the work: it takes as long as a turn, and running it again goes on with that child."""
+        return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE_TOOL
 
 
 def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> PlannedCall:

@@ -60,7 +60,7 @@ class Definition:
     """Everything a turn runs on.
 
     ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
-    prefix: workspace, collection, documents, top_k, threshold, user, scope, admin).
+    prefix: workspace, collection, documents, top_k, threshold, user, scope, admin, sub_roles).
     ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; later entries win.
     ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
     """

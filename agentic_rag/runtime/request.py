@@ -79,7 +79,7 @@ def build_request(
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
-        system=bootstrap_prompt(definition.persona, [tool.name for tool in tools]),
+        system=_system(definition, tools),
         messages=tuple(messages),
         tools=tool_specs(definition, tools),
         tool_choice=tool_choice if tools else None,
@@ -91,8 +91,12 @@ def build_request(
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return about how many tokens system and tools cost in every request."""
-    system = bootstrap_prompt(definition.persona, [tool.name for tool in tools])
-    return tokens_of([system, tool_specs(definition, tools)])
+    return tokens_of([_system(definition, tools), tool_specs(definition, tools)])
+
+
+def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
+    names = [tool.name for tool in tools]
+    return bootstrap_prompt(definition.persona, names, definition.bound.get("sub_roles", ()))
 
 
 def answered(transcript: Sequence[Message]) -> list[Message]:

@@ -50,16 +50,17 @@ class RunLog:
     `MAX_UNJOURNALLED` + 1, since that many later numbers may have been seen.
     """
 
-    def __init__(self, journal: "Journal", conversation_id: str, turn_id: str, *, start: int = 0, agent: str = ""):
+    def __init__(self, journal: "Journal", conversation_id: str, turn_id: str, *, start: int = 0):
         self.turn_id = turn_id
         self.last = start
         self.visible = start
         self.journalled = start
         self.ended = False
+        self.barred = False
+        """Whether delegates may write no more: the turn comes to its end."""
         self.failure: BaseException | None = None
         self._journal = journal
         self._conversation_id = conversation_id
-        self._agent = agent
         self._tail: deque[AgentEvent] = deque()
         self._pending: list[AgentEvent] = []
         self._in_flight = 0
@@ -68,9 +69,9 @@ class RunLog:
 
     # Writing
 
-    def append(self, body: EventBody) -> AgentEvent:
-        """Number an event; it is delivered as soon as the rules allow."""
-        event = self.number(body)
+    def append(self, body: EventBody, agent: str = "") -> AgentEvent:
+        """Number an event; it is delivered as soon as the rules allow. ``agent``: path of the delegate it is from."""
+        event = self.number(body, agent)
         self._pending.append(event)
         self._advance()
         self._journal.note(self, urgent=event.type not in DELTA_TYPES or len(self._pending) >= GROUP_EVENTS)
@@ -89,7 +90,12 @@ class RunLog:
             await self.changed()
 
     async def commit(
-        self, bodies: Sequence[EventBody], store: Callable[[Connection], None], *, durable: bool = False
+        self,
+        bodies: Sequence[EventBody],
+        store: Callable[[Connection], None],
+        *,
+        durable: bool = False,
+        agent: str = "",
     ) -> None:
         """Journal all pending events and ``bodies`` in one transaction with ``store``, then deliver them.
 
@@ -99,7 +105,7 @@ class RunLog:
             await self.changed()
         if self.failure is not None:
             raise self.failure
-        self._pending.extend(self.number(body) for body in bodies)
+        self._pending.extend(self.number(body, agent) for body in bodies)
         batch = self.take()
 
         def write(conn: Connection) -> None:
@@ -144,7 +150,7 @@ class RunLog:
         self._in_flight += 1
         self.settled(events)
 
-    def number(self, body: EventBody) -> AgentEvent:
+    def number(self, body: EventBody, agent: str = "") -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
         self.last += 1
         event = encode(
@@ -153,7 +159,7 @@ class RunLog:
             turn_id=self.turn_id,
             seq=self.last,
             ts=now(),
-            agent=self._agent,
+            agent=agent,
             redact=self._journal.redact,
         )
         self._tail.append(event)

@@ -7,6 +7,7 @@ turns it hits and nothing else: all sessions share one task group. Knows no send
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,9 +15,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentic_rag.errors import AgenticRagError, NotFound, ResumeLimit
-from agentic_rag.events import AgentEvent, Error, Resumed, Terminal
+from agentic_rag.events import AgentEvent, Error, Interrupted, Resumed, Terminal
 from agentic_rag.messages import user_message
-from agentic_rag.runtime.accepting import Left, load_session, read_left, store_start
+from agentic_rag.runtime.accepting import Left, left_running, load_session, read_left, store_start
 from agentic_rag.runtime.agent import Agent, World
 from agentic_rag.runtime.calls import PlannedCall
 from agentic_rag.runtime.compaction import Compaction, is_due
@@ -154,8 +155,9 @@ class Running:
 
     # Turns that no agent runs
 
-    async def end_unstarted(self, row: StoredTurn, final: Terminal, start: int = 0) -> None:
-        """Give a turn that no agent runs its terminal event."""
+    async def end_unstarted(self, row: StoredTurn, final: Terminal, resumed: Resumed | None = None) -> None:
+        """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
+        start = 0 if resumed is None else resumed.voids[1]
         log = self.logs.pop(row.id, None) or RunLog(self.journal, row.conversation_id, row.id, start=start)
 
         def store(conn: Connection) -> None:
@@ -163,7 +165,7 @@ class Running:
             self._world.on_end(conn, row, final)
 
         with anyio.CancelScope(shield=True):
-            await log.commit([final], store)
+            await log.commit([final] if resumed is None else [resumed, final], store)
         log.close()
 
     def end_late(self, conn: Connection, unended: Iterable[Unended]) -> None:
@@ -214,7 +216,9 @@ class Running:
 
         The data folder's lock proves that their owner is dead.
         """
-        left = await self._database.read(turns.running)
+        left, orphans = await self._database.read(left_running)
+        for row in orphans:
+            await self._database.write(partial(end_unrun, row=row, final=Interrupted()))
         for row in left:
             await self._resume(row)
         waiting = await self._database.read(turns.queued)
@@ -230,10 +234,11 @@ class Running:
         assert session is not None
         left = await self._database.read(lambda conn: read_left(conn, row))
         start = left.last + MAX_UNJOURNALLED
-        definition = _definition(left)
+        resumed = Resumed((left.last + 1, start))
+        definition = definition_of(left)
         if row.resumes >= MAX_RESUMES or definition is None:
             limit = ResumeLimit(MAX_RESUMES)
-            await self.end_unstarted(row, Error(limit.code, str(limit), False), start)
+            await self.end_unstarted(row, Error(limit.code, str(limit), False), resumed)
             return
 
         def take(conn: Connection) -> int:
@@ -243,13 +248,13 @@ class Running:
         row = replace(row, owner=self.owner, fence=await self._database.write(take))
         own = session.of_turn(row.id)[1:]
         log = RunLog(self.journal, row.conversation_id, row.id, start=start)
-        log.append(Resumed((left.last + 1, start)))
+        log.append(resumed)
         self.logs[row.id] = log
         live.begin(row.id, Agent(self._world, session, row, definition, log))
         self.tasks.start_soon(self.run, live, lambda turn: turn.restore(own, left.finished, left.spent))
 
 
-def _definition(left: Left) -> Definition | None:
+def definition_of(left: Left) -> Definition | None:
     """Return what a turn ran on; None when that is gone, or of a version this program cannot run."""
     if left.image is None:
         return None

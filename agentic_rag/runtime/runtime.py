@@ -23,6 +23,7 @@ from agentic_rag.runtime.accepting import (
     store_start,
 )
 from agentic_rag.runtime.agent import Agent, World
+from agentic_rag.runtime.children import Children
 from agentic_rag.runtime.compaction import Compaction
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.runtime.image import Image
@@ -44,6 +45,7 @@ class Runtime:
         self._world = world
         self._database = world.database
         self._running = Running(world, owner or new_id("run"))
+        self._children = Children(world, self._running)
         self._task_group: TaskGroup
 
     async def __aenter__(self) -> Self:
@@ -54,6 +56,7 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
+        self._children.stopping = True
         self._task_group.cancel_scope.cancel()
         return await self._task_group.__aexit__(exc_type, exc, tb)
 
@@ -165,6 +168,10 @@ class Runtime:
             lease_until=None if queued else later(LEASE_SECONDS),
             started_at=now(),
         )
+
+    async def run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
+        """Do what a ``delegate`` call of a running turn asks for; see `Children.run`."""
+        return await self._children.run(turn_id, call_id, role, task)
 
     # Compacting
 

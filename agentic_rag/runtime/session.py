@@ -34,7 +34,7 @@ class Measure:
 
 @dataclass(slots=True)
 class Session:
-    """``labels`` are opaque: conversation_id, domain_id, user_id.
+    """``labels`` are opaque: conversation_id, domain_id, user_id; a delegate's also has ``agent``, its path.
 
     ``head`` stands before the messages from ``window_start`` on. ``base_seq`` is the last place ever given out.
     ``measure`` is None when the request has changed in other ways than by growing.

@@ -131,6 +131,7 @@ def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> S
         turn_id=turn_id,
         step=spent.step,
         labels=dict(session.labels),
+        agent=session.labels.get("agent", ""),
         model=spent.model,
         input=spent.usage.input,
         cache_read=spent.usage.cache_read,

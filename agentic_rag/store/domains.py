@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.store.rows import values
-from agentic_rag.store.tables import CollectionRow, Document, Domain, Image, RetrievalRow, SecretRow, table
+from agentic_rag.store.tables import CollectionRow, Document, Domain, Image, RetrievalRow, SecretRow, ToolListRow, table
 
 _domains = table(Domain)
 _NAMES = tuple(_domains.c.keys())
@@ -67,10 +67,11 @@ def update(
 
 
 def delete(conn: Connection, domain_id: str) -> bool:
-    """Delete the record and those of its documents, images, retrievals and secrets. Returns False when there was none.
+    """Delete the record and those of its documents, images, retrievals, secrets and tool lists.
 
-    Its conversations and their sessions are the caller's to delete before, since their turns must end first.
+    Returns False when there was none. Its conversations and their sessions are the caller's to delete before,
+    since their turns must end first.
     """
-    for noun in (Document, CollectionRow, Image, RetrievalRow, SecretRow):
+    for noun in (Document, CollectionRow, Image, RetrievalRow, SecretRow, ToolListRow):
         conn.execute(sa.delete(table(noun)).where(table(noun).c.domain_id == domain_id))
     return conn.execute(sa.delete(_domains).where(_domains.c.id == domain_id)).rowcount == 1

@@ -4,7 +4,7 @@ Owns the places (``seq``) of messages in a session, the window's start, and the 
 session holds. Knows no Messages-API rule and no conversation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,19 @@ def by_tool_call(conn: Connection, parent_turn_id: str, tool_call_id: str) -> St
     where = (_sessions.c.parent_turn_id == parent_turn_id, _sessions.c.tool_call_id == tool_call_id)
     row = conn.execute(_SESSION.where(*where)).mappings().first()
     return None if row is None else StoredSession(**row)
+
+
+def delegated(conn: Connection, parent_turn_id: str) -> list[str]:
+    """Return the ids of the sessions that the ``delegate`` calls of a turn run on."""
+    query = select(_sessions.c.id).where(_sessions.c.parent_turn_id == parent_turn_id)
+    return list(conn.execute(query.order_by(_sessions.c.created_at, _sessions.c.id)).scalars())
+
+
+def parents(conn: Connection, session_ids: Sequence[str]) -> dict[str, str]:
+    """Return the turns that delegates' sessions among these work for, by session."""
+    query = select(_sessions.c.id, _sessions.c.parent_turn_id)
+    rows = conn.execute(query.where(_sessions.c.id.in_(session_ids), _sessions.c.parent_turn_id.is_not(None)))
+    return {row.id: row.parent_turn_id for row in rows}
 
 
 def append_message(conn: Connection, session_id: str, message: StoredMessage) -> None:

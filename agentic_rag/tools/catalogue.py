@@ -122,11 +122,14 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing matched. ``place`` continues the entry's path; ``known`` tells that the program is allowed."""
+    """Why nothing matched. ``place`` continues the entry's path.
+
+    ``final``: allowing the line as it stands is no remedy; the reason says what would be one.
+    """
 
     place: str
     reason: str
-    known: bool = False
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +178,19 @@ def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
     if registry == "npm" and rest and rest[0] in _YES:
         rest.pop(0)
     if not rest:
-        return Refusal("args", f"{command} needs a package to run.")
+        return Refusal("args", f"{command} needs a package to run.", final=True)
     if rest[0].startswith("-"):
-        return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it can run any program.")
+        return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it runs any program.", final=True)
     found = (_NPM if registry == "npm" else _PYPI).fullmatch(rest[0])
     if found is None:
-        return Refusal("args", f"{rest[0]!r} is no plain package name with an exact version (no URL, path or range).")
+        return Refusal(
+            "args", f"{rest[0]!r} is no plain package with an exact version (no URL, path, range).", final=True
+        )
     name, version = found["name"], found["version"] or ""
     if version == "latest":
         version = ""
     if version and not _VERSION.fullmatch(version):
-        return Refusal("args", f"{version!r} is no exact version.")
+        return Refusal("args", f"{version!r} is no exact version.", final=True)
     return Wanted(registry, normal_name(registry, name), version, tuple(rest[1:]))
 
 
@@ -226,7 +231,7 @@ def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match 
     changes: list[str] = []
     if isinstance(entry.runs, Package):
         if wanted.version and wanted.version != entry.runs.version:
-            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.", known=True)
+            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.", final=True)
         if not wanted.version:
             changes.append(f"args: {entry.runs.name!r} became {str(entry.runs)!r}")
     arguments = _match_arguments(entry, wanted.args)
@@ -240,10 +245,10 @@ def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match 
         kind = entry.env.get(name)
         if kind is None:
             names = ", ".join(sorted(entry.env)) or "none"
-            return Refusal(f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", known=True)
+            return Refusal(f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", final=True)
         problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have lines
         if problem:
-            return Refusal(f"env.{name}", f"the value {problem}.", known=True)
+            return Refusal(f"env.{name}", f"the value {problem}.", final=True)
         values[name] = Value(kind, text)
     return Match(entry, arguments, values, tuple(changes))
 
@@ -271,7 +276,7 @@ def _match_arguments(entry: Entry, args: Sequence[str]) -> tuple[Value, ...] | R
             return values
         taken += values
     if any(part.needed and not (part.many and filled) for part in parts):
-        return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", known=True)
+        return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", final=True)
     return tuple(taken)
 
 
@@ -280,7 +285,7 @@ def _positional(entry: Entry, part: Part, text: str) -> list[Value] | Refusal:
         return [Value("literal", text)] if text == part.literal else _unfit(entry, text)
     problem = slot_problem(part.kind, text)
     if problem:
-        return Refusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", known=True)
+        return Refusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", final=True)
     return [Value(part.kind, text)]
 
 
@@ -294,12 +299,12 @@ def _option(entry: Entry, kind: SlotKind, text: str, queue: list[str]) -> list[V
     value = value if equals else queue.pop(0)
     problem = slot_problem(kind, value)
     if problem:
-        return Refusal("args", f"{name!r}: the value {problem}.", known=True)
+        return Refusal("args", f"{name!r}: the value {problem}.", final=True)
     return [Value(kind, value, f"{name}=")] if equals else [Value("literal", name), Value(kind, value)]
 
 
 def _unfit(entry: Entry, text: str) -> Refusal:
-    return Refusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", known=True)
+    return Refusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", final=True)
 
 
 def template(entry: Entry) -> str:

@@ -284,7 +284,7 @@ class LaunchPolicy:
         raise CommandNotAllowed(f"{path}.{found.place}", found.reason, self._remedy(found, command, args, env))
 
     def _remedy(self, found: Refusal, command: str, args: list[str], env: Mapping[str, str]) -> str:
-        return "" if found.known else f"{remedy(command, args, list(env))} — {SINGLE_USER}"
+        return "" if found.final else f"{remedy(command, args, list(env))} — {SINGLE_USER}"
 
     def _any_line(self, spec: ServerSpec) -> StdioCommand:
         """Return a line that needs no entry: the operator's own, or of the single user who allowed any."""

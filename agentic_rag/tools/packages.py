@@ -5,6 +5,7 @@ it installs: no install scripts (npm), wheels only (PyPI). What was installed is
 tree; a start compares it, so a file that was changed, added or removed since is found.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -174,26 +175,31 @@ class Packages:
 
     async def _run(self, package: Package, command: Sequence[str], folder: Path) -> None:
         """Run a registry's client to its end; on a timeout or when cancelled it is killed with all it started."""
-        process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
-            command,
-            cwd=folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        output = b""
-        try:
-            with anyio.fail_after(self._seconds):
-                output = (await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True))[0]
-        except TimeoutError as exc:
-            raise PackageProblem(str(package), f"the installation took longer than {self._seconds:g} s.") from exc
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        with tempfile.TemporaryFile() as output:  # not a pipe: something it started may hold that open
+            process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
+                command,
+                cwd=folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                with anyio.fail_after(self._seconds):
+                    await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+            except TimeoutError as exc:
+                raise PackageProblem(str(package), f"the installation took longer than {self._seconds:g} s.") from exc
+            finally:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):  # it ended just now
+                        os.killpg(process.pid, signal.SIGKILL)
+                    with anyio.CancelScope(shield=True):  # it was killed: it ends at once
+                        await anyio.to_thread.run_sync(process.wait)
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
         if process.returncode:
-            raise PackageProblem(str(package), _reason(output.decode("utf-8", "replace")))
+            raise PackageProblem(str(package), _reason(said))
 
     def _client(self, name: str) -> str | None:
         return shutil.which(name, path=self._environment.get("PATH"))

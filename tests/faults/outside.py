@@ -32,7 +32,7 @@ PATIENCE = 60.0
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")
 """``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
-some seconds. ``cut``: a stream that breaks off once, after deltas were seen."""
+some seconds. Beside them ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each. ``cut``: a stream that breaks off once, after deltas were seen."""
 
 
 @dataclass
@@ -84,8 +84,9 @@ class Outside:
             return Reply(Step((Think("A long one."), *demo(50).blocks)), rate=50)
         if script == "slow":
             return Reply(demo(150), rate=50)
-        if script.startswith("deltas="):
-            return Reply(demo(int(script.removeprefix("deltas=")), "x" * 200))
+        if script.startswith(("deltas=", "pages=")):
+            kind, _, count = script.partition("=")
+            return Reply(demo(int(count), "x" * (4000 if kind == "pages" else 20)))
         if script == "cut" and self.asked[key] == 1:
             return Reply(say(f"This answer to {key} breaks off."), Fault(error_after=6, error_type="overloaded_error"))
         return Reply(Step((Say(f"The answer to {key} is here, whole."),)), rate=200)

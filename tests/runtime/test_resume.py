@@ -96,6 +96,11 @@ async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) ->
         with anyio.fail_after(20):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].fields()["code"] == "RESUME_LIMIT"
+        voids = [event.fields()["voids"] for event in events if event.type == "resumed"]
+        void = {number for first, last in voids for number in range(first, last + 1)}
+        numbers = {event.seq for event in events}
+        assert numbers | void == set(range(1, events[-1].seq + 1)), "a gap that no event names"
+        assert not numbers & void
         assert len({event.seq for event in events}) == len(events)
         assert text_of(await b.say("Next")) == "Fine."
 

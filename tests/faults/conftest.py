@@ -1,0 +1,13 @@
+"""One server, model and tool server for all tests of this folder: each takes a conversation of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.sweep import Rig, rig
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rig(tmp_path_factory.mktemp("faults")) as running:
+        yield running

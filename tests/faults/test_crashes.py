@@ -1,0 +1,51 @@
+"""Kills of the real server: at places of a turn, at random in a conversation, and SIGTERM under load.
+
+Seeded subsets; all places and long runs are in ``scripts/faults``.
+"""
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Ledger, check_messages
+from tests.faults.machine import run_machine
+from tests.faults.sweep import PLACES, Rig, chosen, crash_at, dry_run
+
+
+def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothing(made: Rig) -> None:
+    crashes = [crash_at(made, place) for place in chosen(made, 8, seed=6)]
+    assert all(crash.died for crash in crashes[:5]), crashes
+
+
+def test_a_turn_reaches_every_kind_of_place(made: Rig) -> None:
+    assert set(dry_run(made)) == set(PLACES)
+
+
+def test_a_turn_killed_while_it_resumes_goes_on_all_the_same(made: Rig) -> None:
+    crash = crash_at(made, "tool.end:2", again="commit.begin:2")
+    assert crash.died
+    assert crash.resumed
+
+
+def test_a_conversation_that_is_used_and_broken_at_random_keeps_the_invariants(made: Rig) -> None:
+    run_machine(made, examples=3, steps=10)
+
+
+def test_what_still_runs_after_a_drain_goes_on_at_the_next_start(made: Rig) -> None:
+    conversations = [made.conversation() for _ in range(5)]
+    ledgers = [Ledger() for _ in conversations]
+    chats = [Chat(made.server, each, ledger) for each, ledger in zip(conversations, ledgers, strict=True)]
+    turns = []
+    for number, chat in enumerate(chats):
+        script = "slow" if number % 2 == 0 else "plain"
+        turns.append(chat.send(f"Go {chat.conversation} {script}", chat.conversation)["turnId"])
+        chat.until(lambda event: event["type"] == "text")
+    code = made.server.terminate()  # drains for a second; "slow" takes three
+    for chat in chats:
+        chat.drop()
+    made.server.start()
+    assert code == 0
+    resumed = 0
+    for conversation, ledger, turn in zip(conversations, ledgers, turns, strict=True):
+        events = ledger.check_log(made.server.log(turn))
+        assert events[-1]["type"] == "done"
+        check_messages(made.server.messages(conversation), [(turn, events)])
+        resumed += any(event["type"] == "resumed" for event in events)
+    assert resumed >= 1
