@@ -18,7 +18,7 @@ class ChildLog:
 
     def __init__(self, parent: "RunLog | ChildLog", name: str, database: Database) -> None:
         self.barred = False
-        self.path = f"{parent.path}/{name}" if isinstance(parent, ChildLog) else name
+        self.path: str = f"{parent.path}/{name}" if isinstance(parent, ChildLog) else name
         self._parent = parent
         self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
         self._database = database

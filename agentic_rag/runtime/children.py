@@ -83,11 +83,10 @@ class Children:
             known = await self._database.read(lambda conn: _known(conn, parent.row.id, call_id))
             if known is not None and known.status in turns.FINISHED:
                 return known
-            child = self._agents.get(known.id) if known is not None else None
-            if child is None:
-                child = await (
-                    self._begin(parent, call_id, role, task) if known is None else self._resume(parent, role, known)
-                )
+            if known is None:
+                child = await self._begin(parent, call_id, role, task)
+            else:
+                child = self._agents.get(known.id) or await self._resume(parent, role, known)
         try:
             await child.ended.wait()
         except anyio.get_cancelled_exc_class():

@@ -1,6 +1,7 @@
 """A client's socket, for plain functions: frames in order, every event checked by a `Reader`."""
 
 import json
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -12,9 +13,13 @@ from uuid import uuid4
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 
-from tests.faults.ledger import Event, Ledger, Reader, is_event
+from tests.faults.ledger import Event, Ledger, Reader, event_of, is_event
 from tests.faults.outside import PATIENCE
 from tests.faults.server import Dead, Server
+
+_QUIET = logging.getLogger("tests.faults.client")
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False  # that a socket was dropped is no news here
 
 
 class Chat:
@@ -30,7 +35,13 @@ class Chat:
         try:
             url = server.url.replace("http", "ws") + "/ws"
             self._socket = connect(
-                url, compression=None, proxy=None, close_timeout=1, open_timeout=PATIENCE, ping_interval=None
+                url,
+                compression=None,
+                proxy=None,
+                close_timeout=1,
+                open_timeout=PATIENCE,
+                ping_interval=None,
+                logger=_QUIET,
             )
         except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as exc:
             raise Dead from exc
@@ -113,4 +124,4 @@ class Chat:
         """Take events to the end of a turn, which may have been taken already; return the last one."""
         while turn not in self.reader.ended:
             self.hear()
-        return next(event for event in reversed(self.events) if event["turnId"] == turn)
+        return event_of(self.ledger.seen[turn][self.ledger.ends[turn]])

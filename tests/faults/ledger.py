@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 TERMINAL = ("done", "error", "interrupted")
+DELTAS = ("text", "thinking")
+"""What may be delivered before it is journalled."""
 
 Event = dict[str, Any]
 
@@ -48,7 +50,7 @@ class Ledger:
     def check_log(self, log: Sequence[str]) -> list[Event]:
         """Compare a whole log, read after the turn's end, with what was seen; return its events.
 
-        What was seen and is not in it must be void: delivered before a crash, and never journalled.
+        What was seen and is not in it must be void, and a delta: only those are delivered before they are durable.
         """
         reader = Reader(self)
         events = [reader.take(raw) for raw in log]
@@ -57,7 +59,10 @@ class Ledger:
         assert sum(event["type"] in TERMINAL for event in events) == 1
         logged = {event["seq"] for event in events}
         void = voids_of(events)
-        lost = [number for number in self.seen[events[0]["turnId"]] if number not in logged | void]
+        seen = self.seen[events[0]["turnId"]]
+        lost = [number for number in seen if number not in logged | void]
+        hasty = [seen[number] for number in sorted(void & set(seen)) if event_of(seen[number])["type"] not in DELTAS]
+        assert not hasty, f"delivered and not durable: {hasty}"
         assert not lost, f"events {lost} were seen and are not in the log"
         assert not logged & void, f"{logged & void} are void and in the log"
         return events
@@ -124,4 +129,5 @@ def check_messages(messages: Sequence[Event], turns: Sequence[tuple[str, Sequenc
         failed_answer = last["type"] == "error" and any(each["id"] == started["messageId"] for each in messages)
         if last["type"] == "done" or last.get("messageId") or failed_answer:
             expected.append(("assistant", started["messageId"]))
-    assert [(message["role"], message["id"]) for message in messages] == expected
+    found = [(message["role"], message["id"]) for message in messages]
+    assert found == expected, f"{found}\n{expected}"

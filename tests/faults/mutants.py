@@ -15,7 +15,15 @@ from pathlib import Path
 from tests.faults.server import ROOT
 
 PARTS = ("agentic_rag", "mcp_servers", "roles", "workspaces", "tests", "pyproject.toml")
-SUITES = (("tests/runtime",), ("tests/faults/test_crashes.py",))
+SUITES = (
+    (
+        "tests/runtime/test_delivery.py",
+        "tests/runtime/test_resume.py",
+        "tests/runtime/test_runtime.py",
+        "tests/runtime",
+    ),
+    ("tests/faults/test_crashes.py",),
+)
 """What must find a bug: the second is asked only when the first did not."""
 SUITE_SECONDS = 600
 

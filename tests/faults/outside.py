@@ -32,7 +32,8 @@ PATIENCE = 60.0
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")
 """``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
-some seconds. Beside them ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each. ``cut``: a stream that breaks off once, after deltas were seen."""
+some seconds. ``cut``: a stream that breaks off once, after deltas were seen. Beside them ``deltas=N``, as fast as they
+are read, and ``pages=N`` with 4 KB each."""
 
 
 @dataclass
@@ -112,7 +113,7 @@ def _tools(journal: Path) -> MCPServer:
 
 async def _serve(app: Any, task_status: TaskStatus[tuple[int, uvicorn.Server]]) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_config=None, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])

@@ -1,0 +1,289 @@
+"""Delegates: children that do what a turn's ``delegate`` calls ask for, inside that turn."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import AgentEvent, Usage
+from agentic_rag.messages import plain_text, text_block
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.definition import Definition, Limits, ServerEntry
+from agentic_rag.store import sessions, turns, usage
+from agentic_rag.store.sessions import StoredSession
+from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, Use, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
+from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, info, kinds, ok, text_of
+
+SCHEMA = {"type": "object", "properties": {"role": {"type": "string"}, "task": {"type": "string"}}}
+DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a task.", SCHEMA)
+
+
+def leading(**changes: Any) -> Definition:
+    """Return a definition with three roles to delegate to."""
+    values: dict[str, Any] = {
+        "servers": (ServerEntry("delegate", "system", "memory"),),
+        "bound": {"sub_roles": ["digger", "writer"]},
+    }
+    return definition(**(values | changes))
+
+
+class Crew:
+    """A script by what the asked agent's user message says: agents that work in parallel ask in any order."""
+
+    def __init__(self, **steps: tuple[Scripted, ...]) -> None:
+        self.left = {task: list(of_task) for task, of_task in steps.items()}
+
+    def __call__(self, request: ModelRequest) -> Plain:
+        step = self.left[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
+        return step(request) if callable(step) else step
+
+    def model(self) -> ScriptedModel:
+        asked: list[Scripted] = [self] * sum(map(len, self.left.values()))
+        return ScriptedModel(*asked)
+
+
+def handed(*tasks: tuple[str, str]) -> Step:
+    """Return the step that delegates (role, task) each."""
+    return Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks))
+
+
+@asynccontextmanager
+async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Bench]:
+    """Open a bench on which ``delegate`` runs children, as the in-process server does."""
+
+    async def delegate(request: CallRequest) -> CallOutcome:
+        turn, call = str(request.bound["turn"]), str(request.bound["call"])
+        role, task = request.arguments["role"], request.arguments["task"]
+        text, failed = await opened.runtime.run_child(turn, call, role, task)
+        return CallOutcome("error" if failed else "ok", (text_block(text),))
+
+    user = {name: (info(name), function) for name, function in functions.items()}
+
+    async def open_toolset(of: Definition) -> MemoryToolset:
+        own = {"delegate": (DELEGATE, delegate)} if any(entry.name == "delegate" for entry in of.servers) else {}
+        return MemoryToolset({**own, **user})
+
+    async with script.model() as model, bench(folder, model, open_toolset=open_toolset) as opened:
+        yield opened
+
+
+async def children_of(b: Bench, turn_id: str) -> list[StoredSession]:
+    def read(conn: Any) -> list[StoredSession]:
+        found = [sessions.get(conn, ident) for ident in sessions.delegated(conn, turn_id)]
+        return [session for session in found if session is not None]
+
+    return await b.database.read(read)
+
+
+async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
+    with anyio.fail_after(20):
+        return [event async for event in b.runtime.follow(turn_id)]
+
+
+def agents_of(events: list[AgentEvent]) -> set[str]:
+    return {event.fields().get("agent", "") for event in events}
+
+
+def results_of(events: list[AgentEvent], agent: str = "") -> list[tuple[str, str]]:
+    """Return status and content of an agent's calls."""
+    found = [event.fields() for event in events if event.type == "tool_result"]
+    return [(each["status"], each["content"]) for each in found if each.get("agent", "") == agent]
+
+
+async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Path) -> None:
+    script = Crew(
+        Ask=(handed(("digger", "Dig here"), ("writer", "Write this")), say("Both done.")),
+        Dig=(say("Gold."),),
+        Write=(say("A poem."),),
+    )
+    async with crew(tmp_path, script) as b:
+        events = await b.say("Ask them", definition=leading())
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert agents_of(events) == {"", "digger", "writer"}
+        assert kinds(events).count("turn_started") == 1
+        assert [event.type for event in events if event.terminal] == ["done"]
+        assert sorted(results_of(events)) == [("ok", "A poem."), ("ok", "Gold.")]
+        assert text_of([event for event in events if event.fields().get("agent") == "digger"]) == "Gold."
+        assert {event.fields()["turnId"] for event in events} == {events[0].turn_id}
+        assert len(b.ended) == 1  # the business layer hears of one turn
+
+
+async def test_what_delegates_spend_is_the_turns(tmp_path: Path) -> None:
+    spent = Usage(input=100, output=7)
+    script = Crew(
+        Ask=(handed(("digger", "Dig here")), Step((Say("Done."),), usage=spent)),
+        Dig=(handed(("writer", "Write this")), Step((Say("Gold."),), usage=spent)),
+        Write=(Step((Say("A poem."),), usage=spent),),
+    )
+    async with crew(tmp_path, script) as b:
+        events = await b.say("Ask them", definition=leading())
+        rows = []
+        places = [SESSION]
+        for place in places:
+            rows += await b.database.read(lambda conn, place=place: usage.of_session(conn, place))  # type: ignore[misc]
+            places += await b.database.read(lambda conn, place=place: sessions.children(conn, place))  # type: ignore[misc]
+        assert {row.agent for row in rows} == {"", "digger", "digger/writer"}
+        total = events[-1].fields()["usage"]
+        assert total["outputTokens"] == sum(row.output for row in rows)
+        assert total["inputTokens"] == sum(row.input for row in rows) == 320
+        assert (await b.turn(events[0].turn_id)).usage == total
+
+
+async def test_a_delegate_of_a_delegate_is_the_last(tmp_path: Path) -> None:
+    offered: dict[str, list[str]] = {}
+
+    def last(request: ModelRequest) -> Plain:
+        offered["last"] = [tool["name"] for tool in request.tools]
+        return say("Bottom.")
+
+    def middle(request: ModelRequest) -> Plain:
+        offered["middle"] = [tool["name"] for tool in request.tools]
+        assert "digger, writer" in plain_text(request.system)
+        return handed(("writer", "Write this"))
+
+    script = Crew(
+        Ask=(handed(("digger", "Dig here")), say("Top.")),
+        Dig=(middle, say("Middle.")),
+        Write=(last,),
+    )
+    async with crew(tmp_path, script, quick=None) as b:
+        events = await b.say("Ask them", definition=leading())
+        assert offered == {"middle": ["delegate", "quick"], "last": ["quick"]}
+        assert agents_of(events) == {"", "digger", "digger/writer"}
+        assert results_of(events, "digger") == [("ok", "Bottom.")]
+        assert results_of(events) == [("ok", "Middle.")]
+
+
+async def test_a_fifth_delegate_waits_until_one_of_four_has_ended(tmp_path: Path) -> None:
+    slow = [Stalled(say(f"Answer {number}."), 2) for number in range(5)]
+    script = Crew(Ask=(handed(*[("digger", "Dig here")] * 5), say("All done.")), Dig=tuple(slow))
+    async with crew(tmp_path, script) as b:
+        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        with anyio.fail_after(20):
+            for each in slow[:4]:
+                await each.reached.wait()
+            assert len(await children_of(b, accepted.turn_id)) == 4
+            slow[2].until.set()
+            await slow[4].reached.wait()
+        assert len(await children_of(b, accepted.turn_id)) == 5
+        for each in slow:
+            each.until.set()
+        events = await followed(b, accepted.turn_id)
+        assert sorted(text for _, text in results_of(events)) == [f"Answer {number}." for number in range(5)]
+
+
+async def test_a_failing_delegate_is_an_error_result_that_the_parent_reads(tmp_path: Path) -> None:
+    broken = ModelError("No such model.", http_status=400, kind="invalid_request_error")
+    script = Crew(Ask=(handed(("digger", "Dig here")), say("It failed.")), Dig=(broken,))
+    async with crew(tmp_path, script) as b:
+        events = await b.say("Ask them", definition=leading())
+        assert results_of(events) == [("error", "The delegate did not finish: No such model.")]
+        assert [event.type for event in events if event.terminal] == ["done"]
+        assert (await b.transcript())[2]["content"][0]["is_error"]
+
+
+async def test_a_role_that_is_not_listed_is_refused_and_makes_no_session(tmp_path: Path) -> None:
+    script = Crew(Ask=(handed(("nuwa", "Dig here")), say("Not possible.")))
+    async with crew(tmp_path, script) as b:
+        events = await b.say("Ask them", definition=leading())
+        assert results_of(events) == [("error", "There is no role 'nuwa' to delegate to.")]
+        assert await children_of(b, events[0].turn_id) == []
+
+
+async def test_a_delegate_has_half_of_the_steps(tmp_path: Path) -> None:
+    async def quick(request: CallRequest) -> CallOutcome:
+        return ok("more")
+
+    script = Crew(
+        Ask=(handed(("digger", "Dig here")), say("Fine.")),
+        Dig=(Step((Say("One."), Use("quick", {"query": "a"}))), Step((Say("Two."), Use("quick", {"query": "b"})))),
+    )
+    async with crew(tmp_path, script, quick=quick) as b:
+        events = await b.say("Ask them", definition=leading(limits=Limits(max_steps=4)))
+        assert results_of(events) == [("ok", "Two.\n[stopped: max_steps]")]
+
+
+async def test_an_interrupt_ends_the_delegates_too_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three."), 3)
+    script = Crew(Ask=(handed(("digger", "Dig here")), say("Next.")), Dig=(slow,))
+    async with crew(tmp_path, script) as b:
+        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            assert await b.runtime.interrupt(SESSION)
+        events = await followed(b, accepted.turn_id)
+        assert [event.type for event in events if event.terminal] == ["interrupted"]
+        assert events[-1].terminal
+        assert [status for status, _ in results_of(events)] == ["interrupted"]
+        (child,) = await children_of(b, accepted.turn_id)
+        (row,) = await b.database.read(lambda conn: turns.of_session(conn, child.id))
+        assert row.status == "interrupted"
+        assert text_of(await b.say("Go on", definition=leading())) == "Next."
+
+
+async def test_after_a_stop_a_delegate_goes_on_in_its_session_and_finished_ones_are_not_run_again(
+    tmp_path: Path,
+) -> None:
+    slow = Stalled(say("Slow end."), 2)
+    both = handed(("digger", "Dig here"), ("writer", "Write this"))
+    first = Crew(Ask=(both,), Dig=(say("Gold."),), Write=(use("quick", query="a"), slow))
+
+    async def quick(request: CallRequest) -> CallOutcome:
+        return ok("quick result")
+
+    async with crew(tmp_path, first, quick=quick) as b:
+        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_result" and "agent" not in event.fields():
+                    break
+        before = await children_of(b, accepted.turn_id)
+    second = Crew(Ask=(say("Both done."),), Write=(say("Slow end."),))
+    async with crew(tmp_path, second, quick=quick) as b:
+        assert await b.runtime.recover() == 1
+        events = await followed(b, accepted.turn_id)
+        assert [each.id for each in await children_of(b, accepted.turn_id)] == [each.id for each in before]
+        assert sorted(results_of(events)) == [("ok", "Gold."), ("ok", "Slow end.")]
+        assert [event.type for event in events if event.terminal] == ["done"]
+        assert len({event.seq for event in events}) == len(events)
+        rows = [row for child in before for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))]  # type: ignore[misc]
+        own = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
+        assert events[-1].fields()["usage"]["outputTokens"] == sum(row.output for row in rows + own)
+
+
+async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_path: Path) -> None:
+    slow = Stalled(say("Slow end."), 2)
+    script = Crew(Ask=(handed(("digger", "Dig here"), ("writer", "Write this")),), Dig=(say("Gold."),), Write=(slow,))
+    async with crew(tmp_path, script) as b:
+        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_result":
+                    break
+            done = next(each for each in await children_of(b, accepted.turn_id) if each.labels["agent"] == "digger")
+            again = await b.runtime.run_child(accepted.turn_id, done.tool_call_id or "", "digger", "Dig here")
+        assert again == ("Gold.", False)
+
+
+async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: Path) -> None:
+    slow = Stalled(say("Slow end."), 2)
+    async with crew(tmp_path, Crew(Ask=(handed(("writer", "Write this")),), Write=(slow,))) as b:
+        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+
+    def end(conn: Any) -> bool:
+        at = "2026-01-01T00:00:00.000Z"
+        return turns.finish(conn, accepted.turn_id, status="failed", end_reason="error", ended_at=at, steps=1, usage={})
+
+    async with crew(tmp_path, Crew()) as b:
+        await b.database.write(end)
+        assert await b.runtime.recover() == 0
+        assert await b.database.read(turns.running) == []

@@ -1,0 +1,23 @@
+"""What a run log delivers before it is journalled, and what it does not."""
+
+from pathlib import Path
+
+from agentic_rag.events import IterationStart, Text
+from agentic_rag.runtime.runlog import MAX_UNJOURNALLED, Journal, RunLog
+from agentic_rag.store.database import Database
+
+
+async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durable(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "test.db")
+    try:
+        log = RunLog(Journal(database), "conv_test", "turn_test")
+        for body in (Text("one"), IterationStart(2), Text("two")):
+            log.append(body)
+        assert [event.type for event in log.since(0) or ()] == ["text"]
+        log.settled(log.take())
+        assert [event.type for event in log.since(0) or ()] == ["text", "iteration_start", "text"]
+        for _ in range(MAX_UNJOURNALLED + 10):
+            log.append(Text("more"))
+        assert log.visible - log.journalled == MAX_UNJOURNALLED
+    finally:
+        await database.aclose()

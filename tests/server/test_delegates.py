@@ -1,0 +1,92 @@
+"""Delegates through the whole application: settings, server map, the in-process server, the stream, a stop."""
+
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.messages import plain_text
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.store import sessions, turns
+from agentic_rag.testing.scripted import Plain, Scripted, Stalled
+from agentic_rag.testing.steps import Step, Use, say, use
+from tests.server.rig import Json, Rig, events_of, types_of
+
+AS_JSON = {"accept": "application/json"}
+
+
+def of(agent: str, events: list[Json]) -> list[Json]:
+    return [event for event in events if event.get("agent", "") == agent]
+
+
+async def test_the_delegate_server_is_there_exactly_when_the_domain_has_sub_roles(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        servers = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert list(servers) == ["promptx", "delegate"]
+        assert (servers["delegate"]["origin"], servers["delegate"]["readOnly"]) == ("system", True)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": servers, "subRoleIds": []}})
+        assert list((await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]) == ["promptx"]
+
+
+async def test_a_model_delegates_to_the_listed_roles_at_the_same_time_and_one_level_on(tmp_path: Path) -> None:
+    def by_task(request: ModelRequest) -> Plain:
+        assert "delegate: hand a self-contained task to one of the roles" in plain_text(request.system)
+        return script[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
+
+    def last(request: ModelRequest) -> Plain:
+        task = plain_text(request.messages[0]["content"])
+        return say("Deep.") if task == "Deeper" else by_task(request)
+
+    calls = (("researcher", "One"), ("assistant", "Two"), ("nuwa", "Three"))
+    ask = Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in calls))
+    script = {
+        "Ask": [ask, say("All done.")],
+        "One": [use("delegate", role="assistant", task="Deeper"), say("First.")],
+        "Two": [use("promptx_discover"), say("Second.")],
+    }
+    steps: list[Scripted] = [last] * 7
+    async with Rig(tmp_path, *steps) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher", "assistant"]))
+        events = await rig.say(conversation, "Ask them")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert {event.get("agent", "") for event in events} == {"", "researcher", "researcher/assistant", "assistant"}
+        assert types_of(events).count("turn_started") == types_of(events).count("done") == 1
+        results = {event["content"]: event["status"] for event in of("", events) if event["type"] == "tool_result"}
+        refusal = "There is no role 'nuwa' to delegate to. The roles are: researcher, assistant."
+        assert results == {"First.": "ok", "Second.": "ok", refusal: "error"}
+        assert [e["content"] for e in of("researcher", events) if e["type"] == "tool_result"] == ["Deep."]
+        listed = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert [item["role"] for item in listed] == ["user", "assistant"]
+        assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["messageCount"] == 2
+
+
+async def test_an_interrupt_ends_the_delegate_and_the_conversation_goes_on_until_it_is_deleted(tmp_path: Path) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    async with Rig(tmp_path, use("delegate", role="researcher", task="Dig"), slow, say("Next.")) as rig:
+        path = "/api/conversations/" + await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=AS_JSON)
+        with anyio.fail_after(10):
+            await slow.reached.wait()
+        assert await rig.ok("POST", f"{path}/interrupt") == {"interrupted": True}
+        events = events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text)
+        assert types_of(events)[-2:] == ["tool_result", "interrupted"]
+        assert await rig.application.database.read(turns.running) == []
+        (child,) = await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"]))
+        assert types_of(await rig.say(path.rpartition("/")[2], "Go on"))[-1] == "done"
+        await rig.ok("DELETE", path)
+        assert await rig.application.database.read(lambda conn: sessions.get(conn, child)) is None
+
+
+async def test_a_server_that_stops_in_the_middle_of_a_delegate_goes_on_with_it(tmp_path: Path) -> None:
+    slow = Stalled(say("Never seen."), 3)
+    async with Rig(tmp_path, use("delegate", role="researcher", task="Dig"), slow) as rig:
+        path = "/api/conversations/" + await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=AS_JSON)
+        with anyio.fail_after(10):
+            await slow.reached.wait()
+        before = await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"]))
+    async with Rig(tmp_path, say("Gold."), say("Found.")) as rig:
+        events = events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text)
+        assert [event["content"] for event in events if event["type"] == "tool_result"] == ["Gold."]
+        assert types_of(events)[-1] == "done"
+        assert await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"])) == before
