@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "run an unsafe call again on resume",
         "runtime/agent.py",
-        "            if call.refusal is None and not call.repeatable:\n",
-        "            if call.refusal is not None and not call.repeatable:\n",
+        "            if call.refusal is None and not call.repeatable and",
+        "            if call.refusal is not None and not call.repeatable and",
     ),
     Mutant(
         "a second turn for a duplicate id",

@@ -166,6 +166,11 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
                     await b.runtime.interrupt(SESSION)
         assert seen == ["ok", "interrupted"]
         assert len(cancelled) == 1
+        last = (await b.transcript())[-1]["content"]  # what had ended keeps its own result
+        assert [(block["type"], block.get("is_error", False)) for block in last] == [
+            ("tool_result", False),
+            ("tool_result", True),
+        ]
         assert text_of(await b.say("B")) == "Next."
 
 

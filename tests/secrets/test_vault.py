@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256, sha512
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,9 @@ def test_a_value_sealed_with_a_key_that_is_not_here_is_refused() -> None:
         "00" * 32,
         bytes(range(32)).hex(),
         base64.b64encode(b"correct horse battery staple 123").decode(),
-        base64.b64encode(os.urandom(16)).decode(),
-        base64.b64encode(os.urandom(64)).decode(),
-        os.urandom(32).hex()[:-1] + "g",
+        base64.b64encode(sha256(b"short").digest()[:16]).decode(),
+        base64.b64encode(sha512(b"long").digest()).decode(),
+        sha256(b"hex").hexdigest()[:-1] + "g",
     ],
 )
 def test_a_weak_or_malformed_key_is_a_configuration_error_that_shows_nothing_of_it(text: str) -> None:
