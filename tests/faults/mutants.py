@@ -96,8 +96,8 @@ MUTANTS = (
     Mutant(
         "keep partial thinking without its signature",
         "messages.py",
-        'block["type"] in ("text", "redacted_thinking") or (block["type"] == "thinking" and block.get("signature"))',
-        'block["type"] in ("text", "redacted_thinking", "thinking")',
+        '    return whole_content(\n        block\n        for block in blocks\n        if block["type"] in (',
+        '    return list(\n        block for block in blocks if block["type"] == "thinking" or block["type"] in (',
     ),
     Mutant(
         "replay the event that was asked to be passed",

@@ -5,7 +5,6 @@ word of a message says, see `SCRIPTS`; the word before it is the message's key, 
 """
 
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,6 @@ class Outside:
     tools_url: str
     journal: Path
     asked: Counter[str] = field(default_factory=Counter)
-    unlocked: threading.Event = field(default_factory=threading.Event)
 
     @property
     def spent(self) -> Counter[str]:

@@ -141,6 +141,19 @@ async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
         assert text_of(again) == "Next."
 
 
+async def test_an_interrupt_while_it_thinks_leaves_no_unsigned_thought(tmp_path: Path) -> None:
+    slow = Stalled(Step((Think("One two three four five."), Say("Six."))), 3)
+    async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
+        accepted = await b.runtime.send(SESSION, "A", definition())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            await b.runtime.interrupt(SESSION)
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert events[-1].fields().get("message_id") is None
+        assert [message["role"] for message in await b.transcript()] == ["user"]
+        assert text_of(await b.say("B")) == "Next."
+
+
 async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
     running = anyio.Event()
     cancelled: list[str] = []
