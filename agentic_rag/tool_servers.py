@@ -116,7 +116,10 @@ def running(hub: Hub, domain: str) -> list[Running]:
 
 async def restart(hub: Hub, spec: ServerSpec) -> Running:
     """Start a server anew, wherever it runs for its domain, and wait for it; its package is installed if need be."""
-    await hub.prepare(spec)
+    try:
+        await hub.prepare(spec)
+    except AgenticRagError as exc:  # what runs goes on; the state says why the entry as saved cannot
+        return Running(spec.name, "failed", reason=str(exc))
     hub.restart(spec.name, spec.domain)
     connections = await hub.acquire([spec], TRIAL_SECONDS)
     return _shown(connections[spec.name])
