@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import Draft202012Validator
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-
 from agentic_rag.messages import Block, text_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
@@ -130,6 +125,12 @@ def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any], *, 
     ``user``: the schema is a stranger's. Nothing in it may cost more than its length, and no reference of any
     schema is fetched.
     """
+    # Imported here: at the top it would cost every start a tenth of a second before the server listens.
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
     checked = _harmless(schema) if user else dict(schema)
     try:
         if user:
