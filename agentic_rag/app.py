@@ -19,38 +19,38 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 
-from agentic_rag.access import REFRESH_SECONDS, Access
-from agentic_rag.auditing import FLUSH_SECONDS, AuditLog, denied_call
+from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog, denied_call
+from agentic_rag.access.keys import REFRESH_SECONDS, Access
 from agentic_rag.business import Business
-from agentic_rag.conversations import Conversations, count_again, count_turn
+from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
 from agentic_rag.data_folder import DataFolder
 from agentic_rag.doctor import Doctor
-from agentic_rag.documents import Documents, missing_chunks
-from agentic_rag.domain_settings import DomainSettings
-from agentic_rag.domains import Defaults, Domains
+from agentic_rag.documents.documents import Documents, missing_chunks
+from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.domains.domains import Defaults, Domains
+from agentic_rag.domains.servers import Servers, admission
+from agentic_rag.domains.settings import DomainSettings
+from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.events import Notice
-from agentic_rag.knowledge import Knowledge
-from agentic_rag.memories import Memories
 from agentic_rag.models.anthropic import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.redaction import Redactor, redacted_logs
-from agentic_rag.roles import Roles
+from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.agent import World
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.server.gate import Gate
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
-from agentic_rag.servers import Servers, admission
 from agentic_rag.settings import Settings
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch import LaunchPolicy
-from agentic_rag.vault import Vault
 from mcp_servers.retriever.errors import IndexFault
 
 log = logging.getLogger(__name__)

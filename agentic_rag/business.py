@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.conversations import Conversations
-from agentic_rag.documents import Documents
-from agentic_rag.domains import Domains
-from agentic_rag.memories import Memories
-from agentic_rag.roles import Roles
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.vault import Vault
+from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.servers import Servers
-from agentic_rag.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)

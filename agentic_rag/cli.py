@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from agentic_rag.chat import chat
-from agentic_rag.command_access import audit_app, keys_app
-from agentic_rag.command_line import Data, Url, quoted, table
-from agentic_rag.command_line import run as run_command
-from agentic_rag.command_mcp import mcp_app
-from agentic_rag.command_memory import memory_app
-from agentic_rag.command_roles import roles_app
-from agentic_rag.command_secrets import secrets_app
+from agentic_rag.commands.access import audit_app, keys_app
+from agentic_rag.commands.line import Data, Url, quoted, table
+from agentic_rag.commands.line import run as run_command
+from agentic_rag.commands.mcp import mcp_app
+from agentic_rag.commands.memory import memory_app
+from agentic_rag.commands.roles import roles_app
+from agentic_rag.commands.secrets import secrets_app
 from agentic_rag.errors import AgenticRagError, StartupError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def options(
     ] = None,
 ) -> None:
     """What every command takes."""
-    from agentic_rag.command_client import given_key
+    from agentic_rag.commands.client import given_key
 
     if key:
         given_key.set(key)
@@ -149,7 +149,7 @@ def ingest(
     url: Url = None,
 ) -> None:
     """Upload files to a domain and wait until they can be searched."""
-    from agentic_rag.command_ingest import ingest_files
+    from agentic_rag.commands.ingest import ingest_files
 
     failed = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch))
     if failed:
@@ -164,7 +164,7 @@ def reindex(
     url: Url = None,
 ) -> None:
     """Index a domain's documents anew, with the embedder of now, beside the live index; then exchange them."""
-    from agentic_rag.command_ingest import reindex as run
+    from agentic_rag.commands.ingest import reindex as run
 
     problem = run_command(data, url, lambda client: run(client, domain, rollback))
     if problem is not None:
@@ -179,7 +179,7 @@ def fetch_model(
     """Fetch an embedding model onto this machine."""
     import anyio
 
-    from agentic_rag.command_model import fetch_model as run
+    from agentic_rag.commands.model import fetch_model as run
     from agentic_rag.settings import load_settings
 
     problem = anyio.run(run, load_settings(), name)
@@ -196,7 +196,7 @@ def doctor(
     """Check that records, payloads and index fit together (exit code 1: they do not). Stop the server first."""
     import anyio
 
-    from agentic_rag.command_doctor import examine
+    from agentic_rag.commands.doctor import examine
     from agentic_rag.settings import load_settings
 
     found = anyio.run(examine, load_settings(data=data), repair)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import anyio.to_thread
 from sqlalchemy import Connection
 
+from agentic_rag.conversations.titles import title_of
+from agentic_rag.domains.server_map import collection_of
 from agentic_rag.errors import InternalError
 from agentic_rag.events import Error, encode
-from agentic_rag.server_map import collection_of
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.tables import Conversation
-from agentic_rag.titles import title_of
 from mcp_servers.retriever.index import Index
 
 MAX_UNSEEN = 64

@@ -14,10 +14,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from agentic_rag.guarded_tools import guarded
+from agentic_rag.domains.guarded_tools import guarded
+from agentic_rag.domains.servers import Running
+from agentic_rag.domains.vault import Vault
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.server.auth import is_loopback
-from agentic_rag.servers import Running
 from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.database import Database
 from agentic_rag.tools.addresses import parse_hosts
@@ -25,7 +26,6 @@ from agentic_rag.tools.allowed import LaunchCatalogue
 from agentic_rag.tools.base import Toolset
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.packages import Packages
-from agentic_rag.vault import Vault
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ToolServers:
-    """The hub; one task owns it from its first use to the end. Implements `agentic_rag.servers.Pool`.
+    """The hub; one task owns it from its first use to the end. Implements `agentic_rag.domains.servers.Pool`.
 
     An async context manager. `open` is what the runtime calls before each turn.
     """

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from agentic_rag.domains.server_launch import Values
+from agentic_rag.domains.servers import Running, filled
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.runtime.definition import Definition
-from agentic_rag.server_launch import Values
-from agentic_rag.servers import Running, filled
 from agentic_rag.store import tool_lists
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

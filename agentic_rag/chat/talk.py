@@ -16,7 +16,7 @@ import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from agentic_rag.command_client import Refused, Unreachable
+from agentic_rag.commands.client import Refused, Unreachable
 from agentic_rag.errors import InvalidInput
 from agentic_rag.store.clock import new_id
 

@@ -11,12 +11,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.server.gate import Caller, Gate, source_of
 from agentic_rag.server.hosts import is_loopback
 from agentic_rag.server.replies import failure, refusal
 from agentic_rag.store.clock import new_id
-from agentic_rag.users import ANONYMOUS, LOCAL, User, acting_for
 
 __all__ = ["LOCAL", "Guard", "User", "caller_of", "is_loopback", "user_of"]
 

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.documents import Documents
-from agentic_rag.domain_search import SearchOptions
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.incoming import Incoming
+from agentic_rag.documents.search import SearchOptions
+from agentic_rag.domains.forms import Form
 from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form
-from agentic_rag.incoming import Incoming
 from agentic_rag.server import views
 from agentic_rag.server.bodies import FilePart, files, json_form, query_form
 from agentic_rag.server.replies import nothing, reply

@@ -17,15 +17,15 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from agentic_rag.access import PREFIX, Access, Entrant
-from agentic_rag.auditing import AuditLog, tells
+from agentic_rag.access.auditing import AuditLog, tells
+from agentic_rag.access.keys import PREFIX, Access, Entrant
+from agentic_rag.access.refusals import Refusal
+from agentic_rag.access.users import ANONYMOUS, LOCAL, User
 from agentic_rag.errors import AgenticRagError, Unauthenticated
-from agentic_rag.refusals import Refusal
 from agentic_rag.server.hosts import Hosts
 from agentic_rag.server.limits import Limits, Load
 from agentic_rag.server.rules import OPEN_PATHS
 from agentic_rag.server.tickets import Tickets
-from agentic_rag.users import ANONYMOUS, LOCAL, User
 
 TICKET_PROTOCOL = "ticket."
 """Prefix of the subprotocol that carries a ticket."""

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag import __version__
-from agentic_rag.access import Access
-from agentic_rag.auditing import AuditLog
+from agentic_rag.access.auditing import AuditLog
+from agentic_rag.access.keys import Access
 from agentic_rag.business import Business
 from agentic_rag.server.auth import Guard, user_of
 from agentic_rag.server.conversation_routes import conversation_routes, turn_routes

@@ -13,12 +13,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
-from agentic_rag.auditing import AuditLog, change
+from agentic_rag.access.auditing import AuditLog, change
+from agentic_rag.access.users import acting
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.replies import on_refusal, on_routing, request_id
 from agentic_rag.server.rules import check, rule_of
-from agentic_rag.users import acting
 
 
 def permitted(routes: Sequence[BaseRoute], audit: AuditLog) -> list[BaseRoute]:

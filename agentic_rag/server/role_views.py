@@ -6,9 +6,9 @@ Owns field names and what is left out. Pure.
 from datetime import UTC, datetime
 from typing import Any
 
-from agentic_rag.effective_prompt import EffectivePrompt, PromptPart
-from agentic_rag.memories import Export, MemoryPage, memory_view
-from agentic_rag.roles import RoleView
+from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart
+from agentic_rag.roles.memories import Export, MemoryPage, memory_view
+from agentic_rag.roles.roles import RoleView
 from agentic_rag.server.views import finding
 from mcp_servers.promptx.roles import RoleInfo
 

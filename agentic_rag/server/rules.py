@@ -7,8 +7,8 @@ closed until it is named here. Whose conversation a path names is the business l
 from dataclasses import dataclass
 from typing import Literal
 
+from agentic_rag.access.users import User
 from agentic_rag.errors import Forbidden, NotFound
-from agentic_rag.users import User
 
 Who = Literal["user", "member", "admin", "operator"]
 

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from agentic_rag.access import Entrant
+from agentic_rag.access.keys import Entrant
 
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 50

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from agentic_rag.domains import DomainView, Saved
+from agentic_rag.access.users import User
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.domains.domains import DomainView, Saved
+from agentic_rag.domains.servers import Running
 from agentic_rag.messages import without_private
-from agentic_rag.servers import Running
-from agentic_rag.shown_messages import ShownMessage
 from agentic_rag.store.compactions import StoredCompaction
 from agentic_rag.store.tables import CollectionRow, Conversation, Document, RetrievalRow
 from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
 from agentic_rag.tools.reading import Note
-from agentic_rag.users import User
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.retrieval import Retrieval

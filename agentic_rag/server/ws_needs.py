@@ -6,8 +6,8 @@ Owns the shapes only.
 from collections.abc import AsyncIterator
 from typing import Literal, Protocol
 
+from agentic_rag.access.users import User
 from agentic_rag.events import AgentEvent
-from agentic_rag.users import User
 
 
 class Record(Protocol):

@@ -22,7 +22,7 @@ def table(row: type[SQLModel]) -> Table:
 
 
 class Domain(SQLModel, table=True):
-    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.domains.DomainSettings`)."""
+    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.domains.settings.DomainSettings`)."""
 
     __tablename__ = "domains"
 
@@ -310,7 +310,7 @@ class SecretRow(SQLModel, table=True):
     domain_id: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    """Opaque outside ``agentic_rag.vault``."""
+    """Opaque outside ``agentic_rag.domains.vault``."""
     updated_at: str
 
 

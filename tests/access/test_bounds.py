@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.access import Entrant
+from agentic_rag.access.keys import Entrant
+from agentic_rag.access.refusals import MAX_KINDS, MAX_OF_SOURCE, WINDOW_SECONDS, Refusal, Refusals
+from agentic_rag.access.users import User
 from agentic_rag.errors import RateLimited
-from agentic_rag.refusals import MAX_KINDS, MAX_OF_SOURCE, WINDOW_SECONDS, Refusal, Refusals
 from agentic_rag.server.limits import Limits, Load, TokenBucket
 from agentic_rag.server.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
-from agentic_rag.users import User
 
 EVE = Entrant(User("eve"), "key_eve")
 waits = st.lists(st.floats(0, 30), min_size=1, max_size=60)

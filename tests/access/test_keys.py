@@ -6,14 +6,14 @@ import anyio
 import pytest
 from sqlalchemy import Connection, text
 
-from agentic_rag.access import PREFIX, Access
+from agentic_rag.access.keys import PREFIX, Access
+from agentic_rag.access.users import LOCAL
 from agentic_rag.errors import NotFound
 from agentic_rag.store import keys
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
-from agentic_rag.users import LOCAL
 from tests.access.tenants import as_operator, audited, bearer, make_key, socket
 from tests.server.rig import Rig
 from tests.ws.serving import serving

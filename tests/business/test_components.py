@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.components import (
+from agentic_rag.domains.components import (
     FILE_LIMIT,
     READ_LIMIT,
     TAKEN_OUT,

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.document_names import MAX_BYTES, clean_name, media_type
-from agentic_rag.languages import languages_of
-from agentic_rag.server_map import CollectionFacts, collection_note
-from agentic_rag.titles import MAX_CHARACTERS, title_of
+from agentic_rag.conversations.titles import MAX_CHARACTERS, title_of
+from agentic_rag.documents.names import MAX_BYTES, clean_name, media_type
+from agentic_rag.domains.languages import languages_of
+from agentic_rag.domains.server_map import CollectionFacts, collection_note
 
 
 @pytest.mark.parametrize(

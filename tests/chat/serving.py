@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from agentic_rag.access.users import User
 from agentic_rag.chat.screen import Screen
 from agentic_rag.errors import AgenticRagError, NotFound
 from agentic_rag.redaction import Redactor
@@ -18,7 +19,6 @@ from agentic_rag.server.auth import Guard
 from agentic_rag.server.replies import on_refusal
 from agentic_rag.server.ws import websocket_endpoint
 from agentic_rag.server.wsprotocol import SocketProtocol
-from agentic_rag.users import User
 from tests.ws.memory import Desk
 from tests.ws.serving import serving
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_rag.chat.command import Chat, open_conversation
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.command_client import Refused, Unreachable
+from agentic_rag.commands.client import Refused, Unreachable
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Error, Text
 from tests.chat.serving import Paper, break_connections, chat_server

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from agentic_rag.command_roles import check_folder
+from agentic_rag.commands.roles import check_folder
 from mcp_servers.promptx import lint, rolefiles
 
 DOCS = Path(__file__).parents[2] / "docs" / "roles.md"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from agentic_rag.access.users import User
 from agentic_rag.testing.steps import Step, say, use
 from agentic_rag.tools.base import CallRequest
-from agentic_rag.users import User
 from tests.server.rig import Json, Rig
 
 NEW_ROLE = [

@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.conversations import Conversations
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.errors import Forbidden, NotFound
 from agentic_rag.testing.steps import Step, say, use
-from agentic_rag.users import User
 from tests.server.rig import WAIT_SECONDS, Rig
 
 

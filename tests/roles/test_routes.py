@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from agentic_rag.access.users import User
 from agentic_rag.testing.steps import say
-from agentic_rag.users import User
 from tests.server.rig import Rig, types_of
 
 CLERK = {"kind": "role", "id": "书记员", "content": "<role><personality>@!thought://书记员思维</personality></role>"}

@@ -2,9 +2,9 @@
 
 import pytest
 
+from agentic_rag.access.users import User
 from agentic_rag.errors import Forbidden
 from agentic_rag.server.rules import check, rule_of
-from agentic_rag.users import User
 
 BASE = "/api/domains/{domain}"
 MEMBER = User("mara", domains=frozenset({"dom_1"}))

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from agentic_rag.domains.vault import SecretUnreadable, Vault, rotate, seal, unseal
+from agentic_rag.domains.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
 from agentic_rag.errors import BadConfiguration, NotFound
 from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
-from agentic_rag.vault import SecretUnreadable, Vault, rotate, seal, unseal
-from agentic_rag.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
 
 KEY, OTHER = Key(os.urandom(32)), Key(os.urandom(32))
 VALUE = "sk-planted-0123456789"
@@ -196,7 +196,7 @@ HALF_WAY = """
 import asyncio, sys
 from pathlib import Path
 from agentic_rag.store.database import Database
-from agentic_rag.vault import rotate
+from agentic_rag.domains.vault import rotate
 
 def stop(done):
     print(done, flush=True)

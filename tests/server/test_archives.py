@@ -6,13 +6,13 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.access.users import LOCAL
 from agentic_rag.messages import Block, text_block, tool_result_block
 from agentic_rag.store import payloads, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.payloads import StoredPayload
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say, use
-from agentic_rag.users import LOCAL
 from tests.server.rig import Rig, types_of
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agentic_rag.access.users import User
 from agentic_rag.errors import NotFound
 from agentic_rag.store import conversations, run_events
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
-from agentic_rag.users import User
 from tests.server.rig import Rig, events_of, types_of
 
 

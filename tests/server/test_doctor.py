@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 from sqlalchemy import Connection, text
 
+from agentic_rag.access.users import LOCAL
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.payloads import StoredPayload
 from agentic_rag.store.turns import StoredTurn
 from agentic_rag.testing.steps import say
-from agentic_rag.users import LOCAL
 from tests.server.rig import Rig
 
 PAST = "2020-01-01T00:00:00.000Z"

@@ -1,0 +1,140 @@
+"""Who changed what, and who was refused: what becomes a row of the audit log, and when.
+
+Owns the two ways in. A change is told inside its own transaction: `change` is called in the task that acts (it
+knows for whom), what it returns goes to `audit` with the transaction's connection::
+
+    told = change("secret.set", f"{domain_id}/{name}")
+
+    def save(conn: Connection) -> None:
+        secrets.put(conn, ...)
+        audit(conn, told)
+
+    await database.write(save, durable=True)
+
+A refusal has no transaction: `AuditLog.refused` writes it, under the bounds of ``refusals``. Values never go into
+a row: only ids, names of settings, and codes. ``domains``, ``documents``, ``access`` and whoever keeps secrets
+(``domain_secrets``, ``vault``), roles or server entries call `change`; a route that changed something and told
+nothing is told by the edge (``server.permits``).
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.access.refusals import Refusal, Refusals
+from agentic_rag.access.users import SYSTEM, acting
+from agentic_rag.errors import AgenticRagError, NotFound, RateLimited
+from agentic_rag.runtime.calls import PlannedCall
+from agentic_rag.store import audit as rows
+from agentic_rag.store import conversations
+from agentic_rag.store.audit import Entry, StoredEntry, Verdict, append
+from agentic_rag.store.database import Database
+from agentic_rag.store.turns import StoredTurn
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 10.0
+"""How often the counts of refusals whose time is over are written."""
+
+
+def change(action: str, target: str, **details: Any) -> Entry:
+    """Return the entry of a change by whoever this task acts for. Not inside a transaction: that is another thread.
+
+    ``action`` is ``noun.verb``; ``target`` names what is changed by ids. ``details``: JSON values, nothing secret.
+    """
+    present = acting()
+    present.noted += 1
+    return Entry(present.user_id, action, target, details=details)
+
+
+def audit(conn: Connection, entry: Entry) -> None:
+    """Append an entry inside the transaction of what it tells of."""
+    append(conn, entry)
+
+
+def denied_call(conn: Connection, turn: StoredTurn, call: PlannedCall) -> None:
+    """Tell a tool call that was denied; runs inside the transaction of its result."""
+    conversation = conversations.get(conn, turn.conversation_id)
+    owner = conversation.owner_id if conversation is not None else SYSTEM
+    details = {"turnId": turn.id, "toolCallId": call.id}
+    if conversation is not None:
+        details |= {"conversationId": conversation.id, "domainId": conversation.domain_id}
+    append(conn, Entry(owner, "tool.call", call.name, "denied", details))
+
+
+def tells(error: AgenticRagError) -> bool:
+    """Whether a refusal belongs into the log: of rights, of rate, of what an MCP entry may be.
+
+    A `NotFound` does when the thing exists for somebody else: the answer does not say so, the log does.
+    """
+    if isinstance(error, NotFound):
+        return error.hidden
+    return error.status in (401, 403) or isinstance(error, RateLimited) or _of_an_entry(error)
+
+
+def _of_an_entry(error: AgenticRagError) -> bool:
+    return error.code.startswith("MCP_") and error.status < 500
+
+
+class AuditLog:
+    """The audit log of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._refusals = Refusals()
+
+    async def refused(self, refusal: Refusal, request_id: str = "") -> None:
+        """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
+        await self._write(self._refusals.note(time.monotonic(), refusal), request_id)
+
+    async def note(self, entry: Entry) -> None:
+        """Tell a change that no transaction of ours makes (files, another process).
+
+        Raises:
+            StorageFull: the row could not be written.
+        """
+        await self._db.write(lambda conn: append(conn, entry), durable=True)
+
+    async def page(
+        self, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
+    ) -> list[StoredEntry]:
+        """Return the newest rows first, with what was only counted until now."""
+        await self.flush()
+        return await self._db.read(lambda conn: rows.page(conn, limit, before=before, actor=actor, outcome=outcome))
+
+    async def verify(self, known: str | None = None) -> Verdict:
+        """Read the whole chain and say where it is broken. ``known``: a head noted before."""
+        return await self._db.read(lambda conn: rows.check(conn, known))
+
+    async def flush(self) -> None:
+        """Write what was only counted until now."""
+        await self._write(self._refusals.rest())
+
+    async def write_due(self) -> None:
+        """Write the counts whose time is over; called every `FLUSH_SECONDS`."""
+        await self._write(self._refusals.due(time.monotonic()))
+
+    async def _write(self, told: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
+        if not told:
+            return
+        entries = [_entry(refusal, count, request_id) for refusal, count in told]
+
+        def store(conn: Connection) -> None:
+            for entry in entries:
+                append(conn, entry)
+
+        try:
+            with anyio.CancelScope(shield=True):  # a client that leaves at once does not take its row with it
+                await self._db.write(store)
+        except AgenticRagError as exc:
+            log.error("%d refusals are missing in the audit log: %s", len(entries), exc)
+
+
+def _entry(refusal: Refusal, count: int, request_id: str) -> Entry:
+    details = {"code": refusal.code, "from": refusal.source, "requestId": request_id}
+    given = {name: value for name, value in details.items() if value}
+    return Entry(refusal.actor, refusal.action, refusal.target, "refused", given, count)

@@ -1,0 +1,1 @@
+"""The commands of `agentic-rag`, one module a noun."""

@@ -1,0 +1,129 @@
+"""``agentic-rag keys`` and ``agentic-rag audit``: who may come in, and what was done.
+
+Owns the commands. The key of a new user goes to standard output alone, so that it can be piped; what is said about
+it goes to standard error.
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agentic_rag.commands.client import Client
+
+keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
+]
+Key = Annotated[str | None, typer.Option("--key", help="API key to come in with (AGENTIC_RAG_KEY).")]
+
+
+class RoleName(StrEnum):
+    """What a key can be for."""
+
+    operator = "operator"
+    admin = "admin"
+    member = "member"
+
+
+@keys_app.command("create")
+def create_key(
+    user: Annotated[str, typer.Option(help="Who it is for; several keys may share a user.")],
+    role: Annotated[RoleName, typer.Option(help="operator: everything; admin, member: of the domains named.")],
+    domain: Annotated[list[str] | None, typer.Option(help="Id of a domain it is for; repeatable.")] = None,
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Create a key and print it. It is shown this once."""
+    body = {"user": user, "role": role.value, "domains": domain or []}
+    made = _call(data, url, key, lambda client: client.call("POST", "/api/keys", json=body))
+    typer.echo(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
+    typer.echo(made["key"])
+
+
+@keys_app.command("list")
+def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
+    """List all keys, revoked ones too: id, user, role, domains, when made, when revoked."""
+    found = _call(data, url, key, lambda client: client.call("GET", "/api/keys"))
+    for each in found["items"]:
+        state = f"revoked {each['revokedAt']}" if each["revokedAt"] else "active"
+        domains = ",".join(each["domains"]) or "*"
+        typer.echo("\t".join((each["id"], each["userId"], each["role"], domains, each["createdAt"], state)))
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="Its id, as `keys list` shows it.")],
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Revoke a key: its requests are refused and its sockets closed from now on."""
+    _call(data, url, key, lambda client: client.call("DELETE", f"/api/keys/{quote(key_id, safe='')}"))
+
+
+@audit_app.command("list")
+def list_entries(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many, newest first.")] = 50,
+    before: Annotated[int | None, typer.Option(help="Only rows with a smaller number.")] = None,
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """List entries: number, time, outcome, who, what, target, how many, details."""
+    import json
+
+    params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
+    found = _call(data, url, key, lambda client: client.call("GET", "/api/audit", params=params))
+    for each in found["items"]:
+        told = (each["seq"], each["at"], each["outcome"], each["actor"], each["action"], each["target"], each["count"])
+        typer.echo("\t".join(_plain(str(part)) for part in (*told, json.dumps(each["details"]))))
+
+
+@audit_app.command("verify")
+def verify(
+    head: Annotated[
+        str | None, typer.Option(help="A head printed before: also find out whether rows up to it were rewritten.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Check that no row was changed, removed or inserted; exit code 1 when one was."""
+    params = {"head": head} if head is not None else None
+    found = _call(data, url, key, lambda client: client.call("GET", "/api/audit/verify", params=params))
+    for each in found["problems"]:
+        typer.echo(f"row {each['seq']}: {each['problem']}", err=True)
+    typer.echo(f"{found['rows']} rows, {'intact' if found['intact'] else 'BROKEN'}, head {found['head']}")
+    sys.stdout.flush()
+    if not found["intact"]:
+        raise typer.Exit(1)
+
+
+def _plain(text: str) -> str:
+    """Return text that can neither steer a terminal nor break a line: paths in it came from anybody."""
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def _call(data: Path | None, url: str | None, key: str | None, command: "Callable[[Client], Awaitable[Any]]") -> Any:
+    import anyio
+
+    from agentic_rag.commands.client import given_key, with_client
+    from agentic_rag.settings import load_settings
+
+    if key:
+        given_key.set(key)
+    return anyio.run(with_client, load_settings(data=data), url, command)

@@ -1,0 +1,59 @@
+"""What commands share: their options, the way to the server, and how a table is printed.
+
+Owns no command. Imports little: every command imports it.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import quote
+
+import typer
+
+if TYPE_CHECKING:
+    from agentic_rag.commands.client import Client
+
+T = TypeVar("T")
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
+]
+
+
+def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[T]]") -> T:
+    """Run a command against the server that `command_client.with_client` finds."""
+    import anyio
+
+    from agentic_rag.commands.client import with_client
+    from agentic_rag.settings import load_settings
+
+    return anyio.run(with_client, load_settings(data=data), url, command)
+
+
+def quoted(part: str) -> str:
+    """Return one part of a path."""
+    return quote(part, safe="")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; when a program reads it, lines with tabs and without a head."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            typer.echo("\t".join(" ".join(cell.split()) for cell in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD)
+    for number, name in enumerate(head):
+        shown.add_column(name, no_wrap=number == 0)  # ids are copied
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    Console().print(shown)

@@ -1,0 +1,128 @@
+"""``agentic-rag roles``: list, show, check and make roles.
+
+Owns the commands. All talk REST but `check` of a folder, which needs neither a server nor a data folder.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, quoted, run, table
+
+if TYPE_CHECKING:
+    from mcp_servers.promptx.lint import Finding
+
+roles_app = typer.Typer(help="List, show, check and make the roles of a domain.", no_args_is_help=True)
+
+Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
+Role = Annotated[str, typer.Argument(help="Id of the role.")]
+
+
+@roles_app.command("list")
+def list_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
+    """List the roles of a domain: id, title, source, number of findings."""
+    found = run(data, url, lambda client: client.call("GET", _path(domain)))
+    rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in found["items"]]
+    table(["id", "title", "source", "findings"], rows)
+
+
+@roles_app.command("show")
+def show_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> None:
+    """Show a role as a model gets it; findings go to stderr. Exit code 1 when it cannot be used."""
+    found = run(data, url, lambda client: client.call("GET", _path(domain, role)))
+    if found["text"] is not None:
+        typer.echo(found["text"])
+    _print(found["findings"], err=True)
+    if found["text"] is None:
+        raise typer.Exit(1)
+
+
+@roles_app.command("check")
+def check_roles(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a domain, or a folder: a workspace or any folder with role files. "
+            "What exists as a folder here is one; write it as ./NAME to be sure.",
+        ),
+    ],
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Check all role files of a domain or a folder; exit code 1 when one has an error.
+
+    One line each: file:line:column: severity code: message (hint).
+    """
+    if os.sep in target or Path(target).is_dir():
+        found = [view_of(each) for each in check_folder(Path(target))]
+    else:
+        path = f"/api/domains/{quoted(target)}/role-findings"
+        found = run(data, url, lambda client: client.call("GET", path))["items"]
+    _print(found)
+    if any(finding["severity"] == "error" for finding in found):
+        raise typer.Exit(1)
+
+
+@roles_app.command("new")
+def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> None:
+    """Make a role from the template in the domain's workspace and print its files.
+
+    A role, a thought and an execution file are written and checked; a file that exists is never replaced.
+    """
+    made = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
+    for path in made["written"]:
+        typer.echo(path)
+    _print(made["findings"], err=True)
+
+
+def check_folder(folder: Path) -> "list[Finding]":
+    """Return the findings of a folder's role files, by file and line; references may lead to built-in files.
+
+    Raises:
+        InvalidInput: there is no such folder.
+    """
+    from agentic_rag.errors import InvalidInput
+    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
+    from mcp_servers.promptx.roles import BUILTIN_ROLES
+
+    if not folder.is_dir():
+        raise InvalidInput("folder", f"there is no folder {str(folder)!r}.")
+    whole = folder.absolute()
+    root = whole / RESOURCE_FOLDER if (whole / RESOURCE_FOLDER).is_dir() else whole
+    index = Index()
+    collect(index, "builtin", BUILTIN_ROLES, BUILTIN_ROLES)
+    index.findings.clear()
+    collect(index, "workspace", root, root)
+    reading = Reading(index)
+    findings = [*index.findings, *_lint(reading)]
+    # findings name files as in a workspace; here they are named so that an editor finds them
+    base = root.parent.parent
+    named = [replace(each, file=(folder / (base / each.file).relative_to(whole)).as_posix()) for each in findings]
+    return sorted(named, key=lambda each: (each.file, each.line, each.column))
+
+
+def _lint(reading: Any) -> "Iterable[Finding]":
+    for file in reading.index.files:
+        if file.source == "workspace":
+            yield from reading.lint(file)
+
+
+def view_of(finding: "Finding") -> dict[str, Any]:
+    """Return a finding as REST shows it."""
+    names = ("file", "line", "column", "severity", "code", "message", "hint")
+    return {name: getattr(finding, name) for name in names}
+
+
+def _print(findings: Iterable[dict[str, Any]], *, err: bool = False) -> None:
+    for found in findings:
+        place = f"{found['file']}:{found['line']}:{found['column']}"
+        typer.echo(f"{place}: {found['severity']} {found['code']}: {found['message']} ({found['hint']})", err=err)
+
+
+def _path(domain: str, role: str | None = None) -> str:
+    path = f"/api/domains/{quoted(domain)}/roles"
+    return path if role is None else f"{path}/{quoted(role)}"

@@ -1,0 +1,101 @@
+"""``agentic-rag secrets``: set, list and delete a domain's secrets, and rotate the key that seals them.
+
+Owns the commands. A value comes from standard input, never from an argument, which every process could read.
+`rotate` works on the data folder itself, so no server may run on it; the others talk REST like every command.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agentic_rag.commands.client import Client
+
+secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
+]
+Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
+Name = Annotated[str, typer.Argument(help="Its name, as ${NAME} uses it.")]
+
+
+@secrets_app.command("set")
+def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -> None:
+    """Store a secret; its value is read from standard input."""
+    if sys.stdin.isatty():
+        value = typer.prompt(f"Value of {name}", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    _call(data, url, lambda client: client.call("PUT", _path(domain, name), json={"value": value}))
+
+
+@secrets_app.command("list")
+def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
+    """List the names of a domain's secrets; no command shows a value."""
+    found = _call(data, url, lambda client: client.call("GET", _path(domain)))
+    for each in found["items"]:
+        typer.echo(f"{each['name']}\t{'…' + each['last4'] if 'last4' in each else 'set'}")
+
+
+@secrets_app.command("delete")
+def delete_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -> None:
+    """Delete a secret."""
+    _call(data, url, lambda client: client.call("DELETE", _path(domain, name)))
+
+
+@secrets_app.command("rotate")
+def rotate_key(
+    data: Data = None,
+    drop_unreadable: Annotated[
+        bool, typer.Option("--drop-unreadable", help="Delete secrets that no key here can open.")
+    ] = False,
+) -> None:
+    """Seal all secrets anew: with a new key, or with the first one in AGENTIC_RAG_SECRET_KEY. Can be repeated."""
+    import anyio
+
+    from agentic_rag.data_folder import DataFolder
+    from agentic_rag.domains.vault import rotate
+    from agentic_rag.settings import load_settings
+    from agentic_rag.store.database import Database
+
+    settings = load_settings(data=data)
+
+    async def run() -> tuple[int, int]:
+        folder = DataFolder.own(settings.data)
+        try:
+            database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
+            try:
+                return await rotate(database, settings.data, settings.secret_key, drop_unreadable=drop_unreadable)
+            finally:
+                await database.aclose()
+        finally:
+            folder.release()
+
+    sealed, dropped = anyio.run(run)
+    typer.echo(f"{sealed} secrets are sealed with the new key" + (f", {dropped} were dropped." if dropped else "."))
+    if settings.secret_key is not None and settings.secret_key.get_secret_value():
+        typer.echo("Only the first key of AGENTIC_RAG_SECRET_KEY is needed from now on.")
+
+
+def _path(domain: str, name: str | None = None) -> str:
+    path = f"/api/domains/{quote(domain, safe='')}/secrets"
+    return path if name is None else f"{path}/{quote(name, safe='')}"
+
+
+def _call(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[Any]]") -> Any:
+    import anyio
+
+    from agentic_rag.commands.client import with_client
+    from agentic_rag.settings import load_settings
+
+    return anyio.run(with_client, load_settings(data=data), url, command)

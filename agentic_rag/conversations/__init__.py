@@ -1,0 +1,1 @@
+"""Conversations: business records, what is shown of a transcript, titles."""

@@ -1,0 +1,364 @@
+"""Conversations: who talks in which domain, what was said, and sending the next message.
+
+Owns the records, their limits, titles and owners. Holds no messages: those are the session's, read and shown as
+clients count them, two a turn. Knows no socket. Another owner's id looks like one that does not exist.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.conversations.titles import title_of
+from agentic_rag.conversations.transcripts import Transcripts
+from agentic_rag.domains.domains import Domains
+from agentic_rag.errors import (
+    ConversationArchived,
+    ConversationFull,
+    InvalidInput,
+    MessageContentRequired,
+    MessageTooLong,
+    NotFound,
+)
+from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title
+from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.store import conversations, documents, sessions, turns
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.conversations import SortBy, SortOrder
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import Conversation
+from agentic_rag.store.tool_calls import StoredToolCall
+from agentic_rag.store.turns import StoredTurn
+
+MAX_MESSAGES = 1_000
+"""Of a conversation, as clients count; archived ones do not count."""
+MAX_CHARACTERS = 10_000
+MAX_TITLE = 200
+MAX_CONTEXT_DOCUMENTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list; ``total`` counts what matches on all pages."""
+
+    items: list[Conversation]
+    total: int
+    page: int
+    page_size: int
+
+
+class Conversations:
+    """The conversations of all users."""
+
+    def __init__(self, database: Database, domains: Domains, runtime: Runtime) -> None:
+        self._db = database
+        self._domains = domains
+        self._runtime = runtime
+        self._transcripts = Transcripts(database, runtime)
+
+    async def create(
+        self, user: User, domain_id: str, title: str | None = None, context_document_ids: Sequence[str] = ()
+    ) -> Conversation:
+        """Begin a conversation. ``context_document_ids`` limits what its searches see.
+
+        Raises:
+            NotFound: there is no such domain, or it has no such document.
+            InvalidInput: the title is too long, or there are too many documents.
+        """
+        if not user.sees(domain_id):
+            raise NotFound("domain", domain_id, hidden=True)
+        await self._domains.get(domain_id)
+        created = now()
+        conversation = Conversation(
+            id=new_id("conv"),
+            domain_id=domain_id,
+            owner_id=user.id,
+            session_id=new_id("sess"),
+            title=_title(title) if title else "",
+            title_source="user" if title else "auto",
+            context_document_ids=_distinct(context_document_ids),
+            meta={},
+            started_at=created,
+            updated_at=created,
+        )
+        labels = {"conversation_id": conversation.id, "domain_id": domain_id, "user_id": user.id}
+
+        def store(conn: Connection) -> None:
+            _check_documents(conn, domain_id, conversation.context_document_ids)
+            sessions.create(conn, conversation.session_id, labels, created_at=created)
+            conversations.insert(conn, conversation)
+
+        await self._db.write(store, durable=True)
+        return conversation
+
+    async def get(self, user: User, conversation_id: str) -> Conversation:
+        """Return the record.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        if found is None or not _owns(user, found):
+            raise NotFound("conversation", conversation_id, hidden=found is not None)
+        return found
+
+    async def list_page(
+        self,
+        user: User,
+        *,
+        page: int = 1,
+        page_size: int = 20,
+        sort_by: SortBy = "updated_at",
+        sort_order: SortOrder = "desc",
+        domain_id: str | None = None,
+        status: str | None = None,
+        q: str | None = None,
+    ) -> Page:
+        """Return one page of the user's conversations; ``q`` is part of the title."""
+        items, total = await self._db.read(
+            lambda conn: conversations.list_page(
+                conn,
+                page=page,
+                page_size=page_size,
+                sort_by=sort_by,
+                sort_order=sort_order,
+                domain_id=domain_id,
+                status=status,
+                q=q,
+                owner_id=user.id,
+                domain_ids=None if user.operator else user.domains,
+            )
+        )
+        return Page(items, total, page, page_size)
+
+    async def change(
+        self,
+        user: User,
+        conversation_id: str,
+        *,
+        title: str | None = None,
+        status: Literal["active", "archived"] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Conversation:
+        """Change what is given; ``metadata`` replaces the whole.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+            InvalidInput: the title is blank or too long.
+        """
+        await self.get(user, conversation_id)
+        fields: conversations.ConversationFields = {"updated_at": now()}
+        if title is not None:
+            fields |= {"title": _title(title), "title_source": "user"}
+        if status is not None:
+            fields["status"] = status
+        if metadata is not None:
+            fields["meta"] = dict(metadata)
+        await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
+        return await self.get(user, conversation_id)
+
+    async def delete(self, user: User, conversation_id: str) -> None:
+        """End its turns and remove it with its session. Repeatable until it succeeds.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        conversation = await self.get(user, conversation_id)
+        await self._runtime.drop(conversation.session_id)
+
+        def forget(conn: Connection) -> None:
+            sessions.delete(conn, conversation.session_id)
+            conversations.delete(conn, conversation_id)
+
+        await self._db.write(forget, durable=True)
+
+    async def messages(
+        self, user: User, conversation_id: str, limit: int = 50, before: str | None = None
+    ) -> list[ShownMessage]:
+        """Return the last messages in order, two a turn; ``before``: those before this message.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or it has no message ``before``.
+        """
+        conversation = await self.get(user, conversation_id)
+
+        return await self._transcripts.page(conversation, limit, before)
+
+    async def compact(self, user: User, conversation_id: str) -> StoredCompaction:
+        """Put a summary in the place of the messages, which stay readable as an archive.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or its domain is gone.
+            TurnInProgress: a turn runs.
+            CompactionNotNeeded: there are too few messages.
+            ModelError, GenerationTimeout, GenerationAborted, StorageFull: nothing has changed.
+        """
+        conversation = await self.get(user, conversation_id)
+        definition, _ = await self._domains.definition(user, conversation)
+        return await self._runtime.compact(conversation.session_id, definition)
+
+    async def archives(self, user: User, conversation_id: str) -> list[StoredCompaction]:
+        """Return what was compacted, newest first.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        return await self._transcripts.archives(await self.get(user, conversation_id))
+
+    async def archived_messages(
+        self, user: User, conversation_id: str, archive_id: str, limit: int = 50, before: str | None = None
+    ) -> list[ShownMessage]:
+        """Return messages of one archive as `messages` does those that are not archived.
+
+        Raises:
+            NotFound: there is no such conversation of this user, archive or message.
+        """
+        return await self._transcripts.page(await self.get(user, conversation_id), limit, before, archive_id)
+
+    async def tool_calls(
+        self,
+        user: User,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        tool_name: str | None = None,
+        status: str | None = None,
+    ) -> list[StoredToolCall]:
+        """Return the last tool calls in order; only those of one tool or one status when given.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        conversation = await self.get(user, conversation_id)
+        return await self._transcripts.tool_calls(conversation, limit, tool_name=tool_name, status=status)
+
+    async def send(
+        self,
+        user: User,
+        conversation_id: str,
+        content: str,
+        *,
+        client_message_id: str | None = None,
+        on_busy: Literal["reject", "queue"] = "reject",
+    ) -> Accepted:
+        """Accept a message: durable when this returns. The first one gives the conversation its title.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or its domain is gone.
+            MessageContentRequired, MessageTooLong: the content does not fit.
+            ConversationArchived, ConversationFull: it takes no messages.
+            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
+            IdempotencyMismatch: the client message id came with other content.
+        """
+        if not content.strip():
+            raise MessageContentRequired
+        if len(content) > MAX_CHARACTERS:
+            raise MessageTooLong(len(content), MAX_CHARACTERS)
+        conversation = await self.get(user, conversation_id)
+        definition, notices = await self._domains.definition(user, conversation)
+
+        def accept(conn: Connection, turn: StoredTurn) -> Sequence[EventBody]:
+            # The state that counts is the one in this transaction, not the one read above.
+            current = conversations.get(conn, conversation_id)
+            if current is None:
+                raise NotFound("conversation", conversation_id)
+            if current.status == "archived":
+                raise ConversationArchived
+            if current.message_count >= MAX_MESSAGES:
+                raise ConversationFull(MAX_MESSAGES)
+            fields: conversations.ConversationFields = {
+                "last_message_at": turn.started_at,
+                "updated_at": turn.started_at,
+            }
+            bodies: list[EventBody] = list(notices)
+            if not current.title:
+                fields["title"] = title_of(turn.content)
+                bodies.append(Title(fields["title"]))
+            conversations.update(conn, conversation_id, **fields)
+            return bodies
+
+        return await self._runtime.send(
+            conversation.session_id,
+            content,
+            definition,
+            client_message_id=client_message_id,
+            on_busy=on_busy,
+            on_accept=accept,
+        )
+
+    async def interrupt(
+        self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
+    ) -> bool:
+        """Interrupt what runs (or the named turn); an ended one stays as it is. Returns whether anything was.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        conversation = await self.get(user, conversation_id)
+        return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
+
+    async def turn(self, user: User, turn_id: str) -> StoredTurn:
+        """Return one turn.
+
+        Raises:
+            NotFound: there is no such turn in a conversation of this user.
+        """
+
+        def read(conn: Connection) -> tuple[StoredTurn | None, Conversation | None]:
+            turn = turns.get(conn, turn_id)
+            return turn, conversations.get(conn, turn.conversation_id) if turn is not None else None
+
+        turn, conversation = await self._db.read(read)
+        if turn is None or conversation is None or not _owns(user, conversation):
+            raise NotFound("turn", turn_id, hidden=conversation is not None)
+        return turn
+
+    def events(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]:
+        """Read a turn's events; the caller has asked `turn` whether this user may."""
+        return self._runtime.follow(turn_id, after)
+
+
+def count_turn(conn: Connection, turn: StoredTurn, final: Terminal) -> None:
+    """Count a turn's messages; runs inside its last transaction."""
+    count = 2
+    if not isinstance(final, Done):  # the answer may be missing, or the turn may never have begun
+        rows = sessions.page(conn, turn.session_id, 2)
+        count = len({row.message_id for row in rows if row.turn_id == turn.id})
+    conversations.add_messages(conn, turn.conversation_id, count, now())
+
+
+def count_again(conn: Connection, session_id: str, labels: Mapping[str, Any]) -> None:
+    """Count what a compaction left; runs inside its transaction."""
+    conversations.update(conn, labels["conversation_id"], message_count=sessions.count_messages(conn, session_id))
+
+
+def _owns(user: User, conversation: Conversation) -> bool:
+    """Whether a conversation exists for a user: his own, in a domain that he (still) sees."""
+    return conversation.owner_id == user.id and user.sees(conversation.domain_id)
+
+
+def _title(title: str) -> str:
+    title = " ".join(title.split())
+    if not title:
+        raise InvalidInput("title", "at least one visible character is needed.")
+    if len(title) > MAX_TITLE:
+        raise InvalidInput("title", f"{len(title)} characters; at most {MAX_TITLE} are possible.")
+    return title
+
+
+def _distinct(ids: Sequence[str]) -> list[str]:
+    if len(ids) > MAX_CONTEXT_DOCUMENTS:
+        raise InvalidInput("contextDocumentIds", f"at most {MAX_CONTEXT_DOCUMENTS} are possible.")
+    return list(dict.fromkeys(ids))
+
+
+def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[str]) -> None:
+    for document_id in document_ids:
+        document = documents.get(conn, document_id)
+        if document is None or document.domain_id != domain_id:
+            raise NotFound("document", document_id, hidden=document is not None)

@@ -1,0 +1,81 @@
+"""Reading what was said: messages as clients see them, archives, tool calls.
+
+Owns the look-up of stored references: what a structured content refers to is read from the payloads of its own
+session, and one that cannot be read costs that one item. Knows no user and no permission.
+"""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection
+
+from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, shown_messages, unavailable
+from agentic_rag.errors import NotFound
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.store import compactions, sessions, tool_calls, turns
+from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import StoredMessage
+from agentic_rag.store.tables import Conversation
+from agentic_rag.store.tool_calls import StoredToolCall
+from agentic_rag.store.turns import StoredTurn
+
+MAX_RESOLVED = 4 * 1024 * 1024
+"""Bytes of one stored object that a page of messages holds; a larger one is named as unavailable."""
+
+
+class Transcripts:
+    """What conversations hold."""
+
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self._db = database
+        self._runtime = runtime
+
+    async def page(
+        self, conversation: Conversation, limit: int, before: str | None = None, archive_id: str | None = None
+    ) -> list[ShownMessage]:
+        """Return the last messages in order, two a turn, or those of one archive.
+
+        Raises:
+            NotFound: there is no message ``before``, or no such archive.
+        """
+        session_id = conversation.session_id
+
+        def read(conn: Connection) -> tuple[list[StoredMessage], dict[str, StoredTurn]]:
+            if archive_id is not None and compactions.get(conn, session_id, archive_id) is None:
+                raise NotFound("archive", archive_id)
+            rows = sessions.page(conn, session_id, limit, before, archive_id)
+            return rows, turns.by_ids(conn, sorted({row.turn_id for row in rows}))
+
+        rows, of = await self._db.read(read)
+        found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
+        return shown_messages(conversation.id, rows, of, found)
+
+    async def archives(self, conversation: Conversation) -> list[StoredCompaction]:
+        """Return the compactions, newest first."""
+        return await self._db.read(lambda conn: compactions.of_session(conn, conversation.session_id))
+
+    async def tool_calls(
+        self, conversation: Conversation, limit: int, *, tool_name: str | None = None, status: str | None = None
+    ) -> list[StoredToolCall]:
+        """Return the last calls in order; only those of one tool or one status when given."""
+        return await self._db.read(
+            lambda conn: tool_calls.of_session(
+                conn, conversation.session_id, tool_name=tool_name, status=status, limit=limit
+            )
+        )
+
+    async def _object(self, session_id: str, ref: str) -> Any:
+        """Return the object that a ref stands for, or why there is none."""
+        kept = await self._runtime.payload(session_id, ref)
+        if kept is None:
+            return unavailable("it is not kept")
+        media_type, data = kept
+        if len(data) > MAX_RESOLVED:
+            return unavailable(f"it is larger than {MAX_RESOLVED // (1024 * 1024)} MiB")
+        if media_type != "application/json":
+            return data.decode(errors="replace")
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            return unavailable("it cannot be read")

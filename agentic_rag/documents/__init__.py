@@ -1,0 +1,1 @@
+"""Documents: from an upload to chunks in the index, and searches in them."""

@@ -1,0 +1,124 @@
+"""``python -m agentic_rag.documents.child``: a file to chunks with their BM25 vectors, outside the server's process.
+
+Owns the caps of one file. The process keeps what is slow to load (readers, the Chinese dictionary) and forks a
+child for each file: a bomb or a crash ends that child, and no file meets another. Jobs come as JSON lines on stdin;
+answers are frames on stdout: four bytes of length, then JSON. Knows no database and no index.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from agentic_rag.domains.languages import languages_of
+from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats import reader_for
+from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text, to_payload
+from mcp_servers.retriever.lexical import document_vectors
+from mcp_servers.retriever.parsing import ParseLimits, parse
+
+CUTTING_FACTOR = 5
+"""CPU time of the whole job, in limits of its parsing: a long Chinese text takes a minute to be weighed."""
+
+WARM_TEXT = "中文"
+"""Loads the dictionary, a quarter of a second and 50 MB, once for all files."""
+
+
+def write_frame(out: BinaryIO, value: object) -> None:
+    """Write one frame and hand it on."""
+    data = orjson.dumps(value)
+    out.write(len(data).to_bytes(4, "big") + data)
+    out.flush()
+
+
+def frames_of(
+    path: Path, name: str, document_id: str, version: str, limits: ParseLimits
+) -> Iterator[dict[str, object]]:
+    """Yield what the server gets of a file: a summary, then its chunks in batches.
+
+    ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk.
+
+    Raises:
+        DocumentError: the file cannot be read.
+    """
+    parsed = parse(path, name, limits)
+    _limit_cpu(limits.seconds * CUTTING_FACTOR)
+    chunks = [
+        replace(chunk, chunk_id=chunk_id(f"{document_id}\0{version}", chunk.ordinal))
+        for chunk in chunk_document(parsed, document_id, name)
+    ]
+    summary = {"pages": parsed.pages, "notes": parsed.notes, "languages": languages_of(parsed.text)}
+    yield {**summary, "chunks": len(chunks)}
+    for at in range(0, len(chunks), UPSERT_BATCH):
+        yield {"batch": [_packed(chunk) for chunk in chunks[at : at + UPSERT_BATCH]]}
+
+
+def _packed(chunk: Chunk) -> list[object]:
+    (sparse,) = document_vectors([searchable_text(chunk)])
+    return [chunk.chunk_id, to_payload(chunk), sparse.indices, sparse.values]
+
+
+def _limit_cpu(seconds: float) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), hard))
+
+
+def _run(job: dict[str, object], out: BinaryIO) -> None:
+    """The forked child: limits first, then the file."""
+    limits = ParseLimits(**job["limits"])  # type: ignore[arg-type]
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    whole = max(1, round(limits.seconds * CUTTING_FACTOR))
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(limits.seconds)), whole))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        for frame in frames_of(
+            Path(str(job["path"])), str(job["name"]), str(job["document_id"]), str(job["version"]), limits
+        ):
+            write_frame(out, frame)
+    except DocumentError as error:
+        write_frame(out, {"code": error.code, "message": error.message})
+    except MemoryError:
+        needed = f"reading the file needs more than {limits.memory_bytes / 2**20:.0f} MiB of memory"
+        write_frame(out, {"code": "DOCUMENT_TOO_LARGE", "message": needed})
+
+
+def _forked(job: dict[str, object], out: BinaryIO) -> int:
+    """Run the job in a child of this process and return its exit code, negative for a signal."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _run(job, out)
+            status = 0
+        finally:
+            os._exit(status)  # no handler or buffer of the parent may run twice
+    _, waited = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(waited)
+
+
+def main() -> None:
+    """Serve jobs until stdin ends."""
+    # A reader that prints or warns must not corrupt the frames.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    document_vectors([WARM_TEXT])
+    for line in sys.stdin.buffer:
+        job = orjson.loads(line)
+        try:
+            reader_for(str(job["name"]))  # imported here, it is there for every later child
+        except DocumentError as error:
+            write_frame(out, {"code": error.code, "message": error.message})
+            write_frame(out, {"end": 0})
+        else:
+            write_frame(out, {"end": _forked(job, out)})
+
+
+if __name__ == "__main__":
+    main()

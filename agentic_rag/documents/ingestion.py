@@ -1,0 +1,336 @@
+"""Ingestion: from a file in a workspace to searchable chunks, as durable rows that survive a kill.
+
+Owns the workers, the stages, the lease by which one process at a time works on a document, and what a failure
+becomes. Knows no upload and no request. Every stage can be repeated: chunk ids depend on document, bytes, chunker and
+place only, so that a job begun anew leaves no duplicates. Reading, cutting and weighing happen in processes of their
+own; here a batch waits for the index, never a document for memory.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from sqlalchemy import Connection
+
+from agentic_rag.documents.pauses import Pauses
+from agentic_rag.documents.reading import ReadingProcess, Summary
+from agentic_rag.domains.server_map import collection_of
+from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageFull
+from agentic_rag.store import documents, domains
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentFields
+from agentic_rag.store.tables import Document
+from mcp_servers.retriever.errors import DocumentError, IndexFault
+from mcp_servers.retriever.index import Index
+from mcp_servers.retriever.parsing import ParseLimits
+
+log = logging.getLogger(__name__)
+
+WORKERS = 2
+"""Documents at once: each is read in a process of its own, so two keep two cores busy and the server responsive."""
+LEASE_SECONDS = 30.0
+"""How long a document stays with a process that no longer says it lives."""
+HEARTBEAT_SECONDS = LEASE_SECONDS / 3
+SWEEP_HEARTBEATS = 3
+"""Heartbeats between two looks for documents that nobody works on, and that failed for a passing reason."""
+PROGRESS_SECONDS = 0.5
+"""Between two reports of the chunks stored; each is a write."""
+PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL")
+"""Failures that are nobody's file's fault: tried again once the index answers."""
+
+
+class _Lost(Exception):
+    """The document was deleted, or is another process's: there is nothing to say of it any more."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A document in the queue or at work. ``ended`` is set once nothing touches its chunks any more."""
+
+    domain_id: str
+    seize: bool
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    begun: bool = False
+
+
+class Ingestion:
+    """Works on documents as long as it is entered; leaving stops the jobs, the next start goes on with them.
+
+    Args:
+        indexed: called with a domain's id when its searchable documents changed.
+        dense_wanted: whether an embedder will make dense vectors of what is indexed now.
+        failpoint: called with the name of each place at which a kill must do no harm (tests).
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        index: Index,
+        indexed: Callable[[str], None],
+        *,
+        max_bytes: int,
+        dense_wanted: Callable[[], bool] = lambda: False,
+        failpoint: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        self._db = database
+        self._index = index
+        self._indexed = indexed
+        self._dense_wanted = dense_wanted
+        self._failpoint = failpoint
+        self._limits = ParseLimits(max_bytes=max_bytes)
+        self._owner = new_id("proc")
+        self._jobs: dict[str, _Job] = {}
+        self._pauses = Pauses()
+        self._send: MemoryObjectSendStream[str]
+        self._queue: MemoryObjectReceiveStream[str]
+        self._tasks: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        self._send, self._queue = anyio.create_memory_object_stream[str](float("inf"))
+        self._tasks = await anyio.create_task_group().__aenter__()
+        for _ in range(WORKERS):
+            self._tasks.start_soon(self._work)
+        self._tasks.start_soon(self._live)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        try:
+            return await self._tasks.__aexit__(exc_type, exc, tb)
+        finally:
+            self._send.close()
+            self._queue.close()
+
+    async def resume(self, *, alone: bool) -> int:
+        """Queue what earlier processes left unfinished; return how many documents that are.
+
+        ``alone``: no other process shares the database, so that whoever held a lease is dead. Otherwise a lease is
+        waited for.
+        """
+        left = await self._db.read(lambda conn: documents.unfinished(conn, free_at=None if alone else now()))
+        for document in left:
+            self.submit(document, seize=alone)
+        return len(left)
+
+    def submit(self, document: Document, *, seize: bool = False) -> None:
+        """Queue a document whose row says ``queued`` (or is unfinished); one that is queued already stays so."""
+        if document.id not in self._jobs:
+            self._jobs[document.id] = _Job(document.domain_id, seize)
+            self._send.send_nowait(document.id)
+
+    async def stop(self, document_id: str) -> None:
+        """End the work on a document and wait until its chunks are left alone."""
+        job = self._jobs.get(document_id)
+        if job is not None:
+            job.scope.cancel()
+            if job.begun:
+                await job.ended.wait()
+            else:
+                del self._jobs[document_id]
+
+    async def stop_domain(self, domain_id: str) -> None:
+        """`stop` for all documents of a domain."""
+        for document_id, job in list(self._jobs.items()):
+            if job.domain_id == domain_id:
+                await self.stop(document_id)
+
+    def paused(self, domain_id: str) -> AbstractAsyncContextManager[None]:
+        """Return a context in which no document of the domain is stored: what was at work has ended, the rest waits."""
+        return self._pauses.paused(domain_id)
+
+    async def sweep(self) -> None:
+        """Take up what nobody works on: leases that ran out, and failures that were the index's or the disk's."""
+        moment = now()
+        for document in await self._db.read(lambda conn: documents.unfinished(conn, free_at=moment)):
+            self.submit(document)
+        stuck = await self._db.read(lambda conn: documents.failed_with(conn, PASSING))
+        if stuck:
+            await self._index.count(collection_of(stuck[0].domain_id))  # does it answer at all?
+        for document in stuck:
+            if await self.requeue(document.id):
+                self.submit(document)
+
+    async def requeue(self, document_id: str, fields: DocumentFields | None = None) -> bool:
+        """Make a document's row ``queued``, its failure forgotten, with other bytes perhaps; False when it is gone.
+
+        Raises:
+            IntegrityError: another document of the domain has these bytes.
+        """
+        change: DocumentFields = {**_QUEUED, **(fields or {}), "updated_at": now()}
+        return await self._db.write(lambda conn: documents.update(conn, document_id, **change), durable=True)
+
+    async def _live(self) -> None:
+        """Keep the leases of what is at work; give up what is lost."""
+        beats = 0
+        while True:
+            await anyio.sleep(HEARTBEAT_SECONDS)
+            beats += 1
+            try:
+                await self._beat()
+                if beats % SWEEP_HEARTBEATS == 0:
+                    await self.sweep()
+            except (AgenticRagError, IndexFault, TimeoutError) as exc:  # the next beat comes before the lease ends
+                log.warning("ingestion: %s", exc)
+
+    async def _beat(self) -> None:
+        begun = {document_id: job for document_id, job in self._jobs.items() if job.begun}
+        if begun:
+            until = later(LEASE_SECONDS)
+            mine = await self._db.write(lambda conn: documents.renew(conn, list(begun), self._owner, until))
+            for document_id in begun.keys() - mine:
+                begun[document_id].scope.cancel()
+
+    async def _work(self) -> None:
+        reader = ReadingProcess(self._limits)
+        try:
+            async for document_id in self._queue:
+                job = self._jobs.get(document_id)
+                if job is None or job.begun:  # stopped while it waited, and perhaps queued anew
+                    continue
+                job.begun = True
+                try:
+                    with job.scope:
+                        async with self._pauses.working(job.domain_id):
+                            await self._run(document_id, job, reader)
+                finally:
+                    if job.scope.cancelled_caught:
+                        await reader.reset()
+                    self._jobs.pop(document_id, None)
+                    job.ended.set()
+        finally:
+            await reader.aclose()
+
+    async def _run(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+        """Ingest one document; a failure is a state of its row, never the end of the worker."""
+        try:
+            await self._ingest(document_id, job, reader)
+            return
+        except _Lost:
+            return
+        except (DocumentError, AgenticRagError) as exc:
+            code, message = exc.code, str(exc)
+        except IndexFault as exc:
+            code, message = "INDEX_UNAVAILABLE", str(exc)
+        except Exception as exc:  # the server must outlive any file
+            log.error("ingesting %s failed", document_id, exc_info=exc)
+            code, message = "INTERNAL_ERROR", "something went wrong on the server; see its log"
+        await reader.reset()
+        await self._failed(document_id, job.domain_id, code, message)
+
+    async def _failed(self, document_id: str, domain_id: str, code: str, message: str) -> None:
+        try:
+            await self._index.delete_document(collection_of(domain_id), document_id)  # half a document is none
+        except IndexFault as exc:
+            log.warning("chunks of %s are left until it is tried again: %s", document_id, exc)
+        try:
+            await self._set(
+                document_id,
+                status="failed",
+                dense_state="none",
+                error_code=code,
+                error_message=message,
+                chunk_count=None,
+                lease_until=None,
+            )
+        except _Lost:
+            return
+        except StorageFull as exc:  # the row stays unfinished: the sweep finds it when the lease has run out
+            log.error("ingesting %s: %s", document_id, exc)
+            return
+        self._indexed(domain_id)
+
+    async def _ingest(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+        document, workspace = await self._claim(document_id, job.seize)
+        path = workspace / "documents" / document.path
+        self._failpoint("ingest.claimed")
+        await self._set(document_id, status="parsing", progress={"stage": "parsing"})
+        await self._check(path, document.name)
+        self._failpoint("ingest.parsing")
+        found = await reader.begin(path, document.name, document_id, document.sha256)
+        progress = {"stage": "chunking", "pages": found.pages, "of": found.chunks}
+        await self._set(document_id, status="chunking", progress=progress, page_count=found.pages)
+        self._failpoint("ingest.chunking")
+        # An earlier run, of other bytes or another chunker perhaps, may have left some.
+        await self._index.delete_document(collection_of(document.domain_id), document_id)
+        self._failpoint("ingest.cleared")
+        await self._store(document, found, reader)
+        self._failpoint("ingest.stored")
+        await self._set(
+            document_id,
+            status="indexed",
+            dense_state="pending" if self._dense_wanted() else "none",
+            progress={"stage": "indexed", "languages": list(found.languages), "notes": list(found.notes)},
+            chunk_count=found.chunks,
+            lease_until=None,
+        )
+        self._failpoint("ingest.indexed")
+        self._indexed(document.domain_id)
+
+    async def _claim(self, document_id: str, seize: bool) -> tuple[Document, Path]:
+        moment, until = now(), later(LEASE_SECONDS)
+
+        def take(conn: Connection) -> tuple[Document, Path] | None:
+            document = documents.claim(conn, document_id, self._owner, moment, until, seize=seize)
+            domain = None if document is None else domains.get(conn, document.domain_id)
+            return None if document is None or domain is None else (document, Path(domain.workspace))
+
+        taken = await self._db.write(take)
+        if taken is None:
+            raise _Lost
+        return taken
+
+    async def _check(self, path: Path, name: str) -> None:
+        def size() -> int | None:
+            return path.stat().st_size if path.is_file() else None
+
+        found = await anyio.to_thread.run_sync(size)
+        if found is None:
+            raise DocumentError("DOCUMENT_BROKEN", "the file is not in the workspace's documents folder any more")
+        if found > self._limits.max_bytes:
+            raise DocumentTooLarge(name, self._limits.max_bytes)
+
+    async def _store(self, document: Document, found: Summary, reader: ReadingProcess) -> None:
+        collection = collection_of(document.domain_id)
+        began = told = time.monotonic()
+        stored = 0
+        progress: dict[str, object] = {"stage": "indexing", "pages": found.pages, "chunks": 0, "of": found.chunks}
+        await self._set(document.id, status="indexing", progress=progress)
+        while batch := await reader.batch():
+            self._failpoint("ingest.batch")
+            await self._index.upsert(collection, batch.chunks, lexical=batch.lexical)
+            self._failpoint("ingest.upserted")
+            stored += len(batch.chunks)
+            if (moment := time.monotonic()) - told >= PROGRESS_SECONDS:
+                told = moment
+                rate = round(stored / (moment - began))
+                await self._set(document.id, progress=progress | {"chunks": stored, "chunksPerSecond": rate})
+
+    async def _set(self, document_id: str, **fields: object) -> None:
+        """Change the row as long as it is ours. Raises `_Lost`."""
+        change: DocumentFields = {"updated_at": now(), **fields}  # type: ignore[typeddict-item]
+        if not await self._db.write(lambda conn: documents.update_owned(conn, document_id, self._owner, change)):
+            raise _Lost
+
+
+_QUEUED: DocumentFields = {
+    "status": "queued",
+    "dense_state": "none",
+    "progress": {"stage": "queued"},
+    "error_code": None,
+    "error_message": None,
+    "owner": "",
+    "lease_until": None,
+}

@@ -1,0 +1,170 @@
+"""Reading a file in another process: from a path to chunks that are ready for the index.
+
+Owns the life of a reading process and what its end means. Knows no database and no index. What is read is never
+whole in memory here: a batch is taken, then the next one is made.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+import agentic_rag
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.index import from_payload
+from mcp_servers.retriever.lexical import Sparse
+from mcp_servers.retriever.parsing import ParseLimits
+
+KILL_SECONDS = 5.0
+"""How long a killed process is waited for; it has no handlers, so only a stuck disk takes this long."""
+
+START_SECONDS = 30.0
+"""What a new process may take before its first file, on a machine that does much else."""
+
+MAX_FRAME = 64 * 2**20
+"""Bytes; a batch has about 300 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of a file once it is parsed and cut."""
+
+    pages: int | None
+    chunks: int
+    languages: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Chunks in order with their BM25 vectors."""
+
+    chunks: list[Chunk]
+    lexical: list[Sparse]
+
+
+class ReadingProcess:
+    """Reads one file after the other; started when first needed. Used by one task.
+
+    `begin` a file, then take its batches until None. Whoever stops before that calls `reset`.
+    """
+
+    def __init__(self, limits: ParseLimits) -> None:
+        self._limits = limits
+        self._process: Process | None = None
+        self._busy = False
+        self._frames: BufferedByteReceiveStream
+
+    async def begin(self, path: Path, name: str, document_id: str, version: str) -> Summary:
+        """Read the file; ``version`` stands for its bytes.
+
+        Raises:
+            DocumentError: it cannot be read; the process is ready for the next file.
+        """
+        job = {
+            "path": str(path),
+            "name": name,
+            "document_id": document_id,
+            "version": version,
+            "limits": {field: getattr(self._limits, field) for field in ParseLimits.__slots__},
+        }
+        patience = self._limits.seconds
+        if self._process is None:
+            patience += START_SECONDS
+            await self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._busy = True
+        try:
+            await self._process.stdin.send(orjson.dumps(job) + b"\n")
+        except anyio.BrokenResourceError:  # it died between two files
+            await self.aclose()
+            return await self.begin(path, name, document_id, version)
+        found = await self._frame(patience)
+        if found is None:
+            raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+        return Summary(found["pages"], found["chunks"], tuple(found["languages"]), tuple(found["notes"]))
+
+    async def batch(self) -> Batch | None:
+        """Return the next chunks; None after the last ones.
+
+        Raises:
+            DocumentError: the rest cannot be read.
+        """
+        found = await self._frame(self._limits.seconds)
+        if found is None:
+            return None
+        packed = found["batch"]
+        return Batch(
+            [from_payload(ident, payload) for ident, payload, _, _ in packed],
+            [Sparse(indices, values) for _, _, indices, values in packed],
+        )
+
+    async def reset(self) -> None:
+        """End the process if it is in the middle of a file; the next `begin` starts another one."""
+        if self._busy:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the process and wait for it, bounded."""
+        process, self._process = self._process, None
+        self._busy = False
+        if process is not None:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            with anyio.move_on_after(KILL_SECONDS, shield=True):
+                await process.aclose()
+
+    async def _start(self) -> None:
+        root = str(Path(agentic_rag.__file__).parent.parent)
+        self._process = await anyio.open_process(
+            [sys.executable, "-P", "-m", "agentic_rag.documents.child"],
+            stderr=subprocess.DEVNULL,
+            env={"PYTHONPATH": root, "PYTHONUTF8": "1"},  # nothing of ours: it reads what strangers sent
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._frames = BufferedByteReceiveStream(self._process.stdout)
+
+    async def _frame(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next frame of a file; None at its end."""
+        try:
+            with anyio.fail_after(seconds):
+                found = await self._receive()
+                if "code" in found:
+                    await self._receive()  # its end
+                self._busy = "batch" in found or "chunks" in found
+        except TimeoutError:
+            await self.aclose()
+            raise DocumentError(
+                "DOCUMENT_TIMEOUT", f"reading the file took more than {self._limits.seconds:g} s"
+            ) from None
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as exc:
+            await self.aclose()
+            raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash") from exc
+        if "code" in found:
+            raise DocumentError(found["code"], found["message"])
+        if "end" not in found:
+            return found
+        if found["end"] == 0:
+            return None
+        if found["end"] in (-signal.SIGXCPU, -signal.SIGKILL):
+            text = f"reading the file took more than {self._limits.seconds:g} s of work"
+            raise DocumentError("DOCUMENT_TIMEOUT", text)
+        raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+
+    async def _receive(self) -> dict[str, Any]:
+        size = int.from_bytes(await self._frames.receive_exactly(4), "big")
+        if size > MAX_FRAME:
+            raise anyio.EndOfStream
+        found: dict[str, Any] = orjson.loads(await self._frames.receive_exactly(size))
+        return found

@@ -1,0 +1,292 @@
+"""Re-indexing: a domain's collection made anew beside the live one, then exchanged for it; and taken back.
+
+Owns the order in which that loses nothing: searches go on in the old collection, documents that come or go meanwhile
+are in the new one too, and a kill at any point goes on at the next start. Knows no request.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from sqlalchemy import Connection
+
+from agentic_rag.documents.dense_vectors import DenseVectors
+from agentic_rag.documents.embedding_state import EmbeddingState
+from agentic_rag.documents.ingestion import Ingestion
+from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.domains.server_map import collection_of
+from agentic_rag.errors import AgenticRagError, Conflict
+from agentic_rag.store import collections, documents, domains
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import CollectionRow, Document
+from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexFault
+from mcp_servers.retriever.index import CollectionMeta, Index
+from mcp_servers.retriever.parsing import ParseLimits
+
+log = logging.getLogger(__name__)
+
+PAGE = 64
+"""Chunks copied at a time."""
+
+
+class NothingToRollBack(Conflict):
+    """The collection was never exchanged."""
+
+    code = "NOTHING_TO_ROLL_BACK"
+
+    def __str__(self) -> str:
+        return "There is no collection before this one."
+
+
+class ReindexRunning(Conflict):
+    """The collection is being made anew."""
+
+    code = "REINDEX_RUNNING"
+    retryable = True
+
+    def __str__(self) -> str:
+        return "The documents are being indexed anew. Wait until that has ended."
+
+
+class Reindexing:
+    """Rebuilds collections one after the other, as long as it is entered.
+
+    ``swapped`` is called with a domain's id once another collection is live.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        index: Index,
+        ingestion: Ingestion,
+        dense: DenseVectors,
+        embedding: EmbeddingState,
+        swapped: Callable[[str], None],
+        *,
+        max_bytes: int,
+        failpoint: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        self._db = database
+        self._index = index
+        self._ingestion = ingestion
+        self._dense = dense
+        self._embedding = embedding
+        self._swapped = swapped
+        self._limits = ParseLimits(max_bytes=max_bytes)
+        self._failpoint = failpoint
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._send: MemoryObjectSendStream[str]
+        self._queue: MemoryObjectReceiveStream[str]
+        self._tasks: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        self._send, self._queue = anyio.create_memory_object_stream[str](float("inf"))
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._work)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        try:
+            return await self._tasks.__aexit__(exc_type, exc, tb)
+        finally:
+            self._send.close()
+            self._queue.close()
+
+    async def state(self, domain_id: str) -> CollectionRow:
+        """Return where a domain's collection stands."""
+        row = await self._db.read(lambda conn: collections.get(conn, domain_id))
+        return row or CollectionRow(domain_id=domain_id, updated_at=now())
+
+    async def request(self, domain_id: str) -> CollectionRow:
+        """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
+        row = await self.state(domain_id)
+        if row.state != "rebuilding":
+            row = await self._put(domain_id, "rebuilding", row.generation)
+        if domain_id not in self._scopes:
+            self._scopes[domain_id] = anyio.CancelScope()
+            self._send.send_nowait(domain_id)
+        return row
+
+    async def resume(self) -> None:
+        """Go on with what earlier processes left, and rebuild what another embedder or chunker made."""
+        for domain_id in await self._db.read(collections.rebuilding):
+            await self.request(domain_id)
+        for domain in await self._db.read(domains.list_all):
+            meta = await self._index.meta(collection_of(domain.id))
+            if meta is not None and await self._outdated(domain.id, meta):
+                log.info("the collection of %s was made with other settings: it is made anew", domain.id)
+                await self.request(domain.id)
+
+    async def roll_back(self, domain_id: str) -> CollectionRow:
+        """Make the collection before the last exchange live again; what came since is ingested into it.
+
+        Raises:
+            ReindexRunning: one is being made just now.
+            NothingToRollBack: there was no exchange.
+        """
+        row = await self.state(domain_id)
+        if row.state == "rebuilding":
+            raise ReindexRunning(domain_id)
+        collection = collection_of(domain_id)
+        async with self._ingestion.paused(domain_id):
+            if not await self._index.roll_back(collection):
+                raise NothingToRollBack(domain_id)
+            # Kept from the next start on: an operator's word, until one asks for a rebuild.
+            row = await self._put(domain_id, "rolled_back", row.generation)
+            for document in await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed")):
+                count = await self._index.count(collection, document.id)
+                if count:
+                    await self._db.write(partial(documents.update, document_id=document.id, chunk_count=count))
+                else:
+                    await self._ingestion.requeue(document.id)
+                    self._ingestion.submit(document)
+        self._swapped(domain_id)
+        self._dense.rebuilt(domain_id)
+        return row
+
+    async def delete_document(self, domain_id: str, document_id: str) -> None:
+        """Remove a document's chunks from every collection of the domain: the live one, the one before, a new one.
+
+        Raises:
+            IndexFault: the index failed; repeat it.
+        """
+        collection = collection_of(domain_id)
+        await self._index.delete_document(collection, document_id)
+        row = await self.state(domain_id)
+        for generation in range(1, row.generation + 1):  # those that are gone cost nothing
+            await self._index.delete_document(f"{collection}@{generation}", document_id)
+
+    async def stop(self, domain_id: str) -> None:
+        """End the rebuilding of a domain's collection."""
+        scope = self._scopes.get(domain_id)
+        if scope is not None:
+            scope.cancel()
+
+    async def _outdated(self, domain_id: str, meta: CollectionMeta) -> bool:
+        fresh = CollectionMeta()
+        if (await self.state(domain_id)).state == "rolled_back":
+            return False
+        if (meta.tokenizer, meta.chunker) != (fresh.tokenizer, fresh.chunker):
+            return True
+        return self._embedding.usable and meta.embedder not in (None, self._embedding.name)
+
+    async def _put(self, domain_id: str, state: str, generation: int, reason: str | None = None) -> CollectionRow:
+        row = CollectionRow(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
+        await self._db.write(lambda conn: collections.put(conn, row), durable=True)
+        return row
+
+    async def _work(self) -> None:
+        async for domain_id in self._queue:
+            try:
+                with self._scopes[domain_id]:
+                    await self._attempt(domain_id)
+            finally:
+                del self._scopes[domain_id]
+
+    async def _attempt(self, domain_id: str) -> None:
+        """Rebuild; a failure leaves the live collection as it is, and is said."""
+        try:
+            await self._rebuild(domain_id)
+        except (AgenticRagError, IndexFault, EmbeddingError) as exc:
+            log.error("rebuilding the collection of %s: %s", domain_id, exc)
+            generation = (await self.state(domain_id)).generation
+            await self._put(domain_id, "failed", generation, str(exc))
+
+    async def _rebuild(self, domain_id: str) -> None:
+        collection = collection_of(domain_id)
+        await self._embedding.prepare()
+        self._embedding.forget_dimension()
+        generation = await self._index.rebuild(collection, CollectionMeta())
+        await self._put(domain_id, "rebuilding", int(generation.partition("@")[2]))
+        self._failpoint("reindex.begun")
+        run = _Run(domain_id, generation)
+        reader = ReadingProcess(self._limits)
+        try:
+            while await self._fill(run, reader):
+                pass
+        finally:
+            await reader.aclose()
+        if self._embedding.usable:
+            await self._dense.fill(generation)
+        self._failpoint("reindex.filled")
+        async with self._ingestion.paused(domain_id):
+            for document in await self._missing(run):
+                await self._index.delete_document(generation, document.id)
+                await self._copy(generation, document)
+            await self._index.swap(collection, generation)
+            self._failpoint("reindex.swapped")
+            await self._settle(run)
+        self._swapped(domain_id)
+        self._dense.rebuilt(domain_id)
+
+    async def _missing(self, run: "_Run") -> list[Document]:
+        """Return the searchable documents that the generation has not, or not with these bytes."""
+        found = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, "indexed"))
+        return [document for document in found if run.done.get(document.id) != document.sha256]
+
+    async def _fill(self, run: "_Run", reader: ReadingProcess) -> int:
+        """Put the documents that are missing into the generation, read anew; return how many there were."""
+        domain = await self._db.read(lambda conn: domains.get(conn, run.domain_id))
+        if domain is None:
+            return 0
+        missing = await self._missing(run)
+        for document in missing:
+            await self._read_into(run.generation, document, Path(domain.workspace) / "documents", reader)
+            run.done[document.id] = document.sha256
+            self._failpoint("reindex.document")
+        return len(missing)
+
+    async def _read_into(self, generation: str, document: Document, folder: Path, reader: ReadingProcess) -> None:
+        await self._index.delete_document(generation, document.id)
+        try:
+            await reader.begin(folder / document.path, document.name, document.id, document.sha256)
+            while batch := await reader.batch():
+                await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
+        except DocumentError as exc:
+            log.warning("%s cannot be read again, its chunks are copied: %s", document.name, exc)
+            await reader.reset()
+            await self._index.delete_document(generation, document.id)
+            await self._copy(generation, document)
+
+    async def _copy(self, generation: str, document: Document) -> None:
+        collection = collection_of(document.domain_id)
+        offset = 0
+        while chunks := await self._index.chunks(collection, document.id, offset, PAGE):
+            await self._index.upsert(generation, chunks)
+            offset += PAGE
+
+    async def _settle(self, run: "_Run") -> None:
+        """After the exchange: counts are those of the new collection, and deleted documents are in none."""
+        collection = collection_of(run.domain_id)
+        known = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
+        for document_id in run.done.keys() - {document.id for document in known}:
+            await self._index.delete_document(collection, document_id)
+        counts = {each.id: await self._index.count(collection, each.id) for each in known if each.status == "indexed"}
+        dense = "pending" if self._embedding.wanted else "none"
+
+        def save(conn: Connection) -> None:
+            for document_id, count in counts.items():
+                documents.update(conn, document_id, chunk_count=count, dense_state=dense)
+
+        await self._db.write(save)
+        await self._put(run.domain_id, "ready", (await self.state(run.domain_id)).generation)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One rebuild. ``done``: the bytes (SHA-256) with which a document is in the generation, by its id."""
+
+    domain_id: str
+    generation: str
+    done: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Domains: their records, settings, MCP servers, secrets and prompt components."""

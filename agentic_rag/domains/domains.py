@@ -1,0 +1,400 @@
+"""Domains: named knowledge areas with their workspace, settings and versions.
+
+Owns the records, the folders, the merged server map, and the definition a turn runs on. Knows no document's
+bytes, no message and no request.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import anyio.to_thread
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit
+from agentic_rag.access.auditing import change as audited
+from agentic_rag.access.users import User
+from agentic_rag.domains.components import ComponentFiles
+from agentic_rag.domains.forms import wire
+from agentic_rag.domains.server_map import CollectionFacts, collection_note, collection_of, entries, server_map
+from agentic_rag.domains.settings import Admit, DomainSettings, Merged, merged
+from agentic_rag.domains.vault import Vault
+from agentic_rag.domains.workspaces import copy_template, make_workspace, remove_workspace
+from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
+from agentic_rag.events import Notice
+from agentic_rag.runtime.definition import Definition, Limits, Persona
+from agentic_rag.store import conversations, documents, domains, secrets, sessions
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import Conversation, Domain, SecretRow
+from agentic_rag.tools.reading import Note
+
+MERGE_ATTEMPTS = 5
+"""How often an update without a version is merged anew because another one came first."""
+
+MAX_NAME = 200
+MAX_DESCRIPTION = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the operator decides for all domains. ``only_model``: no other model can be asked for."""
+
+    model: str
+    only_model: bool = False
+    thinking: Literal["off", "adaptive"] = "off"
+    single_user: Callable[[], bool] = lambda: True
+    """Whether nobody but the local user can come in: memories are then shared, and effects allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainView:
+    """A domain as a client sees it: settings with defaults, and the merged server map."""
+
+    record: Domain
+    settings: dict[str, Any]
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A stored domain, and what its admin should be told: what was changed to fit, what was not used."""
+
+    record: Domain
+    changes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+
+
+class Sessions(Protocol):
+    """The part of the runtime that domains need."""
+
+    async def interrupt(self, session_id: str, *, turn_id: str | None = None, queued: bool = False) -> bool: ...
+    async def drop(self, session_id: str) -> None: ...
+
+
+class Domains:
+    """The domains of one data folder; this process is the only one that changes them.
+
+    Args:
+        folder: where workspaces are made.
+        check_roles: raises `InvalidInput` when one of the role ids does not exist for a workspace (blocking).
+        drop_collection: removes the vectors of a domain.
+        vault: seals the secrets in MCP entries.
+        admission: for a domain's id and workspace, what decides which MCP entries may be stored (blocking).
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        sessions: Sessions,
+        folder: Path,
+        defaults: Defaults,
+        check_roles: Callable[[Path, Sequence[tuple[str, str]]], None],
+        drop_collection: Callable[[str], Awaitable[None]],
+        vault: Vault,
+        admission: Callable[[str, str], Admit],
+    ) -> None:
+        self._db = database
+        self._sessions = sessions
+        self._folder = folder
+        self._defaults = defaults
+        self._check_roles = check_roles
+        self._drop_collection = drop_collection
+        self._vault = vault
+        self._admission = admission
+        self.components = ComponentFiles()
+        self._records: dict[str, Domain] = {}
+        self._facts: dict[str, CollectionFacts] = {}
+        self._leaving: set[str] = set()
+        self._epoch = 0
+        self.before_delete: list[Callable[[str], Awaitable[None]]] = []
+        """Awaited with the id before the records go: whoever works on a domain stops there."""
+
+    async def create(self, name: str, description: str = "", settings: Mapping[str, Any] | None = None) -> Saved:
+        """Make a domain with an empty workspace.
+
+        Raises:
+            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was made.
+        """
+        return await self._insert(new_id("dom"), name, description, settings or {})
+
+    async def load_template(self, template: Path) -> Saved:
+        """Make the domain of a template: its id is the folder's name, ``domain.json`` holds name and settings."""
+        workspace = self._folder / template.name
+        about = json.loads(await anyio.to_thread.run_sync(lambda: (template / "domain.json").read_text("utf-8")))
+        await anyio.to_thread.run_sync(copy_template, template, workspace)
+        return await self._insert(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
+
+    async def _insert(self, domain_id: str, name: str, description: str, settings: Mapping[str, Any]) -> Saved:
+        workspace = (self._folder / domain_id).absolute()
+        admit = self._admission(domain_id, str(workspace))
+        merge = partial(merged, {}, settings, {}, admit, replace_maps=True, secrets={})
+        change = await anyio.to_thread.run_sync(merge)
+        checked = change.settings
+        await self._check_role_ids(workspace, checked, DomainSettings())
+        created = now()
+        record = Domain(
+            id=domain_id,
+            name=_name(name),
+            description=_description(description),
+            settings=checked.stored(),
+            workspace=str(workspace),
+            created_at=created,
+            updated_at=created,
+        )
+        await anyio.to_thread.run_sync(make_workspace, workspace)
+        sealed = self._sealed(domain_id, change)
+        told = audited("domain.create", domain_id, settings=sorted(settings))
+
+        def save(conn: Connection) -> None:
+            domains.insert(conn, record)
+            audit(conn, told)
+            for row in sealed:
+                secrets.put(conn, row)
+
+        await self._db.write(save, durable=True)
+        return Saved(record, change.changes, change.warnings)
+
+    def _sealed(self, domain_id: str, change: Merged) -> list[SecretRow]:
+        return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
+
+    async def get(self, domain_id: str) -> Domain:
+        """Return the record.
+
+        Raises:
+            NotFound: there is none, or it is being deleted.
+        """
+        record, epoch = self._records.get(domain_id), self._epoch
+        if record is None:
+            record = await self._db.read(lambda conn: domains.get(conn, domain_id))
+        if record is None or domain_id in self._leaving:
+            raise NotFound("domain", domain_id)
+        if epoch == self._epoch:
+            self._records[domain_id] = record
+        return record
+
+    async def list_all(self) -> list[Domain]:
+        """Return all domains, oldest first."""
+        return await self._db.read(domains.list_all)
+
+    async def view(self, record: Domain) -> DomainView:
+        """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
+        facts = await self.facts(record.id)
+        settings = DomainSettings.model_validate(record.settings)
+        shown = wire(settings)
+        masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
+        shown["mcpServers"] = server_map(record, settings, facts, masks)
+        return DomainView(record, shown, facts.count)
+
+    async def update(
+        self,
+        domain_id: str,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        replace_maps: bool,
+        version: int | None = None,
+    ) -> Saved:
+        """Merge a change (`domain_settings.merged` has the rules) and return the record with its new version.
+
+        Raises:
+            NotFound: there is no such domain.
+            VersionConflict: ``version`` is given and not the current one.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was changed.
+        """
+        for _ in range(MERGE_ATTEMPTS - 1):
+            try:
+                return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
+            except VersionConflict:
+                self._forget(domain_id)
+                if version is not None:
+                    raise
+        return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
+
+    async def _update(
+        self,
+        domain_id: str,
+        name: str | None,
+        description: str | None,
+        change: Mapping[str, Any],
+        replace_maps: bool,
+        version: int | None,
+    ) -> Saved:
+        record = await self.get(domain_id)
+        if version is not None and version != record.version:
+            raise VersionConflict(version, record.version)
+        before = DomainSettings.model_validate(record.settings)
+        known = await self._vault.values(domain_id)
+        shown = server_map(record, before, await self.facts(domain_id), {})
+        admit = self._admission(domain_id, record.workspace)
+        merge = partial(merged, record.settings, change, shown, admit, replace_maps=replace_maps, secrets=known)
+        found = await anyio.to_thread.run_sync(merge)  # programs are looked at
+        settings = found.settings
+        await self._check_role_ids(Path(record.workspace), settings, before)
+        fields: domains.DomainFields = {"settings": settings.stored()}
+        if name is not None:
+            fields["name"] = _name(name)
+        if description is not None:
+            fields["description"] = _description(description)
+
+        sealed = self._sealed(domain_id, found)
+        told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
+
+        def save(conn: Connection) -> Domain | None:
+            domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
+            audit(conn, told)
+            secrets.delete(conn, domain_id, found.servers.dropped)
+            for row in sealed:
+                secrets.put(conn, row)
+            return domains.get(conn, domain_id)
+
+        saved = await self._db.write(save, durable=True)
+        self._forget(domain_id)
+        if saved is None:
+            raise NotFound("domain", domain_id)
+        return Saved(saved, found.changes, found.warnings)
+
+    async def delete(self, domain_id: str, *, workspace: bool = False) -> None:
+        """Remove a domain with its conversations, sessions, documents and vectors, after ending its turns.
+
+        ``workspace``: remove its folder too. Cut off half way it can be repeated: the record goes last.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        record = await self.get(domain_id)
+        self._leaving.add(domain_id)
+        try:
+            for stop in self.before_delete:
+                await stop(domain_id)
+            owned = await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id))
+            for _, session_id in owned:
+                await self._sessions.drop(session_id)
+            await self._drop_collection(collection_of(domain_id))
+            told = audited("domain.delete", domain_id, workspace=workspace)
+            if workspace:
+                await anyio.to_thread.run_sync(remove_workspace, self._folder, Path(record.workspace))
+
+            def forget(conn: Connection) -> None:
+                for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):
+                    sessions.delete(conn, session_id)
+                    conversations.delete(conn, conversation_id)
+                domains.delete(conn, domain_id)
+                audit(conn, told)
+
+            await self._db.write(forget, durable=True)
+        finally:
+            self._leaving.discard(domain_id)
+            self._forget(domain_id)
+
+    async def interrupt_turns(self, domain_id: str) -> None:
+        """Interrupt what runs in the domain's conversations."""
+        for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
+            await self._sessions.interrupt(session_id)
+
+    async def facts(self, domain_id: str) -> CollectionFacts:
+        """Return what the searchable documents are like; remembered until `collection_changed`."""
+        facts, epoch = self._facts.get(domain_id), self._epoch
+        if facts is None:
+            indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed"))
+            languages = {language for document in indexed for language in document.progress.get("languages", ())}
+            facts = CollectionFacts(len(indexed), tuple(sorted(languages)))
+            if epoch == self._epoch:
+                self._facts[domain_id] = facts
+        return facts
+
+    def collection_changed(self, domain_id: str) -> None:
+        """A document became searchable, or ceased to be."""
+        self._forget(domain_id)
+
+    def _forget(self, domain_id: str) -> None:
+        """Drop what is remembered of a domain; what others are reading just now will not be remembered."""
+        self._epoch += 1
+        self._records.pop(domain_id, None)
+        self._facts.pop(domain_id, None)
+
+    async def definition(self, user: User, conversation: Conversation) -> tuple[Definition, tuple[Notice, ...]]:
+        """Return what a turn of the conversation runs on now, and what its reader should be told first.
+
+        Raises:
+            NotFound: the domain is gone.
+        """
+        record = await self.get(conversation.domain_id)
+        facts = await self.facts(record.id)
+        settings = DomainSettings.model_validate(record.settings)
+        components = self.components.read(Path(record.workspace))
+        alone = self._defaults.single_user()
+        definition = Definition(
+            domain_id=record.id,
+            persona=Persona(
+                name=record.name,
+                role=settings.primary_role_id,
+                language=settings.language,
+                style=settings.response_style,
+                tone=settings.tone,
+                expertise=settings.expertise,
+                components=components.texts,
+            ),
+            model=self._defaults.model if self._defaults.only_model else settings.model or self._defaults.model,
+            max_tokens=settings.max_tokens,
+            servers=entries(settings, facts, author=user.administers(record.id)),
+            temperature=settings.temperature,
+            thinking=self._defaults.thinking,
+            limits=Limits(
+                settings.max_steps,
+                settings.turn_timeout_seconds,
+                settings.tool_timeout_seconds,
+                settings.context_tokens,
+                settings.context_messages,
+            ),
+            bound={
+                "workspace": record.workspace,
+                "collection": collection_of(record.id),
+                "documents": list(conversation.context_document_ids) or None,
+                "top_k": settings.retrieval_top_k,
+                "threshold": settings.retrieval_threshold,
+                "user": user.id,
+                "scope": settings.memory_scope or ("domain" if alone else "user"),
+                "admin": user.administers(record.id),
+                "sub_roles": list(settings.sub_role_ids),
+            },
+            tool_policy=settings.tool_policy,
+            effects_allowed_by_default=alone,
+            collection_note=collection_note(facts, settings.expertise),
+        )
+        notices = tuple(
+            Notice("PROMPT_COMPONENT_BROKEN", f"prompt/{name} cannot be used: {problem}.")
+            for name, problem in components.problems
+        )
+        return definition, notices
+
+    async def _check_role_ids(self, workspace: Path, settings: DomainSettings, before: DomainSettings) -> None:
+        """Only changed ids are checked: a role file that went away must not block other changes."""
+        wanted: list[tuple[str, str]] = []
+        if settings.primary_role_id != before.primary_role_id:
+            wanted.append(("settings.primaryRoleId", settings.primary_role_id))
+        if settings.sub_role_ids != before.sub_role_ids:
+            wanted += [(f"settings.subRoleIds.{at}", role) for at, role in enumerate(settings.sub_role_ids)]
+        if wanted:
+            await anyio.to_thread.run_sync(self._check_roles, workspace, wanted)
+
+
+def _name(name: str) -> str:
+    return _line("name", name, MAX_NAME, required=True)
+
+
+def _description(description: str) -> str:
+    return _line("description", description, MAX_DESCRIPTION, required=False)
+
+
+def _line(path: str, text: str, limit: int, *, required: bool) -> str:
+    text = text.strip()
+    if required and not text:
+        raise InvalidInput(path, "at least one visible character is needed.")
+    if len(text) > limit:
+        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
+    return text

@@ -1,0 +1,272 @@
+"""The vault: a domain's secrets, sealed in the database, write-only for everybody outside.
+
+Owns the seal (AES-256-GCM, the domain and the name as associated data, so that a row copied elsewhere does not
+open), the masks that are shown, and the rotation of keys. Every value it opens or seals is told to the redactor.
+Knows no MCP server and no route.
+
+A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext and its tag (16).
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import SecretStr
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.domains.vault_keys import (
+    FILE_NAME,
+    ID_BYTES,
+    KEY_BYTES,
+    SETTING,
+    Key,
+    Keyring,
+    configured_keys,
+    file_keys,
+    read_file,
+    write_file,
+)
+from agentic_rag.errors import AgenticRagError, BadConfiguration, NotFound
+from agentic_rag.redaction import Redactor
+from agentic_rag.store import secrets
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import SecretRow
+
+FORMAT = b"\x01"
+NONCE_BYTES = 12
+LAST4_FROM = 12
+"""Of shorter values four characters would tell too much."""
+ROTATE_ROWS = 50
+"""How many secrets one transaction of a rotation seals anew."""
+
+Mask = dict[str, Any]
+"""``{"set": true, "last4"?}``"""
+
+
+class SecretUnreadable(AgenticRagError):
+    """A sealed value does not open: it was changed, belongs elsewhere, or its key is not known."""
+
+    code = "SECRET_UNREADABLE"
+    facts = ("name", "reason")
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The secret {self.name!r} cannot be read: {self.reason}. Set it again."
+
+
+class Vault:
+    """The secrets of one data folder; this process is the only one that changes them. Made by `open`."""
+
+    def __init__(self, database: Database, keys: Keyring, redact: Redactor) -> None:
+        self.redact = redact
+        self._db = database
+        self._keys = keys
+
+    @classmethod
+    async def open(cls, database: Database, folder: Path, setting: SecretStr | None, redact: Redactor) -> "Vault":
+        """Find or make the keys and try them on everything that is stored.
+
+        Raises:
+            BadConfiguration: a key is weak or malformed, or the one of a stored secret is missing.
+        """
+        rows = await database.read(secrets.list_all)
+        given = setting.get_secret_value().strip() if setting is not None else ""
+        keys = configured_keys(given, folder) if given else file_keys(folder, make=not rows)
+        self = cls(database, keys, redact)
+        unknown = [row for row in rows if keys.find(_key_id(row.sealed)) is None and row.sealed[:1] == FORMAT]
+        if unknown:
+            raise BadConfiguration(
+                SETTING,
+                f"{len(unknown)} of {len(rows)} stored secrets were sealed with a key that is not here. Put back "
+                f"{folder / FILE_NAME}, or add the key after a comma. To give these secrets up: "
+                "agentic-rag secrets rotate --drop-unreadable",
+            )
+        for row in rows:
+            self._try(row)
+        return self
+
+    def seal(self, domain_id: str, name: str, value: str) -> SecretRow:
+        """Return the row that holds a value; the caller stores it."""
+        self.redact.add(name, value)
+        return SecretRow(
+            domain_id=domain_id,
+            name=name,
+            sealed=seal(self._keys.current, domain_id, name, value),
+            updated_at=now(),
+        )
+
+    def unseal(self, row: SecretRow) -> str:
+        """Return the value of a row.
+
+        Raises:
+            SecretUnreadable: it does not open.
+        """
+        value = unseal(self._keys, row.domain_id, row.name, row.sealed)
+        self.redact.add(row.name, value)
+        return value
+
+    def _try(self, row: SecretRow) -> str | None:
+        """Return the value, None for a damaged row, which must not keep the others from being used."""
+        try:
+            return self.unseal(row)
+        except SecretUnreadable:
+            return None
+
+    async def put(self, domain_id: str, name: str, value: str) -> Mask:
+        """Store a value in place of an earlier one; returns its mask."""
+        row = self.seal(domain_id, name, value)
+        told = change("secret.set", f"{domain_id}/{name}")
+
+        def save(conn: Connection) -> None:
+            secrets.put(conn, row)
+            audit(conn, told)
+
+        await self._db.write(save, durable=True)
+        return mask(value)
+
+    async def delete(self, domain_id: str, name: str) -> None:
+        """Remove a value.
+
+        Raises:
+            NotFound: there is none.
+        """
+        told = change("secret.delete", f"{domain_id}/{name}")
+
+        def remove(conn: Connection) -> bool:
+            removed = bool(secrets.delete(conn, domain_id, (name,)))
+            if removed:
+                audit(conn, told)
+            return removed
+
+        if not await self._db.write(remove, durable=True):
+            raise NotFound("secret", name)
+
+    async def masks(self, domain_id: str) -> dict[str, Mask]:
+        """Return what may be shown, by name: of one that does not open only that it is set, and why not."""
+        rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
+        return {row.name: self._mask(row) for row in rows}
+
+    def _mask(self, row: SecretRow) -> Mask:
+        value = self._try(row)
+        return {"set": True} if value is None else mask(value)
+
+    async def values(self, domain_id: str) -> Mapping[str, str | None]:
+        """Return a domain's values by name, for a server that starts now; None: it does not open."""
+        rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
+        return {row.name: self._try(row) for row in rows}
+
+
+def mask(value: str) -> Mask:
+    """Return what may be shown of a value."""
+    return {"set": True, "last4": value[-4:]} if len(value) >= LAST4_FROM else {"set": True}
+
+
+def seal(key: Key, domain_id: str, name: str, value: str) -> bytes:
+    """Return a value sealed for one domain and name."""
+    nonce = os.urandom(NONCE_BYTES)
+    return FORMAT + key.id + nonce + AESGCM(key.data).encrypt(nonce, value.encode(), _bound(domain_id, name))
+
+
+def unseal(keys: Keyring, domain_id: str, name: str, sealed: bytes) -> str:
+    """Return the value of `seal`.
+
+    Raises:
+        SecretUnreadable: it was changed, was sealed for another domain or name, or with an unknown key.
+    """
+    start = len(FORMAT) + ID_BYTES
+    if sealed[:1] != FORMAT or len(sealed) < start + NONCE_BYTES + 16:
+        raise SecretUnreadable(name, "it is damaged")
+    key = keys.find(_key_id(sealed))
+    if key is None:
+        raise SecretUnreadable(name, "its key is not here")
+    nonce, ciphertext = sealed[start : start + NONCE_BYTES], sealed[start + NONCE_BYTES :]
+    try:
+        return AESGCM(key.data).decrypt(nonce, ciphertext, _bound(domain_id, name)).decode()
+    except InvalidTag as exc:
+        raise SecretUnreadable(name, "it was changed, or belongs to another domain or name") from exc
+
+
+def _bound(domain_id: str, name: str) -> bytes:
+    return f"{domain_id}|{name}".encode()
+
+
+def _key_id(sealed: bytes) -> bytes:
+    return sealed[len(FORMAT) : len(FORMAT) + ID_BYTES]
+
+
+async def rotate(
+    database: Database,
+    folder: Path,
+    setting: SecretStr | None,
+    *,
+    drop_unreadable: bool = False,
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> tuple[int, int]:
+    """Seal every secret anew: with a new key of the key file, or with the first key of the operator's setting.
+
+    Cut off at any moment, all secrets can be read, and the next rotation goes on where it was: the old key leaves
+    the file only when nothing needs it. Returns how many were sealed anew and how many were dropped. ``on_batch``
+    hears after each transaction how many are done.
+
+    Raises:
+        BadConfiguration: there is no second key to rotate to, or a key of a secret is missing.
+        SecretUnreadable: a secret does not open, and ``drop_unreadable`` was not asked for; nothing is lost.
+    """
+    given = setting.get_secret_value().strip() if setting is not None else ""
+    rows = await database.read(secrets.list_all)
+    keys = _rotation_keys(given, folder, stored=bool(rows) and not drop_unreadable)
+    sealed, dropped = 0, 0
+    # with what was dropped on request also damaged ones of the new key: only opening tells
+    old = [row for row in rows if drop_unreadable or _key_id(row.sealed) != keys.current.id]
+    for at in range(0, len(old), ROTATE_ROWS):
+        batch: list[tuple[SecretRow, bytes | None]] = []
+        for row in old[at : at + ROTATE_ROWS]:
+            try:
+                value = unseal(keys, row.domain_id, row.name, row.sealed)
+            except SecretUnreadable:
+                if not drop_unreadable:
+                    raise
+                batch.append((row, None))
+            else:
+                batch.append((row, seal(keys.current, row.domain_id, row.name, value)))
+        await database.write(lambda conn, batch=batch: _store(conn, batch), durable=True)  # type: ignore[misc]
+        dropped += sum(new is None for _, new in batch)
+        sealed += sum(new is not None for _, new in batch)
+        on_batch(sealed + dropped)
+    if keys.file is not None:
+        write_file(keys.file, (keys.current,))
+    elif (folder / FILE_NAME).exists():
+        (folder / FILE_NAME).unlink()  # nothing is sealed with its key any more
+    return sealed, dropped
+
+
+def _rotation_keys(given: str, folder: Path, *, stored: bool) -> Keyring:
+    """Return the keys to open with, the one to seal with first; a new one is on disk before it is used."""
+    if given:
+        keys = configured_keys(given, folder)
+        if len(keys.keys) == 1:
+            raise BadConfiguration(SETTING, "put the new key first, then a comma and the present one, and try again.")
+        return keys
+    keys = file_keys(folder, make=not stored)
+    if len(keys.keys) == 1:
+        assert keys.file is not None
+        write_file(keys.file, (Key(os.urandom(KEY_BYTES)), *keys.keys))
+        keys = Keyring(tuple(read_file(keys.file)), keys.file)
+    return keys
+
+
+def _store(conn: Connection, batch: list[tuple[SecretRow, bytes | None]]) -> None:
+    for row, new in batch:
+        if new is None:
+            secrets.delete(conn, row.domain_id, (row.name,))
+        else:
+            secrets.reseal(conn, row, new)

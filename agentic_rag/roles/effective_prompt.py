@@ -1,0 +1,108 @@
+"""What a model is told before the first message, shown to who writes it: prompt, components, role, with sizes.
+
+Owns the assembly of that view. Starts no server: only our own tools have words in the prompt, and which of them a
+turn has follows from its definition. Knows no request.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic_rag.access.users import User
+from agentic_rag.domains.domains import Domains
+from agentic_rag.errors import NotFound
+from agentic_rag.messages import plain_text
+from agentic_rag.roles.roles import Roles, RoleView
+from agentic_rag.runtime.definition import Definition, ServerEntry
+from agentic_rag.runtime.kept_results import with_own_tools
+from agentic_rag.runtime.request import build_request
+from agentic_rag.runtime.results import SEARCH_TOOL
+from agentic_rag.runtime.window import tokens_of
+from agentic_rag.store.tables import Conversation
+from agentic_rag.tools.base import ToolInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A text of the prompt; ``name`` is its file's, or what it is. ``tokens``: about."""
+
+    name: str
+    text: str
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
+    @property
+    def tokens(self) -> int:
+        return tokens_of(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePrompt:
+    """``bootstrap`` and ``components`` are the system prompt, in order; ``role`` comes through the tool, if it does.
+
+    ``tools``: our own tools of a turn of this user. ``problems``: (file, problem) of components.
+    """
+
+    bootstrap: PromptPart
+    components: tuple[PromptPart, ...]
+    problems: tuple[tuple[str, str], ...]
+    role_id: str
+    role: RoleView | None
+    tools: tuple[str, ...]
+
+
+async def definition_now(domains: Domains, user: User, domain_id: str) -> Definition:
+    """Return what a turn of a new conversation of the user would run on.
+
+    Raises:
+        NotFound: there is no such domain.
+    """
+    place = Conversation(
+        id="",
+        domain_id=domain_id,
+        owner_id=user.id,
+        session_id="",
+        context_document_ids=[],
+        meta={},
+        started_at="",
+        updated_at="",
+    )
+    definition, _ = await domains.definition(user, place)
+    return definition
+
+
+async def effective_prompt(domains: Domains, roles: Roles, user: User, domain_id: str) -> EffectivePrompt:
+    """Return the prompt of the user's next conversation.
+
+    Raises:
+        NotFound: there is no such domain.
+    """
+    definition = await definition_now(domains, user, domain_id)
+    workspace = Path(definition.bound["workspace"])
+    read = domains.components.read(workspace)  # what the definition was made from: nothing was awaited since
+    tools = with_own_tools(definition, tuple(tool for entry in definition.servers for tool in _own_tools(entry)))
+    system = build_request(definition, tools, ()).request.system
+    texts = [plain_text([block]) for block in system]
+    names = read.names if len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
+    role_id = definition.persona.role
+    try:
+        role = await roles.get(domain_id, role_id)
+    except NotFound:
+        role = None
+    return EffectivePrompt(
+        PromptPart("bootstrap", texts[0]),
+        tuple(PromptPart(name, text) for name, text in zip(names, texts[1:], strict=True)),
+        read.problems,
+        role_id,
+        role,
+        tuple(tool.name for tool in tools),
+    )
+
+
+def _own_tools(entry: ServerEntry) -> list[ToolInfo]:
+    """The tools of one of our own servers, by name alone: the prompt asks for no more."""
+    if entry.origin == "user":
+        return []
+    names = entry.tools if entry.tools is not None else {"retriever": (SEARCH_TOOL,)}.get(entry.name, (entry.name,))
+    return [ToolInfo(name, name, entry.name, entry.origin, "", {"type": "object"}) for name in names]
