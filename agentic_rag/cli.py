@@ -2,7 +2,7 @@
 
 Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration,
 3 the data folder belongs to another process, 4 the port is in use. Everything but `serve` talks REST
-(`command_client`). Imports little: a command loads what it needs.
+(`commands.client`). Imports little: a command loads what it needs.
 """
 
 import sys

@@ -6,27 +6,15 @@ it goes to standard error.
 
 import sys
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from agentic_rag.commands.client import Client
+from agentic_rag.commands.line import Data, Url, quoted, run
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
 
-Data = Annotated[
-    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
-]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
-]
 Key = Annotated[str | None, typer.Option("--key", help="API key to come in with (AGENTIC_RAG_KEY).")]
 
 
@@ -49,7 +37,7 @@ def create_key(
 ) -> None:
     """Create a key and print it. It is shown this once."""
     body = {"user": user, "role": role.value, "domains": domain or []}
-    made = _call(data, url, key, lambda client: client.call("POST", "/api/keys", json=body))
+    made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
     typer.echo(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
     typer.echo(made["key"])
 
@@ -57,7 +45,7 @@ def create_key(
 @keys_app.command("list")
 def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all keys, revoked ones too: id, user, role, domains, when made, when revoked."""
-    found = _call(data, url, key, lambda client: client.call("GET", "/api/keys"))
+    found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
     for each in found["items"]:
         state = f"revoked {each['revokedAt']}" if each["revokedAt"] else "active"
         domains = ",".join(each["domains"]) or "*"
@@ -72,7 +60,7 @@ def revoke_key(
     key: Key = None,
 ) -> None:
     """Revoke a key: its requests are refused and its sockets closed from now on."""
-    _call(data, url, key, lambda client: client.call("DELETE", f"/api/keys/{quote(key_id, safe='')}"))
+    run(data, url, lambda client: client.call("DELETE", f"/api/keys/{quoted(key_id)}"), key)
 
 
 @audit_app.command("list")
@@ -87,7 +75,7 @@ def list_entries(
     import json
 
     params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
-    found = _call(data, url, key, lambda client: client.call("GET", "/api/audit", params=params))
+    found = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
     for each in found["items"]:
         told = (each["seq"], each["at"], each["outcome"], each["actor"], each["action"], each["target"], each["count"])
         typer.echo("\t".join(_plain(str(part)) for part in (*told, json.dumps(each["details"]))))
@@ -104,7 +92,7 @@ def verify(
 ) -> None:
     """Check that no row was changed, removed or inserted; exit code 1 when one was."""
     params = {"head": head} if head is not None else None
-    found = _call(data, url, key, lambda client: client.call("GET", "/api/audit/verify", params=params))
+    found = run(data, url, lambda client: client.call("GET", "/api/audit/verify", params=params), key)
     for each in found["problems"]:
         typer.echo(f"row {each['seq']}: {each['problem']}", err=True)
     typer.echo(f"{found['rows']} rows, {'intact' if found['intact'] else 'BROKEN'}, head {found['head']}")
@@ -116,14 +104,3 @@ def verify(
 def _plain(text: str) -> str:
     """Return text that can neither steer a terminal nor break a line: paths in it came from anybody."""
     return "".join(char if char.isprintable() else "�" for char in text)
-
-
-def _call(data: Path | None, url: str | None, key: str | None, command: "Callable[[Client], Awaitable[Any]]") -> Any:
-    import anyio
-
-    from agentic_rag.commands.client import given_key, with_client
-    from agentic_rag.settings import load_settings
-
-    if key:
-        given_key.set(key)
-    return anyio.run(with_client, load_settings(data=data), url, command)

@@ -25,13 +25,15 @@ Url = Annotated[
 ]
 
 
-def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[T]]") -> T:
-    """Run a command against the server that `command_client.with_client` finds."""
+def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[T]]", key: str | None = None) -> T:
+    """Run a command against the server that `client.with_client` finds, with the caller's API key if one is given."""
     import anyio
 
-    from agentic_rag.commands.client import with_client
+    from agentic_rag.commands.client import given_key, with_client
     from agentic_rag.settings import load_settings
 
+    if key:
+        given_key.set(key)
     return anyio.run(with_client, load_settings(data=data), url, command)
 
 

@@ -5,26 +5,14 @@ Owns the commands. A value comes from standard input, never from an argument, wh
 """
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from agentic_rag.commands.client import Client
+from agentic_rag.commands.line import Data, Url, quoted, run
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
-Data = Annotated[
-    Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)
-]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
-]
 Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
 Name = Annotated[str, typer.Argument(help="Its name, as ${NAME} uses it.")]
 
@@ -36,13 +24,13 @@ def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -
         value = typer.prompt(f"Value of {name}", hide_input=True, err=True)
     else:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
-    _call(data, url, lambda client: client.call("PUT", _path(domain, name), json={"value": value}))
+    run(data, url, lambda client: client.call("PUT", _path(domain, name), json={"value": value}))
 
 
 @secrets_app.command("list")
 def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
     """List the names of a domain's secrets; no command shows a value."""
-    found = _call(data, url, lambda client: client.call("GET", _path(domain)))
+    found = run(data, url, lambda client: client.call("GET", _path(domain)))
     for each in found["items"]:
         typer.echo(f"{each['name']}\t{'…' + each['last4'] if 'last4' in each else 'set'}")
 
@@ -50,7 +38,7 @@ def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
 @secrets_app.command("delete")
 def delete_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -> None:
     """Delete a secret."""
-    _call(data, url, lambda client: client.call("DELETE", _path(domain, name)))
+    run(data, url, lambda client: client.call("DELETE", _path(domain, name)))
 
 
 @secrets_app.command("rotate")
@@ -70,7 +58,7 @@ def rotate_key(
 
     settings = load_settings(data=data)
 
-    async def run() -> tuple[int, int]:
+    async def sealed_anew() -> tuple[int, int]:
         folder = DataFolder.own(settings.data)
         try:
             database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
@@ -81,21 +69,12 @@ def rotate_key(
         finally:
             folder.release()
 
-    sealed, dropped = anyio.run(run)
+    sealed, dropped = anyio.run(sealed_anew)
     typer.echo(f"{sealed} secrets are sealed with the new key" + (f", {dropped} were dropped." if dropped else "."))
     if settings.secret_key is not None and settings.secret_key.get_secret_value():
         typer.echo("Only the first key of AGENTIC_RAG_SECRET_KEY is needed from now on.")
 
 
 def _path(domain: str, name: str | None = None) -> str:
-    path = f"/api/domains/{quote(domain, safe='')}/secrets"
-    return path if name is None else f"{path}/{quote(name, safe='')}"
-
-
-def _call(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[Any]]") -> Any:
-    import anyio
-
-    from agentic_rag.commands.client import with_client
-    from agentic_rag.settings import load_settings
-
-    return anyio.run(with_client, load_settings(data=data), url, command)
+    path = f"/api/domains/{quoted(domain)}/secrets"
+    return path if name is None else f"{path}/{quoted(name)}"
