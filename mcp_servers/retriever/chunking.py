@@ -13,7 +13,7 @@ from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_se
 
 __all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id"]
 
-CHUNKER_VERSION = "1"
+CHUNKER_VERSION = "2"
 """Part of every chunk id and of a collection's metadata: change it when spans would come out differently."""
 
 TARGET_TOKENS = 300

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import qdrant_edge as engine
 
+from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, ORDINAL, Documents
 from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
-from mcp_servers.retriever.index import DENSE, KEYWORD_FIELDS, LEXICAL, Calibration, CollectionMeta, split_name
+from mcp_servers.retriever.index import DENSE, LEXICAL, Calibration, CollectionMeta, split_name
 
 MAX_OPEN = 32
 """Shards kept open; the least recently used is flushed and closed first."""
@@ -29,12 +30,15 @@ MAX_OPEN = 32
 
 @dataclass(slots=True)
 class Shard:
-    """An open generation. `idf` remembers token weights until `changed` points make them stale."""
+    """An open generation with `points` points. `idf` remembers token weights until `changed` points make them stale;
+    `documents` is None until it was asked for."""
 
     name: str
     generation: int
     engine: engine.EdgeShard
     meta: CollectionMeta
+    points: int
+    documents: Documents | None = None
     idf: dict[int, float] = field(default_factory=dict)
     changed: int = 0
 
@@ -64,6 +68,7 @@ class ShardStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: OrderedDict[tuple[str, int], Shard] = OrderedDict()
+        self._pointers: dict[str, _Pointer] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = _take_lock(folder)
 
@@ -71,11 +76,14 @@ class ShardStore:
         """The open shard of `name` (its live generation) or `name@n`; None when there is none and not `create`."""
         self._check_open()
         name, generation = split_name(collection)
-        pointer = self._pointer(name)
+        if name not in self._pointers and (self._folder / name / "pointer.json").exists():
+            self._pointers[name] = self._pointer(name)
+        pointer = self._pointers.get(name) or _Pointer()
         generation = generation or pointer.live
         if str(generation) not in pointer.metas:
             if not create:
                 return None
+            pointer = self._pointer(name)
             generation = self._new_generation(name, pointer, CollectionMeta())
             pointer.live = generation
             self._save(name, pointer)
@@ -83,11 +91,19 @@ class ShardStore:
         if key not in self._open:
             with engine_errors("open a collection"):
                 handle = engine.EdgeShard.load(str(self._folder / name / str(generation)))
-            self._open[key] = Shard(name, generation, handle, pointer.metas[str(generation)])
+                points = handle.info().points_count
+            self._open[key] = Shard(name, generation, handle, pointer.metas[str(generation)], points)
             while len(self._open) > MAX_OPEN:
                 self._close(next(iter(self._open)))
         self._open.move_to_end(key)
         return self._open[key]
+
+    def opened(self, collection: str) -> Shard | None:
+        """`shard` if it is open already: from memory, so that any thread may ask."""
+        self._check_open()
+        name, generation = split_name(collection)
+        pointer = self._pointers.get(name)
+        return self._open.get((name, generation or pointer.live)) if pointer else None
 
     def record_dense(self, shard: Shard, embedder: str, dimension: int) -> None:
         """Make room for dense vectors in `shard`, once. Raises `IndexMismatch` when it has another kind."""
@@ -141,6 +157,7 @@ class ShardStore:
 
     def drop(self, name: str) -> None:
         self._check_open()
+        self._pointers.pop(name, None)
         for key in [key for key in self._open if key[0] == name]:
             self._close(key)
         shutil.rmtree(self._folder / name, ignore_errors=True)
@@ -162,8 +179,9 @@ class ShardStore:
 
     def _record(self, shard: Shard, meta: CollectionMeta) -> None:
         pointer = self._pointer(shard.name)
-        shard.meta = pointer.metas[str(shard.generation)] = meta
+        pointer.metas[str(shard.generation)] = meta
         self._save(shard.name, pointer)
+        shard.meta = meta
 
     def _close(self, key: tuple[str, int]) -> None:
         shard = self._open.pop(key)
@@ -189,9 +207,10 @@ class ShardStore:
         with engine_errors("create a collection"):
             folder.parent.mkdir(exist_ok=True)
             shard = engine.EdgeShard.create(str(folder), config)
-            for key in KEYWORD_FIELDS:
+            for key in (DOCUMENT, HEADINGS):
                 shard.update(engine.UpdateOperation.create_field_index(key, engine.PayloadSchemaType.Keyword))
-            shard.update(engine.UpdateOperation.create_field_index("ordinal", engine.PayloadSchemaType.Integer))
+            ranges = engine.IntegerIndexParams(lookup=False, range=True)
+            shard.update(engine.UpdateOperation.create_field_index(ORDINAL, ranges))
             if meta.dimension is not None:
                 shard.update(_dense_vector(meta.dimension))
             shard.close()
@@ -199,6 +218,7 @@ class ShardStore:
         return pointer.newest
 
     def _pointer(self, name: str) -> _Pointer:
+        """What the file says, to be changed and saved; `_pointers` has what was saved last."""
         try:
             data = json.loads((self._folder / name / "pointer.json").read_bytes())
         except FileNotFoundError:
@@ -214,6 +234,7 @@ class ShardStore:
             file.flush()
             os.fsync(file.fileno())
             fresh.replace(path)
+        self._pointers[name] = pointer
 
 
 def _dense_vector(dimension: int) -> engine.UpdateOperation:

@@ -10,6 +10,9 @@
     ├── UnknownDocument      a search named a document that the caller cannot see or that is not there
     └── EmbeddingError
         ├── ModelMissing     weights are not on this machine
+        │   ├── ModelUnknown fastembed has no model of this name
+        │   └── ModelBroken  weights are here, but cannot be loaded
+        ├── FetchFailed      weights could not be downloaded
         └── EmbedderFailed   the model or its endpoint gave no usable vectors
 
 It knows nothing of HTTP status codes or of MCP: the edges map these.
@@ -24,8 +27,12 @@ DocumentCode = Literal[
     "DOCUMENT_SCANNED",
     "DOCUMENT_TOO_LARGE",
     "DOCUMENT_BROKEN",
+    "DOCUMENT_MISSING",
     "DOCUMENT_TIMEOUT",
 ]
+
+
+MISSING_FILE = "the file is not in the documents folder any more; put it back, or delete the document"
 
 
 class RetrieverError(Exception):
@@ -116,7 +123,31 @@ class ModelMissing(EmbeddingError):
         super().__init__(model)
 
     def __str__(self) -> str:
-        return f"the embedding model {self.model!r} is not on this machine"
+        return f"the model {self.model!r} is not on this machine"
+
+
+class ModelUnknown(ModelMissing):
+    def __str__(self) -> str:
+        return f"fastembed knows no model called {self.model!r}"
+
+
+class ModelBroken(ModelMissing):
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(model)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the model {self.model!r} cannot be loaded: {self.reason}"
+
+
+class FetchFailed(EmbeddingError):
+    def __init__(self, model: str, reason: str) -> None:
+        self.model = model
+        self.reason = reason
+        super().__init__(model, reason)
+
+    def __str__(self) -> str:
+        return f"the model {self.model!r} could not be fetched: {self.reason}"
 
 
 class EmbedderFailed(EmbeddingError):

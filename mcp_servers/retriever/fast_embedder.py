@@ -1,10 +1,11 @@
 """Embedding and reranking on this machine by fastembed (ONNX): by model name, or from a folder.
 
-Weights are looked for locally only; `fetch` alone uses the network. Loading and running happen in worker threads
-(the runtime lets go of the interpreter lock). Which setting leads here is `embedding`'s to say.
+Weights are looked for locally only; `fetch` alone, by `model_files`, uses the network. Loading and running happen in
+worker threads (the runtime lets go of the interpreter lock). Which setting leads here is `embedding`'s to say.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -13,7 +14,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
+from mcp_servers.retriever import model_files
+from mcp_servers.retriever.errors import EmbedderFailed, ModelBroken, ModelMissing
 
 BATCH = 8
 """Texts in one trip to the worker thread: about 0.3 s of one core.
@@ -22,7 +24,7 @@ The model runs on one text at a time. Nothing is padded then, and an int8 model,
 the whole run, gives a text the same vector whatever stands beside it - as it does for the question, which is alone.
 """
 
-PROGRESS_SECONDS = 0.5
+MAX_REASON = 200
 
 
 class FastEmbedder:
@@ -56,56 +58,42 @@ class FastEmbedder:
         return vector
 
     async def fetch(self, on_progress: Callable[[int, int], None]) -> None:
-        """Download the model if it is not here, then load it. `on_progress(bytes here, bytes expected)` is called
-        twice a second. Raises `ModelMissing` when it cannot be had; cancelling waits for the file in flight."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._report, on_progress)
-            try:
-                await anyio.to_thread.run_sync(self._load, False)
-            finally:
-                tasks.cancel_scope.cancel()
+        """Download the model if it has a name and is not here (see `model_files.fetch`), then load it. Raises
+        `ModelMissing` and `FetchFailed`."""
+        try:
+            await self.load()
+        except ModelMissing:
+            if isinstance(self._model, Path):
+                raise
+            await model_files.fetch(self._model, self._cache, on_progress)
+            await self.load()
 
     async def load(self) -> None:
         """Load the model if it is on this machine. Raises `ModelMissing`."""
-        await anyio.to_thread.run_sync(self._load, True)
+        await anyio.to_thread.run_sync(self._load)
 
     async def aclose(self) -> None:
         self._loaded = None
 
-    async def _report(self, on_progress: Callable[[int, int], None]) -> None:
-        from fastembed import TextEmbedding
-
-        sizes = {each["model"]: each["size_in_GB"] for each in TextEmbedding.list_supported_models()}
-        expected = int(sizes.get(str(self._model), 0) * 2**30)
-        while True:
-            files = [path for path in self._cache.rglob("*") if path.is_file() and not path.is_symlink()]
-            on_progress(sum(path.stat().st_size for path in files), expected)
-            await anyio.sleep(PROGRESS_SECONDS)
-
     def _embed(self, texts: Sequence[str], query: bool) -> list[list[float]]:
-        model = self._load(True)
+        model = self._load()
         try:
             vectors = model.query_embed(texts) if query else model.passage_embed(texts, batch_size=1)
             return [vector.tolist() for vector in vectors]
         except Exception as exc:  # the ONNX runtime raises its own undeclared classes
             raise EmbedderFailed(self.name, str(exc)) from exc
 
-    def _load(self, local_only: bool) -> Any:
+    def _load(self) -> Any:
         with self._loading:
             if self._loaded is None:
-                try:
-                    self._loaded = self._open(local_only)
-                except Exception as exc:  # fastembed: ValueError, huggingface_hub and ONNX classes
-                    raise ModelMissing(str(self._model)) from exc
+                self._loaded = _opened(self._model, self._cache, self._open)
             return self._loaded
 
-    def _open(self, local_only: bool) -> Any:
+    def _open(self) -> Any:
         from fastembed import TextEmbedding
 
         if isinstance(self._model, str):
-            return TextEmbedding(
-                self._model, cache_dir=str(self._cache), threads=self._threads, local_files_only=local_only
-            )
+            return TextEmbedding(self._model, cache_dir=str(self._cache), threads=self._threads, local_files_only=True)
         _register(self.name, self._model)
         return TextEmbedding(
             self.name, specific_model_path=str(self._model), threads=self._threads, local_files_only=True
@@ -113,7 +101,7 @@ class FastEmbedder:
 
 
 class FastReranker:
-    """`Reranker` on a fastembed cross-encoder, by name; local files only."""
+    """`Reranker` on a fastembed cross-encoder, by name; local files only, but for `fetch`."""
 
     def __init__(self, model: str, cache: Path) -> None:
         self._model = model
@@ -121,21 +109,56 @@ class FastReranker:
         self._loaded: Any = None
         self._worker = anyio.CapacityLimiter(1)
 
+    @property
+    def name(self) -> str:
+        return f"fastembed:{self._model}"
+
+    async def fetch(self, on_progress: Callable[[int, int], None]) -> None:
+        """As `FastEmbedder.fetch`."""
+        try:
+            await anyio.to_thread.run_sync(self._load, limiter=self._worker)
+        except ModelMissing:
+            await model_files.fetch(self._model, self._cache, on_progress)
+            await anyio.to_thread.run_sync(self._load, limiter=self._worker)
+
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         return await anyio.to_thread.run_sync(self._rerank, query, list(texts), limiter=self._worker)
 
-    def _rerank(self, query: str, texts: Iterable[str]) -> list[float]:
-        from fastembed.rerank.cross_encoder import TextCrossEncoder
+    async def aclose(self) -> None:
+        self._loaded = None
 
-        if self._loaded is None:
-            try:
-                self._loaded = TextCrossEncoder(self._model, cache_dir=str(self._cache), local_files_only=True)
-            except Exception as exc:  # as in `FastEmbedder._load`
-                raise ModelMissing(self._model) from exc
+    def _rerank(self, query: str, texts: Iterable[str]) -> list[float]:
+        model = self._load()
         try:
-            return [float(score) for score in self._loaded.rerank(query, texts)]
+            scores = [float(score) for score in model.rerank(query, texts)]
         except Exception as exc:  # as in `FastEmbedder._embed`
             raise EmbedderFailed(self._model, str(exc)) from exc
+        if not all(map(math.isfinite, scores)):  # no order can be made of them
+            raise EmbedderFailed(self._model, "its scores are no numbers")
+        return scores
+
+    def _load(self) -> Any:
+        if self._loaded is None:
+            self._loaded = _opened(self._model, self._cache, self._open)
+        return self._loaded
+
+    def _open(self) -> Any:
+        from fastembed.rerank.cross_encoder import TextCrossEncoder
+
+        return TextCrossEncoder(self._model, cache_dir=str(self._cache), local_files_only=True)
+
+
+def _opened(model: str | Path, cache: Path, load: Callable[[], Any]) -> Any:
+    """What ``load`` returns. Raises `ModelMissing` when there is nothing to load, `ModelBroken` when there is."""
+    model_files.quiet()
+    if isinstance(model, Path) and not model.is_dir():
+        raise ModelMissing(str(model))
+    try:
+        return load()
+    except Exception as exc:  # fastembed: ValueError, huggingface_hub and ONNX classes
+        if isinstance(model, str) and not model_files.find_source(model).is_in(cache):
+            raise ModelMissing(model) from exc
+        raise ModelBroken(str(model), str(exc).strip().split("\n")[0][:MAX_REASON]) from exc
 
 
 def _register(name: str, folder: Path) -> None:
@@ -147,7 +170,7 @@ def _register(name: str, folder: Path) -> None:
         return
     files = [path for path in ("model.onnx", "onnx/model.onnx", "model_optimized.onnx") if (folder / path).is_file()]
     if not files:
-        raise FileNotFoundError(folder / "model.onnx")
+        raise FileNotFoundError(f"there is no model.onnx in {folder}")
     pooling_file = folder / "1_Pooling" / "config.json"
     pooling = json.loads(pooling_file.read_bytes()) if pooling_file.is_file() else {}
     TextEmbedding.add_custom_model(

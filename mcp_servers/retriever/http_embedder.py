@@ -1,7 +1,10 @@
 """Embedding by an HTTP endpoint with the shape of OpenAI's `POST /embeddings`."""
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import httpx2
@@ -15,6 +18,11 @@ RETRY_SECONDS = 0.5
 
 TIMEOUT_SECONDS = 30.0
 MAX_REASON = 200
+"""Characters of an error answer that are told."""
+
+MAX_LENGTH = 1e18
+"""Of a vector. The index keeps 32-bit numbers: the square of a longer one would be infinite there."""
+
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -32,6 +40,8 @@ class HttpEmbedder:
         self._url = base.rstrip("/") + "/embeddings"
         self._model = model
         self._retry_seconds = retry_seconds
+        # As it is, and as JSON and URLs write it: an endpoint may repeat the request it refuses.
+        self._secrets = {api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")} if api_key else set[str]()
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_SECONDS, transport=transport)
 
@@ -66,10 +76,17 @@ class HttpEmbedder:
                 continue
             if response.status_code == 200:
                 return self._json(response)
-            reason = f"status {response.status_code}: {response.text[:MAX_REASON]}"
+            reason = f"status {response.status_code}: {self._told(response.text)}"
             if response.status_code not in _RETRIED:
                 break
         raise EmbedderFailed(self.name, reason)
+
+    def _told(self, text: str) -> str:
+        """What of an error answer may stand in health and logs: one line, not endless, without the key."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "…")
+        printable = "".join(each if each.isprintable() else " " for each in text)
+        return " ".join(printable.split())[:MAX_REASON]
 
     def _json(self, response: httpx2.Response) -> Any:
         try:
@@ -81,8 +98,11 @@ class HttpEmbedder:
         try:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             vectors = [[float(number) for number in row["embedding"]] for row in rows]
-        except (KeyError, TypeError, ValueError) as exc:
+        except (KeyError, TypeError, ValueError, OverflowError) as exc:
             raise EmbedderFailed(self.name, "the endpoint's answer has not the shape of /embeddings") from exc
         if len(vectors) != count or not all(vectors):
             raise EmbedderFailed(self.name, f"the endpoint returned {len(vectors)} vectors for {count} texts")
+        # A comparison with NaN is false.
+        if not all(math.hypot(*vector) <= MAX_LENGTH for vector in vectors):
+            raise EmbedderFailed(self.name, "the endpoint returned a vector with a value that is not a usable number")
         return vectors

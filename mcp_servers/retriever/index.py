@@ -18,13 +18,13 @@ DENSE = "dense"
 """Names of a point's two vectors."""
 
 UPSERT_BATCH = 64
-"""Points given to the engine at once: it holds the interpreter lock for about 10 ms of 128."""
+"""Points handed on at once, at most; the embedded index gives the engine fewer where they take too long."""
 
 COMPLETED = 20
 """Candidates of one leg that the other is asked to score too; the rest could not come to the top."""
 
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
-"""Payload fields that are filtered on; `ordinal` beside them is an integer index."""
+"""Payload fields that are filtered on in a server; `ordinal` beside them is an integer index."""
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(?:@[0-9]{1,9})?")
 
@@ -185,12 +185,17 @@ def searchable_text(chunk: Chunk) -> str:
     return "\n".join((*chunk.heading_path, chunk.text))
 
 
+def ending(name: str) -> str:
+    """What `Selection.type` is compared with: a file name's ending in lower case, without its dot."""
+    return PurePath(name).suffix.lower().lstrip(".")
+
+
 def to_payload(chunk: Chunk) -> dict[str, Any]:
-    """A point's payload: the stored text that citations are checked against, and what filters look at."""
+    """A chunk as JSON values: a point's payload on a server, and what a reading process hands over."""
     return {
         "document_id": chunk.document_id,
         "document_name": chunk.document_name,
-        "type": PurePath(chunk.document_name).suffix.lower().lstrip("."),
+        "type": ending(chunk.document_name),
         "ordinal": chunk.ordinal,
         "heading_path": list(chunk.heading_path),
         "page": chunk.page,

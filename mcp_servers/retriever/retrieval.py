@@ -14,7 +14,7 @@ import anyio
 from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder, Reranker
-from mcp_servers.retriever.errors import EmbeddingError, UnknownDocument
+from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
 from mcp_servers.retriever.index import Calibration, Index, Legs, Scored, Selection, searchable_text
 
@@ -186,8 +186,8 @@ class Retriever:
     async def calibrate(self, collection: str) -> Calibration | None:
         """What the dense leg is worth in `collection`, measured now if it is not known or the collection has grown.
 
-        The first hybrid search does this if nobody did before: about a second. None without dense vectors of this
-        embedder. Raises `EmbeddingError` and `IndexFault`.
+        The first hybrid search does this if nobody did before: some seconds with a local model. None without
+        dense vectors of this embedder. Raises `EmbeddingError` and `IndexFault`.
         """
         meta = await self._index.meta(collection)
         if self._embedder is None or meta is None or meta.embedder != self._embedder.name:
@@ -210,7 +210,7 @@ class Retriever:
             if not weight:
                 return _Vote(note=f"the embedder does not know this script ({script(query)}) well enough to vote")
             return _Vote(await self._embedder.embed_query(query), weight, calibration)
-        except EmbeddingError as error:
+        except (EmbeddingError, IndexMismatch) as error:
             return _Vote(note=str(error))
 
     async def _resolve(self, collection: str, selection: Selection, document: str) -> str:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from mcp_servers.retriever.embedding import DEFAULT_MODEL, make_embedder
 from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
-from mcp_servers.retriever.http_embedder import ATTEMPTS, HttpEmbedder
+from mcp_servers.retriever.http_embedder import ATTEMPTS, MAX_REASON, HttpEmbedder
 
 from .tiny_model import DIMENSION, write_model
 
@@ -50,7 +50,7 @@ async def test_fetching_a_model_that_is_here_loads_it_and_reports_progress(tmp_p
     assert len(await embedder.embed_query("car")) == DIMENSION
 
 
-def endpoint(*answers: Response | dict[str, Any]) -> tuple[HttpEmbedder, list[dict[str, Any]]]:
+def endpoint(*answers: Response | dict[str, Any], key: str = "key") -> tuple[HttpEmbedder, list[dict[str, Any]]]:
     """An embedder whose endpoint gives one answer after the other, then vectors; and the bodies it was sent."""
     bodies: list[dict[str, Any]] = []
     waiting = list(answers)
@@ -64,7 +64,7 @@ def endpoint(*answers: Response | dict[str, Any]) -> tuple[HttpEmbedder, list[di
         return JSONResponse({"data": rows[::-1]})
 
     app = Starlette(routes=[Route("/v1/embeddings", embeddings, methods=["POST"])])
-    return HttpEmbedder("http://host/v1/", "m", "key", httpx2.ASGITransport(app=app), retry_seconds=0.0), bodies
+    return HttpEmbedder("http://host/v1/", "m", key, httpx2.ASGITransport(app=app), retry_seconds=0.0), bodies
 
 
 async def test_an_http_endpoint_is_asked_in_batches_and_answers_in_any_order() -> None:
@@ -94,6 +94,7 @@ async def test_a_busy_endpoint_is_asked_again() -> None:
         ({"vectors": []}, "not the shape"),
         ({"data": []}, "0 vectors for 1 texts"),
         ({"data": [{"index": 0, "embedding": []}]}, "1 vectors for 1 texts"),
+        ({"data": [{"index": 0, "embedding": [10**400]}]}, "not the shape"),
     ],
 )
 async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str, Any], reason: str) -> None:
@@ -101,6 +102,34 @@ async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str
     with pytest.raises(EmbedderFailed, match=reason) as caught:
         await embedder.embed_query("x")
     assert "key" not in str(caught.value)
+    await embedder.aclose()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e39", "1e30", "9" * 300, '"nan"'])
+async def test_a_number_the_index_cannot_hold_is_a_typed_failure(number: str) -> None:
+    """The index stores 32-bit numbers and divides by the square root of their summed squares."""
+    body = f'{{"data": [{{"index": 0, "embedding": [0.5, {number}]}}]}}'
+    embedder, _ = endpoint(Response(body, media_type="application/json"))
+    with pytest.raises(EmbedderFailed, match=r"'http:m' failed: .* that is not a usable number"):
+        await embedder.embed_documents(["x"])
+    assert await embedder.embed_query("x") == [0.0, 1.0]
+    await embedder.aclose()
+
+
+@pytest.mark.parametrize("filler", ["", "x" * 180, "x" * 10_000])
+@pytest.mark.parametrize(
+    "echoed", ['Bearer emb/secret"1', '{"error": "Bearer emb/secret\\"1"}', "?key=emb%2Fsecret%221"]
+)
+async def test_an_error_answer_that_repeats_the_key_does_not_give_it_away(filler: str, echoed: str) -> None:
+    embedder, bodies = endpoint(PlainTextResponse(f"{filler} refused:\n\x1b[31m {echoed}", 401), key='emb/secret"1')
+    with pytest.raises(EmbedderFailed, match="status 401: ") as caught:
+        await embedder.embed_query("x")
+    assert bodies[0]["key"] == 'Bearer emb/secret"1'
+    reason = caught.value.reason
+    assert "emb" not in reason
+    assert "secret" not in reason
+    assert reason.isprintable()
+    assert len(reason) <= len("status 401: ") + MAX_REASON
     await embedder.aclose()
 
 

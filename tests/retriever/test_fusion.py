@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.retriever.calibration import dense_relevance, dense_weight, is_stale, script
+from mcp_servers.retriever.calibration import (
+    FULL_TRUST,
+    NO_TRUST,
+    UNMEASURED,
+    dense_relevance,
+    dense_weight,
+    is_stale,
+    measured_competence,
+    script,
+    split,
+)
 from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
 from mcp_servers.retriever.index import Calibration, Scored
 
@@ -78,12 +88,52 @@ def test_the_script_of_a_question_is_the_one_that_carries_most_of_it(text: str, 
 
 
 def test_the_dense_leg_counts_by_its_competence_in_the_script_of_the_question() -> None:
-    calibration = Calibration({"latin": 0.95, "cjk": 0.31, "cyrillic": 0.65}, 0.3, 0.9, 100)
+    halfway = (FULL_TRUST + NO_TRUST) / 2
+    calibration = Calibration({"latin": 0.95, "cjk": 0.31, "cyrillic": halfway}, 0.3, 0.9, 100)
     assert dense_weight(calibration, "days of leave") == 1.0
     assert dense_weight(calibration, "年假有多少天") == 0.0
     assert dense_weight(calibration, "Сколько дней") == pytest.approx(0.5)
-    assert dense_weight(calibration, "كم يوما") == 1.0
-    assert dense_weight(None, "days") == 1.0
+
+
+def test_a_script_that_was_not_measured_counts_as_those_that_were() -> None:
+    assert dense_weight(Calibration({"cjk": 0.31}, 0.3, 0.9, 100), "days of leave") == 0.0
+    assert dense_weight(Calibration({"cjk": 0.95}, 0.3, 0.9, 100), "days of leave") == 1.0
+    both = Calibration({"cjk": 2 * NO_TRUST - FULL_TRUST, "cyrillic": FULL_TRUST}, 0.3, 0.9, 100)
+    assert dense_weight(both, "days of leave") == 0.0
+    assert dense_weight(Calibration({}, 0.3, 0.9, 3), "days of leave") == UNMEASURED
+    assert dense_weight(None, "days of leave") == UNMEASURED
+
+
+def identity(size: int, right: float, wrong: float) -> list[list[float]]:
+    return [[right if at == own else wrong for at in range(size)] for own in range(size)]
+
+
+def test_competence_is_what_the_dense_leg_finds_of_what_bm25_finds() -> None:
+    found, guessed, missed = identity(24, 1.0, 0.0), identity(24, 0.5, 0.5), identity(24, 0.0, 1.0)
+    half = [*found[:12], *guessed[12:]]
+    assert measured_competence(found, found) == 1.0
+    assert measured_competence(found, half) == pytest.approx(0.5)
+    assert measured_competence(found, guessed) == 0.0
+    assert measured_competence(found, missed) == 0.0
+    assert measured_competence(half, found) == 1.0
+    assert measured_competence(guessed, found) == 1.0, "words alone find nothing here"
+    assert measured_competence(guessed, guessed) is None, "nothing can be told apart"
+    assert measured_competence(identity(2, 1.0, 0.0), identity(2, 1.0, 0.0)) is None, "that may be luck"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("员工每年享有十五天带薪年假", ("有十", "员工每年享 五天带薪年假")),
+        ("One two three four five six.", ("three", "One two   four five six.")),
+        ("iPhone 的保修期", ("保", "iPhone 的 修期")),
+        ("Two words", ("Two", "  words")),
+        ("word", None),
+        ("。", None),
+    ],
+)
+def test_a_question_and_what_it_must_find_share_no_text(text: str, parts: tuple[str, str] | None) -> None:
+    assert split(text) == parts
 
 
 def test_cosines_become_relevance_between_noise_and_match() -> None:

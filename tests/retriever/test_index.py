@@ -109,6 +109,29 @@ async def test_deleting_a_document_removes_its_chunks_only(index: Index, name: s
     await index.drop(name)
 
 
+async def test_a_long_document_is_deleted_whole_and_no_longer_named(index: Index, name: str) -> None:
+    await index.upsert(name, [*long_section(300), *rules()])
+    assert len(await index.document_names(name, Selection())) == 2
+    await index.delete_document(name, "doc-long")
+    assert (await index.count(name), await index.count(name, "doc-long")) == (len(rules()), 0)
+    assert await index.document_names(name, Selection()) == [rules()[0].document_name]
+    await index.upsert(name, [replace(chunk, document_name="renamed.TXT") for chunk in long_section(150)[:3]])
+    assert await index.document_names(name, Selection(type="txt")) == ["renamed.TXT"]
+    assert await index.count(name, "doc-long") == 3
+    await index.drop(name)
+
+
+async def test_a_chunk_is_found_under_each_of_its_headings(index: Index, name: str) -> None:
+    chunks = [replace(handbook()[0], heading_path=("Part one", "Leave", "Annual")), handbook()[1]]
+    await index.upsert(name, chunks)
+    for heading in chunks[0].heading_path:
+        found = await index.search_legs(name, "annual leave", selection=Selection(heading=heading))
+        assert [each.chunk_id for each in found.lexical] == [chunks[0].chunk_id]
+        assert await index.document_names(name, Selection(heading=heading)) == [chunks[0].document_name]
+    assert await index.get(name, [chunks[0].chunk_id]) == {chunks[0].chunk_id: chunks[0]}
+    await index.drop(name)
+
+
 async def test_chunks_are_read_in_pages_by_ordinal(index: Index, name: str) -> None:
     chunks = long_section(150)
     await index.upsert(name, chunks)
@@ -316,6 +339,32 @@ async def test_more_collections_than_may_be_open_all_keep_their_chunks(tmp_path:
         for number in range(MAX_OPEN + 3):
             await index.upsert(f"c{number}", handbook()[: 1 + number % 2])
         assert [await index.count(f"c{number}") for number in range(4)] == [1, 2, 1, 2]
+
+
+async def test_documents_of_an_earlier_process_are_known_by_id_name_and_ending(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as index:
+        await index.upsert("law", [*handbook(), *rules()])
+    async with embedded(tmp_path) as index:
+        assert await index.count("law") == len(handbook()) + len(rules())
+        assert await index.count("law", "doc-en") == len(handbook())
+        assert await index.document_names("law", Selection(document="handbook.md")) == ["handbook.md"]
+        await index.delete_document("law", "doc-en")
+        assert await index.document_names("law", Selection(type="md")) == ["规定.md"]
+
+
+async def test_a_collection_that_cannot_be_recorded_is_as_it_was(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as index:
+        await index.upsert("law", handbook())
+        generation = await index.rebuild("law", CollectionMeta())
+        await index.upsert(generation, rules())
+        obstacle = tmp_path / "index" / "law" / "pointer.new"
+        obstacle.mkdir()
+        with pytest.raises(IndexUnavailable, match="record a collection"):
+            await index.swap("law", generation)
+        assert await index.count("law", "doc-en") == len(handbook())
+        obstacle.rmdir()
+        await index.swap("law", generation)
+        assert await index.count("law", "doc-zh") == len(rules())
 
 
 async def test_a_half_made_collection_of_a_crash_is_made_anew(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_code_and_html_inside_a_list_keep_their_text(tmp_path: Path) -> None:
     assert parsed.text == "- step one\n\nmake all\n\n  continued\n- step two\n  bold"
 
 
+@pytest.mark.attack(kind="files")
 def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None:
     source = """<html><head><title>t</title><style>p{}</style></head><body><h1>Gu&amp;ide</h1>
 <script>alert(1)</script><p>Some <b>bold</b> text.<p>More<br>lines<ul><li>one<li>two</ul>
@@ -213,23 +214,27 @@ def test_files_that_cannot_be_read_have_a_code(tmp_path: Path, name: str, data: 
     assert refused(written(tmp_path / name, data))[0] == code
 
 
+@pytest.mark.attack(kind="files")
 def test_a_package_of_another_kind_is_broken_not_a_crash(tmp_path: Path) -> None:
     assert refused(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
     assert refused(files.package(tmp_path / "b.docx", {"hello.txt": b"x"}))[0] == "DOCUMENT_BROKEN"
 
 
+@pytest.mark.attack(kind="files")
 def test_a_package_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path) -> None:
     bomb = files.package(tmp_path / "a.docx", {"word/document.xml": files.zeros(64)})
     assert bomb.stat().st_size < 2**17
     assert refused(bomb, ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
 
 
+@pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_xml_entities_are_refused_before_they_expand(tmp_path: Path, encoding: str) -> None:
     laughs = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><x>&b;</x>'.encode(encoding)
     assert refused(files.package(tmp_path / "a.docx", {"word/document.xml": laughs}))[0] == "DOCUMENT_BROKEN"
 
 
+@pytest.mark.attack(kind="files")
 def test_too_many_bytes_pages_or_characters_are_too_large(tmp_path: Path) -> None:
     text = written(tmp_path / "a.txt", "word " * 100)
     paged = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 3)
@@ -255,12 +260,14 @@ async def test_a_failure_in_the_child_keeps_its_code_and_text(tmp_path: Path) ->
     assert caught.value.code == "DOCUMENT_SCANNED"
 
 
+@pytest.mark.attack(kind="files")
 async def test_a_name_is_data_not_a_path_or_an_option(tmp_path: Path) -> None:
     path = written(tmp_path / "stored", "Hello there.")
     for name in ("../../etc/passwd.txt", "--help.txt", "a\nb.txt", "年假 规定.txt"):
         assert (await parse_in_child(path, name)).text == "Hello there."
 
 
+@pytest.mark.attack(kind="files")
 async def test_a_child_that_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
     with pytest.raises(DocumentError, match="needs more than") as caught:
@@ -268,6 +275,7 @@ async def test_a_child_that_needs_too_much_memory_is_too_large(tmp_path: Path) -
     assert caught.value.code == "DOCUMENT_TOO_LARGE"
 
 
+@pytest.mark.attack(kind="files")
 async def test_a_child_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "Hello.")
     with pytest.raises(DocumentError) as caught:

@@ -1,5 +1,7 @@
 """Searches from question to hits, on a real embedded index and a real (tiny) model."""
 
+import random
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_servers.retriever.calibration import NO_TRUST, UNMEASURED
 from mcp_servers.retriever.chunking import Chunk, chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument
 from mcp_servers.retriever.edge_index import EdgeIndex
@@ -135,20 +138,75 @@ async def test_the_dense_leg_finds_what_shares_no_word(index: EdgeIndex, embedde
 
 
 async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex, embedder: FastEmbedder) -> None:
-    chinese = paragraphs(
-        "zh", *(f"第{number}条规定了事项{chr(0x4E00 + 37 * number)}的处理办法。" for number in range(12))
-    )
+    goods = [chr(0x4E00 + 37 * number) for number in range(24)]
+    chinese = paragraphs("zh", *(f"运费由，{each}，{each}，{each}，承担。" for each in goods))
     await fill(index, [*chinese, *handbook()], embedder)
     retriever = Retriever(index, embedder)
     calibration = await retriever.calibrate(NAME)
     assert calibration is not None
-    assert calibration.competence["cjk"] < 0.5
-    for question in ("第3条规定了什么", "事项的处理办法"):
+    assert calibration.competence["cjk"] < NO_TRUST
+    for question in (f"{goods[3]}的运费", "谁承担"):
         hybrid = await retriever.search(NAME, question, 5)
         lexical = await Retriever(index).search(NAME, question, 5)
         assert hybrid.hits == lexical.hits
         assert hybrid.dense_weight == 0
         assert "cjk" in (hybrid.note or "")
+
+
+class Numbers:
+    """An embedder that understands one thing: words that end in the same number speak of the same."""
+
+    name = "numbers"
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self.vector(text) for text in texts]
+
+    async def embed_query(self, text: str) -> list[float]:
+        return self.vector(text)
+
+    async def aclose(self) -> None:
+        pass
+
+    def vector(self, text: str) -> list[float]:
+        found = [int(number) for number in re.findall(r"[a-z](\d+)", text)]
+        return [0.01 + found.count(number) for number in range(SUBJECTS)]
+
+
+class Noise(Numbers):
+    """An embedder that understands nothing, and knows again every text that it has seen."""
+
+    name = "noise"
+
+    def vector(self, text: str) -> list[float]:
+        dice = random.Random(text)
+        return [dice.gauss() for _ in range(SUBJECTS)]
+
+
+SUBJECTS = 24
+
+
+async def test_notes_of_one_sentence_tell_who_understands_them_from_who_knows_them_again(index: EdgeIndex) -> None:
+    notes = [f"gamma{n} alpha{n} gamma{n} beta{n} gamma{n} delta{n}" for n in range(SUBJECTS)]
+    parsed = [ParsedDocument((Block("prose", note),)) for note in notes]
+    chunks = [chunk for at, each in enumerate(parsed) for chunk in chunk_document(each, f"d{at}", f"{at}.txt")]
+    assert [chunk.text for chunk in chunks] == notes
+    weights: dict[str, float] = {}
+    for number, embedder in enumerate((Numbers(), Noise())):
+        name = f"{NAME}_{number}"
+        await index.upsert(name, chunks, Dense(embedder.name, await embedder.embed_documents(notes)))
+        hybrid = await Retriever(index, embedder).search(name, "omega7 gamma7", 3)
+        weights[embedder.name] = hybrid.dense_weight
+        assert hybrid.hits[0].document_id == "d7"
+    assert weights == {"numbers": 1.0, "noise": 0.0}
+
+
+async def test_where_too_little_can_be_measured_the_dense_leg_has_half_a_vote(
+    index: EdgeIndex, embedder: FastEmbedder
+) -> None:
+    await fill(index, handbook(), embedder)
+    retrieval = await Retriever(index, embedder).search(NAME, "vacation", 2)
+    assert retrieval.dense_weight == UNMEASURED
+    assert retrieval.hits[0].heading_path[-1] == "Annual leave"
 
 
 async def test_calibration_is_measured_once_and_again_when_the_collection_has_doubled(
@@ -165,6 +223,13 @@ async def test_calibration_is_measured_once_and_again_when_the_collection_has_do
     assert second is not None
     assert second.points == 4
     assert await Retriever(index).calibrate(NAME) is None
+
+
+async def test_a_chunk_without_a_word_does_not_end_the_calibration(index: EdgeIndex, embedder: FastEmbedder) -> None:
+    await fill(index, [replace(chunk, text="", sentences=()) for chunk in handbook()], embedder)
+    measured = await Retriever(index, embedder).calibrate(NAME)
+    assert measured is not None
+    assert measured.points == len(handbook())
 
 
 class Failing:
@@ -193,6 +258,25 @@ async def test_vectors_of_another_embedder_are_left_alone(index: EdgeIndex, embe
     await index.upsert(NAME, handbook(), Dense("other", [[1.0, 0.0], [0.0, 1.0]]))
     retrieval = await Retriever(index, embedder).search(NAME, "annual leave", 2)
     assert retrieval.mode == "lexical"
+
+
+class Grown(Failing):
+    """The embedder the collection was filled with, after its operator put another model behind its name."""
+
+    async def embed_query(self, text: str) -> list[float]:
+        return [1.0] * 1000
+
+
+async def test_vectors_of_another_dimension_cost_the_dense_leg_not_the_search(
+    index: EdgeIndex, embedder: FastEmbedder
+) -> None:
+    await fill(index, handbook(), embedder)
+    retrieval = await Retriever(index, Grown()).search(NAME, "annual leave", 2)
+    assert retrieval.hits
+    assert retrieval.mode == "lexical"
+    assert "dimension" in (retrieval.note or "")
+    await Retriever(index, embedder).calibrate(NAME)
+    assert (await Retriever(index, Grown()).search(NAME, "annual leave", 2)).mode == "lexical"
 
 
 class Backwards:

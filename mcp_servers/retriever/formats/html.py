@@ -1,36 +1,100 @@
 """HTML to blocks: headings, paragraphs, lists, tables and code as a reader sees them; no scripts, no markup."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-from mcp_servers.retriever.document import Block, BlockKind, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.formats.text import decode
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
-_SKIPPED = frozenset({"script", "style", "template", "noscript", "svg", "head"})
+_BROWSERS_CODECS = {
+    **dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gb_2312-80", "gbk"), "gb18030"),
+}
+"""What browsers read these as, since that is what their authors wrote."""
+
+_SKIPPED = frozenset({"script", "style", "template", "noscript", "svg", "title"})
 _INLINE = re.compile(
     "a|abbr|b|bdi|bdo|cite|code|em|font|i|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|u|var|img|wbr|label"
 )
+_VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
+_OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
+"""Elements whose end tag may be left out."""
+
+_NOT_SHOWN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+MAX_INDENTATION = 8
+MAX_SPAN = 1_000
+"""Rows or columns that one cell may stand in; browsers have the same bound."""
 
 
 def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:
-    data = path.read_bytes()
+    return ParsedDocument(tuple(html_blocks(_decode(path.read_bytes()))))
+
+
+def html_blocks(source: str) -> list[Block]:
+    """Return the blocks of a page, or of a piece of one."""
     builder = _Builder()
-    builder.feed(_decode(data))
+    builder.feed(source)
     builder.close()
-    builder.flush()
-    return ParsedDocument(tuple(builder.blocks))
+    return builder.finished()
 
 
 def _decode(data: bytes) -> str:
     """The declared encoding if the text is valid in it, else what the bytes look like."""
     if declared := _CHARSET.search(data[:4096]):
+        name = declared[1].decode("ascii").lower()
         try:
-            return decode(data.decode(declared[1].decode("ascii")).encode())
+            return decode(data.decode(_BROWSERS_CODECS.get(name, name)).encode())
         except (LookupError, UnicodeDecodeError):
             pass
     return decode(data)
+
+
+@dataclass(slots=True)
+class _List:
+    """An open list; ``number`` is the next item's, None where items have none."""
+
+    number: int | None
+
+
+@dataclass(slots=True)
+class _Table:
+    """Rows as they come; ``spans`` are cells that reach into the rows to come: how many, and their text, by column."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    spans: dict[int, tuple[int, str]] = field(default_factory=dict)
+    column: int = 0
+    open: tuple[int, int] | None = None
+    """Columns and rows of the cell that is open."""
+
+    def begin_row(self) -> None:
+        self._fill()
+        self.rows.append([])
+        self.column = 0
+
+    def add(self, text: str) -> None:
+        """End the open cell, or take text between cells (a caption) as a row of its own."""
+        columns, rows = self.open or (1, 1)
+        if self.open is None or not self.rows:
+            self.begin_row()
+        self._fill()
+        self.rows[-1].append(text)
+        if rows > 1:
+            self.spans[self.column] = rows - 1, text
+        self.column += columns
+        self.open = None
+
+    def _fill(self) -> None:
+        """Put down the cells of earlier rows that stand in the next columns of this one."""
+        while self.rows and self.column in self.spans:
+            left, text = self.spans.pop(self.column)
+            self.rows[-1].append(text)
+            if left > 1:
+                self.spans[self.column] = left - 1, text
+            self.column += 1
 
 
 class _Builder(HTMLParser):
@@ -38,99 +102,169 @@ class _Builder(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.blocks: list[Block] = []
+        self._blocks: list[Block] = []
+        self._lines: list[str] = []
         self._text: list[str] = []
         self._skipping = 0
+        self._hidden = ("", 0)
         self._heading = 0
         self._preformatted = 0
-        self._lists = 0
-        self._rows: list[list[str]] | None = None
-        self._in_cell = False
+        self._lists: list[_List] = []
+        self._item = ""
+        self._table: _Table | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if self._is_hidden(tag, attributes):
+            return
         if tag in _SKIPPED:
             self._skipping += 1
         elif tag == "br":
             self._text.append("\n")
-        elif tag == "table" and self._rows is None:
-            self.flush()
-            self._rows = []
-        elif self._rows is not None:
-            if tag in ("tr", "td", "th"):
-                self._end_cell()
-                self._in_cell = tag != "tr"
-            if tag == "tr" or not self._rows:
-                self._rows.append([])
+        elif tag == "img":
+            self._text.append(attributes.get("alt") or "")
+        elif self._table is not None and tag != "table" and not re.fullmatch("h[1-6]", tag):
+            self._in_table(self._table, tag, attributes)
         elif not _INLINE.fullmatch(tag):
+            self._leave_layout()
             self.flush()
-            self._enter(tag)
+            self._enter(tag, attributes)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in _SKIPPED:
+        if self._hidden[1]:
+            self._end_hidden(tag)
+        elif tag in _SKIPPED:
             self._skipping = max(0, self._skipping - 1)
-        elif self._rows is not None:
+        elif self._table is not None:
             if tag in ("td", "th", "tr"):
-                self._end_cell()
+                self._end_cell(self._table)
             elif tag == "table":
                 self._finish_table()
+            elif not _INLINE.fullmatch(tag):
+                self._text.append("\n")
         elif not _INLINE.fullmatch(tag):
             self.flush()
             self._leave(tag)
 
     def handle_data(self, data: str) -> None:
-        if not self._skipping:
+        if not self._skipping and not self._hidden[1]:
             self._text.append(data)
+
+    def finished(self) -> list[Block]:
+        """Return all blocks, once everything was fed."""
+        self.flush()
+        self._end_list()
+        return self._blocks
 
     def flush(self) -> None:
         """End the block that is open."""
-        if self._rows is not None:
+        if self._table is not None:
             self._finish_table()
         raw = "".join(self._text)
         self._text.clear()
         if not raw.strip():
             return
         if self._preformatted:
-            self.blocks.append(Block("code", raw.strip("\n").rstrip()))
+            self._add(Block("code", raw.strip("\n").rstrip()))
             return
-        lines = (" ".join(line.split()) for line in raw.split("\n")) if "\n" in raw else (" ".join(raw.split()),)
-        text = " ".join(line for line in lines if line)
+        text = " ".join(raw.split())
         if self._heading:
-            self.blocks.append(heading(text, self._heading))
-        elif self._lists and self.blocks and self.blocks[-1].kind == "list":
-            self.blocks[-1] = Block("list", f"{self.blocks[-1].text}\n- {text}")
+            self._add(heading(text, self._heading))
+        elif self._lists:
+            # What follows in the same item stands below its text, without a mark.
+            indentation = "  " * min(len(self._lists) - 1, MAX_INDENTATION)
+            self._lines.append(indentation + (self._item or "  ") + text)
+            self._item = ""
         else:
-            kind: BlockKind = "list" if self._lists else "prose"
-            self.blocks.append(Block(kind, f"- {text}" if self._lists else text))
+            self._add(Block("prose", text))
 
-    def _enter(self, tag: str) -> None:
+    def _add(self, *blocks: Block) -> None:
+        self._end_list()
+        self._blocks += blocks
+
+    def _end_list(self) -> None:
+        """Lists that follow each other are one block."""
+        if self._lines:
+            self._blocks.append(Block("list", "\n".join(self._lines)))
+            self._lines.clear()
+
+    def _enter(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         if re.fullmatch("h[1-6]", tag):
             self._heading = int(tag[1])
         elif tag == "pre":
             self._preformatted += 1
         elif tag in ("ul", "ol"):
-            self._lists += 1
+            self._lists.append(_List(_count(attributes.get("start"), 1) if tag == "ol" else None))
+            self._item = "- "
+        elif tag == "li" and self._lists:
+            number = self._lists[-1].number
+            self._item = "- " if number is None else f"{number}. "
+            self._lists[-1].number = None if number is None else number + 1
+        elif tag == "table":
+            self._table = _Table()
 
     def _leave(self, tag: str) -> None:
         if re.fullmatch("h[1-6]", tag):
             self._heading = 0
         elif tag == "pre":
             self._preformatted = max(0, self._preformatted - 1)
-        elif tag in ("ul", "ol"):
-            self._lists = max(0, self._lists - 1)
+        elif tag in ("ul", "ol") and self._lists:
+            self._lists.pop()
+            self._item = ""
 
-    def _end_cell(self) -> None:
-        """Close the open cell, whose end tag is optional; text between cells (a caption) is a row of its own."""
+    def _in_table(self, table: _Table, tag: str, attributes: Mapping[str, str | None]) -> None:
+        if tag in ("tr", "td", "th"):
+            self._end_cell(table)
+            if tag == "tr" or not table.rows:
+                table.begin_row()
+            if tag != "tr":
+                table.open = _count(attributes.get("colspan"), 1), _count(attributes.get("rowspan"), 1)
+        elif not _INLINE.fullmatch(tag):
+            self._text.append("\n")  # paragraphs of a cell are words apart
+
+    def _end_cell(self, table: _Table) -> None:
+        """Close the open cell, whose end tag is optional."""
         text = "".join(self._text)
         self._text.clear()
-        if self._rows is not None and (self._in_cell or text.strip()):
-            if not self._in_cell or not self._rows:
-                self._rows.append([])
-            self._rows[-1].append(text)
-        self._in_cell = False
+        if table.open is not None or text.strip():
+            table.add(text)
 
     def _finish_table(self) -> None:
-        self._end_cell()
-        rows = [row for row in self._rows or [] if any(cell.strip() for cell in row)]
-        self._rows = None
+        table, self._table = self._table, None
+        if table is None:
+            return
+        self._end_cell(table)
+        rows = [row for row in table.rows if any(cell.strip() for cell in row)]
         if rows:
-            self.blocks.extend(Block("table", text) for _, _, text in row_groups(rows))
+            self._add(*(Block("table", text) for _, _, text in row_groups(rows)))
+
+    def _leave_layout(self) -> None:
+        """A table that holds headings or tables is there for the looks: its cells are read one after the other."""
+        if self._table is None:
+            return
+        text = "".join(self._text)
+        self._text.clear()
+        self._table.open = None
+        self._finish_table()
+        self._text.append(text)
+
+    def _is_hidden(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
+        """Whether a tag stands in, or begins, what is not shown."""
+        name, depth = self._hidden
+        if depth and name in _OPEN_ENDED and not _INLINE.fullmatch(tag):
+            self._hidden = "", 0
+        elif depth:
+            self._hidden = name, depth + (tag == name)
+            return True
+        if tag in _VOID or not ("hidden" in attributes or _NOT_SHOWN.search(attributes.get("style") or "")):
+            return False
+        self._hidden = tag, 1
+        return True
+
+    def _end_hidden(self, tag: str) -> None:
+        name, depth = self._hidden
+        self._hidden = name, depth - (tag == name)
+
+
+def _count(text: str | None, default: int) -> int:
+    return min(max(int(text), 1), MAX_SPAN) if text and text.strip().isdecimal() else default

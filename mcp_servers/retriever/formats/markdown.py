@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.formats.html import html_blocks
 from mcp_servers.retriever.formats.text import decode
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
@@ -41,7 +42,7 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
         elif token.type in ("fence", "code_block"):
             yield Block("code", token.content.rstrip())
         elif token.type == "html_block":
-            yield Block("prose", _without_tags(token.content))
+            yield from html_blocks(token.content)
         elif token.type == "blockquote_open":
             yield from _blocks(tokens[index + 1 : end])
         index = end + 1
@@ -108,7 +109,3 @@ def _inline(token: Token) -> str:
         elif child.type == "image":
             parts.append(child.content)
     return "".join(parts).strip()
-
-
-def _without_tags(html: str) -> str:
-    return re.sub(r"\s*\n\s*", "\n", re.sub(r"<!--.*?-->|<[^>]*>", "", html, flags=re.DOTALL)).strip()

@@ -1,4 +1,4 @@
-"""PDF by PDFium: lines to paragraphs by their distance, headings by their size. One file per process.
+"""PDF by PDFium: lines to paragraphs by their distance, headings by their size, table rows by the gaps in them.
 
 PDFium is not thread-safe: uploads come here in a child process of their own (`parsing.parse_in_child`).
 """
@@ -7,7 +7,7 @@ import ctypes
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median_low
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
 
 HEADING_RATIO = 1.15
@@ -26,18 +26,26 @@ PARAGRAPH_GAP = 1.45
 
 MAX_HEADING_CHARACTERS = 120
 
+CELL_GAP = 0.9
+"""White space of this many font sizes inside a line stands between two cells: justified text has less."""
+
 _HYPHENS = re.compile("[\x02\ufffe\xad]$")
+_JOINTS = re.compile("[\x02\ufffe](?=\\S)")
+"""Where PDFium itself joined a word that two lines share."""
+_SPACES = re.compile(r"\s+")
 _CJK_END = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
 _CJK_START = re.compile(r"^[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
 
 
 class _Line(NamedTuple):
-    """`size` is the font size in points; `top` the height of its base above the page's foot."""
+    """`size` is the font size in points; `top` the height of its base above the page's foot; `cells` are its parts
+    where wide gaps stand in it."""
 
     text: str
     size: float
     top: float
+    cells: tuple[str, ...] = ()
 
 
 def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -73,12 +81,28 @@ def _lines(document: pypdfium2.PdfDocument, index: int) -> list[_Line]:
         for raw in text.split("\n"):
             if stripped := raw.strip():
                 at = start + raw.index(stripped[0])
-                lines.append(_Line(stripped, pdfium.FPDFText_GetFontSize(text_page, at), _base(text_page, at)))
+                size = pdfium.FPDFText_GetFontSize(text_page, at)
+                cells = _cells(text_page, stripped, at, size)
+                text = _JOINTS.sub("", stripped)
+                lines.append(_Line(text, size, _base(text_page, at), cells if len(cells) > 1 else ()))
             start += len(raw) + 1
         return lines
     finally:
         text_page.close()
         page.close()
+
+
+def _cells(text_page: pypdfium2.PdfTextPage, text: str, start: int, size: float) -> tuple[str, ...]:
+    """The parts of a line between its wide gaps; ``start`` is the index of its first character on the page."""
+    cuts = [0]
+    x, y = ctypes.c_double(), ctypes.c_double()  # used again and again: a page has hundreds of spaces
+    for space in _SPACES.finditer(text):
+        pdfium.FPDFText_GetCharOrigin(text_page, start + space.start(), x, y)
+        left = x.value
+        pdfium.FPDFText_GetCharOrigin(text_page, start + space.end(), x, y)
+        if x.value - left > CELL_GAP * size > 0:
+            cuts.append(space.end())
+    return tuple(text[one:other].strip() for one, other in pairwise([*cuts, len(text)]))
 
 
 def _base(text_page: pypdfium2.PdfTextPage, index: int) -> float:
@@ -106,6 +130,24 @@ def _line_spacing(pages: Sequence[Sequence[_Line]]) -> float:
 
 
 def _page(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
+    """Blocks of a page: two lines with gaps, one below the other, begin a table."""
+    for is_table, run in groupby(_marked(lines), lambda marked: marked[0]):
+        part = [line for _, line in run]
+        if is_table:
+            rows = [line.cells for line in part]
+            yield from (Block("table", text, page=page) for _, _, text in row_groups(rows))
+        else:
+            yield from _prose(part, page, sizes, spacing)
+
+
+def _marked(lines: Sequence[_Line]) -> Iterator[tuple[bool, _Line]]:
+    """Each line with whether it is a row of a table."""
+    for at, line in enumerate(lines):
+        beside = (*lines[max(0, at - 1) : at], *lines[at + 1 : at + 2])
+        yield bool(line.cells) and any(other.cells and other.size == line.size for other in beside), line
+
+
+def _prose(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
     paragraph: list[str] = []
     titles: list[str] = []
     previous: _Line | None = None

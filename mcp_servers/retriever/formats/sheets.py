@@ -1,12 +1,18 @@
-"""XLSX, CSV and TSV: groups of whole rows below the repeated header, each with its cell range."""
+"""XLSX, CSV and TSV: groups of whole rows below the repeated header, each with its cell range.
+
+A sheet may hold several tables with a title above each: a title becomes a heading, a header is repeated over its own
+rows only. Hidden sheets are not read: a citation of one could not be looked up.
+"""
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import openpyxl
+from openpyxl.reader.excel import ExcelReader
 from openpyxl.utils import get_column_letter
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
@@ -16,63 +22,156 @@ from mcp_servers.retriever.formats.text import decode
 
 _SNIFFED_CHARACTERS = 1 << 14
 _DELIMITERS = ",;\t|"
+_SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\n')
+"""The first line by which Excel tells itself the delimiter."""
+
+_FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*[$€£¥]?[\s+−-]*\d[\d\s.,:/'’%€$£¥)T-]*")
+"""Numbers, amounts, dates and times: what stands in data, seldom in a header; years stand in both."""
+
+_DIGITS = 15
+"""What Excel itself shows of a number: 0.1 + 0.2 is 0.3."""
+
+
+class _Row(NamedTuple):
+    """``number`` is the row's in its sheet; ``cells`` are all from the first column on."""
+
+    number: int
+    cells: list[str]
+
+    @property
+    def filled(self) -> list[int]:
+        return [at for at, cell in enumerate(self.cells) if cell.strip()]
+
+
+class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
+    """openpyxl's reader without charts: it fails on sheets that hold nothing else."""
+
+    def read_chartsheet(self, sheet: object, rel: object) -> None:
+        """Nothing is read of a chart."""
 
 
 def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
     check_package(path, limits)
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    reader = _Workbook(path, read_only=True, data_only=True, keep_links=False)
+    reader.read()
     blocks: list[Block] = []
     left = limits.max_characters
-    for sheet in book.worksheets:
-        rows: list[tuple[int, list[str]]] = []
-        for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
-            cells = [_text(value) for value in values]
-            left -= sum(map(len, cells))
+    hidden = 0
+    for sheet in reader.wb.worksheets:
+        if sheet.sheet_state != "visible":
+            hidden += 1
+            continue
+        # One cell in the last row or column would otherwise fill up all between: 17 billion.
+        sheet.reset_dimensions()
+        rows: list[_Row] = []
+        for number, row in enumerate(sheet.iter_rows(), 1):
+            cells = [_text(cell.value, cell) for cell in row]
+            size = sum(map(len, cells))
+            left -= size
             if left < 0:
                 raise DocumentError(
                     "DOCUMENT_TOO_LARGE", f"the sheets hold more than {limits.max_characters:,} characters"
                 )
-            rows.append((number, cells))
-        groups = list(_groups(rows, f"{sheet.title}!"))
-        if groups:
-            blocks += [heading(sheet.title, 1), *groups]
-    book.close()
-    return ParsedDocument(tuple(blocks))
+            if size:
+                rows.append(_Row(number, cells))
+        blocks += _sheet(rows, sheet.title)
+    reader.wb.close()
+    return ParsedDocument(tuple(blocks), notes=(f"hidden sheets were not read: {hidden}",) if hidden else ())
 
 
 def read_csv(path: Path, limits: ParseLimits) -> ParsedDocument:
     text = decode(path.read_bytes())
     csv.field_size_limit(limits.max_characters)
+    first = 1
+    if told := _SEPARATOR_LINE.match(text):
+        text, first, delimiter, spaced = text[told.end() :], 2, told[1], False
+    else:
+        delimiter, spaced = _dialect(text[:_SNIFFED_CHARACTERS])
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=spaced)
+    return ParsedDocument(tuple(_sheet([_Row(number, cells) for number, cells in enumerate(reader, first)], "")))
+
+
+def _dialect(sample: str) -> tuple[str, bool]:
+    """Delimiter, and whether spaces follow it. What the sniffer thinks of quotes is true of the sample only."""
     try:
-        dialect: type[csv.Dialect] = csv.Sniffer().sniff(text[:_SNIFFED_CHARACTERS], _DELIMITERS)
+        dialect = csv.Sniffer().sniff(sample, _DELIMITERS)
     except csv.Error:
-        dialect = csv.excel
-    rows = enumerate(csv.reader(io.StringIO(text, newline=""), dialect), 1)
-    return ParsedDocument(tuple(_groups(rows, "")))
+        return ",", False
+    return dialect.delimiter, dialect.skipinitialspace
 
 
-def _groups(numbered: Iterable[tuple[int, list[str]]], sheet: str) -> Iterator[Block]:
-    """Blocks of the rows that hold anything; `numbered` gives each row its number in the sheet."""
-    rows = [(number, cells) for number, cells in numbered if any(cell.strip() for cell in cells)]
-    if not rows:
-        return
-    used = max(at for _, cells in rows for at, cell in enumerate(cells, 1) if cell.strip())
-    last_column = get_column_letter(used)
-    for first, last, text in row_groups([cells[:used] for _, cells in rows]):
-        yield Block("table", text, cells=f"{sheet}A{rows[first][0]}:{last_column}{rows[last][0]}")
+def _sheet(rows: Iterable[_Row], title: str) -> Iterator[Block]:
+    """Blocks of a sheet's tables, below headings of the sheet (when it has a title) and of each table's own title."""
+    tables = list(_tables([row for row in rows if row.filled]))
+    titled = False
+    for at, table in enumerate(tables):
+        names, table = _titles(table)
+        if title and (at == 0 or titled):
+            yield heading(title, 1)
+        if names:
+            yield heading(" · ".join(names), 2 if title else 1)
+        titled = bool(names)
+        yield from _groups(table, f"{title}!" if title else "")
 
 
-def _text(value: object) -> str:
+def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+    """Runs of rows; a new one begins after an empty row if what follows looks like a title or header above data."""
+    table: list[_Row] = []
+    is_whole = False
+    for at, row in enumerate(rows):
+        if is_whole and row.number > table[-1].number + 1 and _begins_table(rows[at : at + 5]):
+            yield table
+            table, is_whole = [], False
+        table.append(row)
+        is_whole = is_whole or len(row.filled) > 1
+    if table:
+        yield table
+
+
+def _begins_table(rows: Sequence[_Row]) -> bool:
+    titles = next((at for at, row in enumerate(rows[:4]) if len(row.filled) > 1), 0)
+    below = rows[titles + 1 : titles + 2]
+    return _is_header(rows[titles]) and bool(below) and not _is_header(below[0])
+
+
+def _is_header(row: _Row) -> bool:
+    return len(row.filled) > 1 and not any(_FIGURE.fullmatch(row.cells[at]) for at in row.filled)
+
+
+def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
+    """The rows above a header that hold one text in its first column, and the rest."""
+    start = next((at for at, row in enumerate(table) if len(row.filled) > 1), 0)
+    first = min(at for row in table for at in row.filled)
+    above = table[:start]
+    if not _is_header(table[start]) or any(row.filled != [first] for row in above):
+        return [], table
+    return [row.cells[first].strip() for row in above], table[start:]
+
+
+def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
+    """Blocks of rows; columns that are empty in all of them are left out."""
+    used = sorted({at for row in rows for at in row.filled})
+    left, right = get_column_letter(used[0] + 1), get_column_letter(used[-1] + 1)
+    texts = [[row.cells[at] for at in used if at < len(row.cells)] for row in rows]
+    for first, last, text in row_groups(texts):
+        yield Block("table", text, cells=f"{sheet}{left}{rows[first].number}:{right}{rows[last].number}")
+
+
+def _text(value: object, cell: Any) -> str:
+    """A cell as its author sees it, more or less."""
     if value is None:
         return ""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float):
+        percent = "%" in (cell.number_format or "")
+        return f"{value * 100:.{_DIGITS}g}%" if percent else _number(value)
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ", "seconds")
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 10**_DIGITS):
         return str(int(value))
-    if isinstance(value, datetime) and value.time() == time():
-        return value.date().isoformat()
-    return (
-        value.isoformat(" ")
-        if isinstance(value, datetime)
-        else value.isoformat()
-        if isinstance(value, date)
-        else str(value)
-    )
+    return f"{value:.{_DIGITS}g}"

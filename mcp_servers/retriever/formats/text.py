@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.encodings import guess
 
 # UTF-32 before UTF-16: its mark begins with the other's.
 _MARKS = (
@@ -15,18 +16,14 @@ _MARKS = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
 )
-_MULTIBYTE = ("gb18030", "big5", "shift_jis", "euc_jp", "euc_kr")
-_COMMON = re.compile(
-    "[的一是不了在人有我他这中大来上国个到说们为子和你地出也时年得就那要下以生会自去之过家学对可里后小心多天而能好都"
-    "然没日于起还发成事只作当想看文无开手十用主行方又如前所本见经面公同三已从两长知现這來國個說們為時會過對後發還沒"
-    "開當無見經長現，。、\u3040-\u30ff이다는을를의에가은도고하지로한서인기사어리라시그해대수나습니있게자아]"
-)
-_HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
-_CYRILLIC_BYTES = re.compile(rb"[\xc0-\xff]")
+_ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
+_GOOD_TO_BAD = 2
+"""Characters beyond ASCII that are valid UTF-8, for each byte that is not: no other encoding has as many by chance."""
 
 SAMPLE_BYTES = 1 << 16
 """How much of a file the guess at its encoding looks at."""
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
@@ -58,32 +55,25 @@ def _decode(data: bytes) -> str:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return data.decode(encoding, "replace")
+    if wide := _unmarked_utf16(data[:SAMPLE_BYTES]):
+        return data.decode(wide, "replace")
+    if _ISO_2022_JP.search(data[:SAMPLE_BYTES]):
+        return data.decode("iso2022_jp", "replace")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        return data.decode(_guess(data[:SAMPLE_BYTES]), "replace")
+        text = data.decode("utf-8", "replace")
+    # A file that was cut, or two that were put together: a few bytes are lost, not all of the text.
+    bad = text.count("\ufffd")
+    if len(_BEYOND_ASCII.findall(text)) - bad >= _GOOD_TO_BAD * bad:
+        return text
+    return data.decode(guess(data[:SAMPLE_BYTES]), "replace")
 
 
-def _guess(sample: bytes) -> str:
-    """The likeliest legacy encoding of text that is not UTF-8.
-
-    Accented letters of the West stand alone between ASCII ones; Cyrillic and CJK bytes come in runs. Among CJK
-    encodings the right one is that which yields the most of the most common characters.
-    """
-    runs = _HIGH_RUNS.findall(sample)
-    high = sum(map(len, runs))
-    if high < 1.7 * len(runs):
-        return "cp1252"
-    shares: dict[str, float] = {}
-    for encoding in _MULTIBYTE:
-        text = sample.decode(encoding, "replace")
-        wrong = text.count("\ufffd")
-        # The sample may end inside a character; more than that is the wrong encoding.
-        if wrong <= 1 + len(sample) // 2_000:
-            shares[encoding] = len(_COMMON.findall(text)) / (len(text) or 1)
-    best = max(shares, key=lambda encoding: shares[encoding], default="")
-    if best and shares[best] > 0.04:
-        return best
-    if "gb18030" in shares:  # too short to tell by its characters, and by far the most frequent of these
-        return "gb18030"
-    return "cp1251" if len(_CYRILLIC_BYTES.findall(sample)) > 0.8 * high else "cp1252"
+def _unmarked_utf16(sample: bytes) -> str | None:
+    """UTF-16 without its mark, seen by the zero in each character of ASCII; None for text that has none of those."""
+    sample = sample[: len(sample) // 2 * 2]
+    zeros = sample[::2].count(0), sample[1::2].count(0)
+    if max(zeros) * 4 > len(sample) / 2 and min(zeros) * 8 < max(zeros):
+        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return None
