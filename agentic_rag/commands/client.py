@@ -63,8 +63,9 @@ class Client:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         file: tuple[str, IO[bytes]] | None = None,
+        seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """Make one request; ``file`` is (name, open file) of an upload.
+        """Make one request; ``file`` is (name, open file) of an upload. ``seconds``: how long an answer may take.
 
         Raises:
             Refused: the server said no.
@@ -72,7 +73,12 @@ class Client:
         """
         try:
             response = await self._http.request(
-                method, path, json=json, params=params, files=None if file is None else {"file": file}
+                method,
+                path,
+                json=json,
+                params=params,
+                files=None if file is None else {"file": file},
+                timeout=seconds,
             )
         except httpx2.TransportError as exc:
             raise Unreachable(str(self._http.base_url), type(exc).__name__) from exc

@@ -3,6 +3,7 @@
 Owns the choice of files, the watching of folders and the progress bar. Knows REST only.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from agentic_rag.commands.client import Client, Refused
+from agentic_rag.documents.files import stamp_of
 from mcp_servers.retriever.formats import SUFFIXES
 
 POLL_SECONDS = 0.25
+WATCH_MILLISECONDS = 500
+"""How long the first look for changes takes at most; later ones end at a change."""
 STAGES = ("queued", "parsing", "chunking", "indexing", "indexed")
 SETTLED = ("indexed", "failed")
 
@@ -26,17 +30,28 @@ async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch
 
     ``watch``: go on for ever with what is added to the paths or changed; a changed file replaces its document.
     """
-    base = _base(domain)
-    await client.call("GET", base)  # an unknown domain is one error, not one for each file
-    failed = await _ingest(client, base, await anyio.to_thread.run_sync(lambda: list(chosen_files(paths))), watch)
+    uploads = _Uploads(client, _base(domain))
+    await client.call("GET", uploads.base)  # an unknown domain is one error, not one for each file
+    failed = await uploads.take(await anyio.to_thread.run_sync(lambda: list(chosen_files(paths))), watch)
     if watch:
-        from watchfiles import Change, awatch  # its engine is loaded for this only
-
-        Console(stderr=True).print("Watching. Stop with Ctrl-C.", highlight=False)
-        async for changes in awatch(*paths):
-            names = {name for change, name in changes if change is not Change.deleted}
-            await _ingest(client, base, await anyio.to_thread.run_sync(_still_there, sorted(names), paths), True)
+        await _watch(uploads, paths)
     return failed
+
+
+async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
+    from watchfiles import Change, awatch  # its engine is loaded for this only
+
+    watching = False
+    async for changes in awatch(*paths, yield_on_timeout=True, rust_timeout=WATCH_MILLISECONDS):
+        if watching:
+            names = {name for change, name in changes if change is not Change.deleted}
+            changed = await anyio.to_thread.run_sync(_still_there, sorted(names), paths)
+        else:  # what came or changed while the first files were taken in
+            Console(stderr=True).print("Watching. Stop with Ctrl-C.", highlight=False)
+            watching = True
+            changed = await anyio.to_thread.run_sync(lambda: list(chosen_files(paths)))
+        if changed := await anyio.to_thread.run_sync(uploads.news, changed):
+            await uploads.take(changed, True)
 
 
 async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
@@ -46,7 +61,10 @@ async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
     while state["state"] == "rebuilding":
         await anyio.sleep(POLL_SECONDS)
         state = await client.call("GET", path)
-    return str(state.get("reason", "")) if state["state"] == "failed" else None
+    if state["state"] == "failed":
+        return str(state.get("reason", ""))
+    Console(stderr=True).print("The collection before is back." if rollback else "The documents are indexed anew.")
+    return None
 
 
 def chosen_files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -74,27 +92,56 @@ def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:
     return chosen
 
 
-async def _ingest(client: Client, base: str, paths: Sequence[Path], replace: bool) -> int:
-    console = Console(stderr=True)
-    failed = 0
-    with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stage]}")) as progress:
-        waiting: dict[str, TaskID] = {}
-        for path in paths:
-            try:
-                document = await _upload(client, base, path, replace)
-            except OSError as exc:
-                console.print(f"{path}: cannot be read ({exc.strerror})", markup=False, highlight=False)
-                failed += 1
-            except Refused as exc:
-                console.print(f"{path}: {exc}", markup=False, highlight=False)
-                failed += 1
-            else:
-                if document["id"] not in waiting:
-                    name = progress.add_task(_plain(document["name"]), total=len(STAGES) - 1, stage="queued")
-                    waiting[document["id"]] = name
+class _Uploads:
+    """What this command has sent: the name and the state of each file, so that its changes find their document."""
+
+    def __init__(self, client: Client, base: str) -> None:
+        self.base = base
+        self._client = client
+        self._names: dict[str, str] = {}
+        self._stamps: dict[str, str] = {}
+        self._copies: dict[str, str] = {}
+        """Files with the bytes of another one's document: the name of that."""
+        self._again: list[Path] = []
+        """Files that were copies until the other one changed."""
+
+    def news(self, paths: Iterable[Path]) -> list[Path]:
+        """Return the files that are not as they were sent."""
+        return [path for path in paths if self._stamps.get(_key(path)) != stamp_of(path)]
+
+    async def take(self, paths: Sequence[Path], replace: bool) -> int:
+        """Upload files and show how they become searchable; return how many could not be taken in."""
+        console = Console(stderr=True)
+        same_name = Counter(path.name for path in paths)
+        left = list(paths)
+        failed = 0
+        with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stage]}")) as progress:
+            waiting: dict[str, TaskID] = {}
+            while left:
+                path = left.pop(0)
+                try:
+                    document = await self._upload(path, replace and same_name[path.name] == 1)
+                except OSError as exc:
+                    console.print(f"{path}: cannot be read ({exc.strerror})", markup=False, highlight=False)
+                    failed += 1
+                except Refused as exc:
+                    console.print(f"{path}: {exc}", markup=False, highlight=False)
+                    failed += 1
+                else:
+                    if document["id"] not in waiting:
+                        name = progress.add_task(_plain(document["name"]), total=len(STAGES) - 1, stage="queued")
+                        waiting[document["id"]] = name
+                    left += self._again
+                    self._again = []
+            failed += await self._settled(progress, waiting, console)
+        return failed
+
+    async def _settled(self, progress: Progress, waiting: dict[str, TaskID], console: Console) -> int:
+        """Wait until all documents are indexed or failed; return how many failed."""
+        failed = 0
         while waiting:
             for document_id, task in list(waiting.items()):
-                document = await client.call("GET", f"{base}/{document_id}")
+                document = await self._client.call("GET", f"{self.base}/{document_id}")
                 _show(progress, task, document)
                 if document["status"] == "failed":
                     text = f"{document['name']}: {document['error']['message']}"
@@ -104,16 +151,38 @@ async def _ingest(client: Client, base: str, paths: Sequence[Path], replace: boo
                     del waiting[document_id]
             if waiting:
                 await anyio.sleep(POLL_SECONDS)
-    return failed
+        return failed
+
+    async def _upload(self, path: Path, replace: bool) -> dict[str, Any]:
+        """Send a file, under the name its document has: two files of one name in two folders are two documents."""
+        known = _key(path)
+        stamp = await anyio.to_thread.run_sync(stamp_of, path)
+        name = self._names.get(known)
+        file = await anyio.to_thread.run_sync(path.open, "rb")
+        with file:
+            params = {"replace": "true"} if replace or name is not None else None
+            answer = await self._client.call("POST", self.base, params=params, file=(name or path.name, file))
+        document: dict[str, Any] = answer["items"][0]
+        self._stamps[known] = stamp
+        self._remember(known, document["name"])
+        return document
+
+    def _remember(self, known: str, name: str) -> None:
+        """Note whose the document is that a file became or already was: a copy must never replace it."""
+        before = self._names.pop(known, None)
+        self._copies.pop(known, None)
+        if name in self._names.values():
+            self._copies[known] = name
+        else:
+            self._names[known] = name
+        if before is not None:
+            copies = (Path(copy) for copy, of in self._copies.items() if of == before and copy != known)
+            self._again += [copy for copy in copies if copy.is_file()]
 
 
-async def _upload(client: Client, base: str, path: Path, replace: bool) -> dict[str, Any]:
-    file = await anyio.to_thread.run_sync(path.open, "rb")
-    with file:
-        params = {"replace": "true"} if replace else None
-        answer = await client.call("POST", base, params=params, file=(path.name, file))
-    document: dict[str, Any] = answer["items"][0]
-    return document
+def _key(path: Path) -> str:
+    """Return one text for a file, be it named from here or from the root."""
+    return str(path.absolute())
 
 
 def _show(progress: Progress, task: TaskID, document: dict[str, Any]) -> None:

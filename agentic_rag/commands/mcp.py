@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
     from agentic_rag.tools.catalogue import Entry
 
+TEST_SECONDS = 900.0
+"""How long the test of a file may take: each of its packages may have to be installed."""
+
 mcp_app = typer.Typer(help="Allow, list, revoke and test MCP servers.", no_args_is_help=True)
 
 Data = Annotated[
@@ -98,12 +101,13 @@ def try_entries(
     from agentic_rag.settings import load_settings
 
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as exc:
         raise InvalidInput(str(file), f"this is no JSON file: {exc}") from exc
 
     async def run(client: "Client") -> Any:
-        return await client.call("POST", f"/api/domains/{quote(domain, safe='')}/mcp-servers/test", json=document)
+        path = f"/api/domains/{quote(domain, safe='')}/mcp-servers/test"
+        return await client.call("POST", path, json=document, seconds=TEST_SECONDS)
 
     found = anyio.run(with_client, load_settings(data=data), url, run)
     for note in (*found.get("changes", ()), *found.get("warnings", ())):

@@ -1,28 +1,54 @@
-"""``agentic-rag fetch-model``: get an embedding model onto this machine, with progress.
+"""``agentic-rag fetch-model``: get a model onto this machine, with progress, or say what is wrong with a folder.
 
-Owns the progress bar. The server itself never fetches a model that its operator did not name.
+Owns the progress bar, and which model is meant. The server itself never fetches a model that its operator did not
+name.
 """
+
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from agentic_rag.documents.embedding_state import fetch
 from agentic_rag.settings import Settings
 from mcp_servers.retriever.embedding import DEFAULT_MODEL
-from mcp_servers.retriever.fast_embedder import FastEmbedder
+from mcp_servers.retriever.errors import EmbeddingError
+from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
+from mcp_servers.retriever.model_files import find_source
+
+_PATHS = ("/", "./", "../", "~")
 
 
 async def fetch_model(settings: Settings, name: str | None) -> str | None:
-    """Fetch the named model, else the configured one, else the default one; return why that failed."""
-    configured = settings.embedding.removeprefix("fastembed:") if settings.embedding.startswith("fastembed:") else ""
-    model = FastEmbedder(name or configured or DEFAULT_MODEL, settings.model_cache.expanduser())
+    """Fetch the named model (an embedder or a reranker), else the configured one, else the default one.
+
+    A folder is only tried: nothing can be fetched into it. Return why it failed.
+    """
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(model.name, total=None)
+    try:
+        model = _model(name or _configured(settings), settings.model_cache.expanduser())
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(model.name, total=None)
 
-        def show(here: int, expected: int) -> None:
-            progress.update(task, completed=here, total=max(here, expected) or None)
+            def show(here: int, expected: int) -> None:
+                progress.update(task, completed=here, total=max(here, expected) or None)
 
-        problem = await fetch(model, show)
-        await model.aclose()
-    return None if problem is None else f"{problem}, and it could not be fetched"
+            await model.fetch(show)
+    except EmbeddingError as exc:
+        return str(exc)
+    await model.aclose()
+    console.print(f"{model.name} is here and can be loaded.", markup=False, highlight=False)
+    return None
+
+
+def _configured(settings: Settings) -> str:
+    if settings.embedding.startswith(("fastembed:", *_PATHS)):
+        return settings.embedding
+    return DEFAULT_MODEL
+
+
+def _model(name: str, cache: Path) -> FastEmbedder | FastReranker:
+    if name.startswith(_PATHS):
+        return FastEmbedder(Path(name).expanduser(), cache)
+    source = find_source(name.removeprefix("fastembed:"))
+    return FastEmbedder(source.name, cache) if source.kind == "embedder" else FastReranker(source.name, cache)

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.domains.server_map import collection_of
+from agentic_rag.errors import StorageError
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault, IndexMismatch
@@ -112,7 +113,7 @@ class DenseVectors:
             self._wanted = anyio.Event()
             try:
                 await self._fill_all()
-            except (EmbeddingError, IndexFault) as exc:
+            except (EmbeddingError, IndexFault, StorageError) as exc:
                 log.warning("dense vectors: %s; next attempt in %.0f s", exc, pause)
                 await anyio.sleep(pause)
                 pause = min(pause * 2, PAUSE_LIMIT)
@@ -131,8 +132,7 @@ class DenseVectors:
             seen = [document for document in pending if document.domain_id == domain_id]
             try:
                 await self.fill(collection)
+                await self._db.write(partial(documents.dense_ready, seen=seen))
+                await self._calibrate(collection)
             except IndexMismatch as exc:
                 self._mismatched[domain_id] = str(exc)
-                continue
-            await self._db.write(partial(documents.dense_ready, seen=seen))
-            await self._calibrate(collection)

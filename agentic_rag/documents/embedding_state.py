@@ -7,7 +7,7 @@ document.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,24 +28,6 @@ FETCH_RETRY_SECONDS = 60.0
 FETCH_RETRY_LIMIT = 3600.0
 
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
-
-
-async def fetch(embedder: FastEmbedder, on_progress: Callable[[int, int], None]) -> EmbeddingError | None:
-    """Fetch a model that is not here; return why that failed."""
-    problem: EmbeddingError | None = None
-    try:
-        await embedder.fetch(on_progress)
-    except* EmbeddingError as group:  # it is raised from inside a task group
-        problem = next(exc for exc in _leaves(group) if isinstance(exc, EmbeddingError))
-    return problem
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for exc in group.exceptions:
-        if isinstance(exc, BaseExceptionGroup):
-            yield from _leaves(exc)
-        else:
-            yield exc
 
 
 class EmbeddingState:
@@ -121,9 +103,12 @@ class EmbeddingState:
             if not self.name.startswith("local:"):  # a folder is the operator's to fill
                 log.info("%s; it is fetched", self.reason)
                 self.state = "fetching"
-                if await fetch(embedder, self._fetched) is None:
+                try:
+                    await embedder.fetch(self._fetched)
+                except EmbeddingError as exc:
+                    self.reason = str(exc)
+                else:
                     continue
-                self.reason = f"{self.reason}, and it could not be fetched"
             self.state = "loading"
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)

@@ -24,13 +24,13 @@ from sqlalchemy import Connection
 from agentic_rag.documents.pauses import Pauses
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.domains.server_map import collection_of
-from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageFull
+from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentFields
 from agentic_rag.store.tables import Document
-from mcp_servers.retriever.errors import DocumentError, IndexFault
+from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
 from mcp_servers.retriever.index import Index
 from mcp_servers.retriever.parsing import ParseLimits
 
@@ -45,7 +45,7 @@ SWEEP_HEARTBEATS = 3
 """Heartbeats between two looks for documents that nobody works on, and that failed for a passing reason."""
 PROGRESS_SECONDS = 0.5
 """Between two reports of the chunks stored; each is a write."""
-PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL")
+PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
 """Failures that are nobody's file's fault: tried again once the index answers."""
 
 
@@ -182,7 +182,7 @@ class Ingestion:
                 await self._beat()
                 if beats % SWEEP_HEARTBEATS == 0:
                     await self.sweep()
-            except (AgenticRagError, IndexFault, TimeoutError) as exc:  # the next beat comes before the lease ends
+            except (AgenticRagError, IndexFault) as exc:  # the next beat comes before the lease ends
                 log.warning("ingestion: %s", exc)
 
     async def _beat(self) -> None:
@@ -247,7 +247,7 @@ class Ingestion:
             )
         except _Lost:
             return
-        except StorageFull as exc:  # the row stays unfinished: the sweep finds it when the lease has run out
+        except StorageError as exc:  # the row stays unfinished: the sweep finds it when the lease has run out
             log.error("ingesting %s: %s", document_id, exc)
             return
         self._indexed(domain_id)
@@ -298,7 +298,7 @@ class Ingestion:
 
         found = await anyio.to_thread.run_sync(size)
         if found is None:
-            raise DocumentError("DOCUMENT_BROKEN", "the file is not in the workspace's documents folder any more")
+            raise DocumentError("DOCUMENT_MISSING", MISSING_FILE)
         if found > self._limits.max_bytes:
             raise DocumentTooLarge(name, self._limits.max_bytes)
 

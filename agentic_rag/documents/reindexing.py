@@ -6,6 +6,7 @@ are in the new one too, and a kill at any point goes on at the next start. Knows
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,15 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from sqlalchemy import Connection
 
+from agentic_rag.access.auditing import audit, change
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.domains.server_map import collection_of
-from agentic_rag.errors import AgenticRagError, Conflict
+from agentic_rag.errors import AgenticRagError, Conflict, StorageError
 from agentic_rag.store import collections, documents, domains
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import CollectionRow, Document
@@ -112,7 +115,7 @@ class Reindexing:
         """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
         row = await self.state(domain_id)
         if row.state != "rebuilding":
-            row = await self._put(domain_id, "rebuilding", row.generation)
+            row = await self._put(domain_id, "rebuilding", row.generation, told=change("collection.rebuild", domain_id))
         if domain_id not in self._scopes:
             self._scopes[domain_id] = anyio.CancelScope()
             self._send.send_nowait(domain_id)
@@ -143,7 +146,8 @@ class Reindexing:
             if not await self._index.roll_back(collection):
                 raise NothingToRollBack(domain_id)
             # Kept from the next start on: an operator's word, until one asks for a rebuild.
-            row = await self._put(domain_id, "rolled_back", row.generation)
+            told = change("collection.rollback", domain_id)
+            row = await self._put(domain_id, "rolled_back", row.generation, told=told)
             for document in await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed")):
                 count = await self._index.count(collection, document.id)
                 if count:
@@ -181,9 +185,17 @@ class Reindexing:
             return True
         return self._embedding.usable and meta.embedder not in (None, self._embedding.name)
 
-    async def _put(self, domain_id: str, state: str, generation: int, reason: str | None = None) -> CollectionRow:
+    async def _put(
+        self, domain_id: str, state: str, generation: int, reason: str | None = None, told: Entry | None = None
+    ) -> CollectionRow:
         row = CollectionRow(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
-        await self._db.write(lambda conn: collections.put(conn, row), durable=True)
+
+        def save(conn: Connection) -> None:
+            collections.put(conn, row)
+            if told is not None:
+                audit(conn, told)
+
+        await self._db.write(save, durable=True)
         return row
 
     async def _work(self) -> None:
@@ -200,8 +212,8 @@ class Reindexing:
             await self._rebuild(domain_id)
         except (AgenticRagError, IndexFault, EmbeddingError) as exc:
             log.error("rebuilding the collection of %s: %s", domain_id, exc)
-            generation = (await self.state(domain_id)).generation
-            await self._put(domain_id, "failed", generation, str(exc))
+            with suppress(StorageError):  # it stays "rebuilding" and is begun anew by the next start
+                await self._put(domain_id, "failed", (await self.state(domain_id)).generation, str(exc))
 
     async def _rebuild(self, domain_id: str) -> None:
         collection = collection_of(domain_id)
@@ -267,10 +279,10 @@ class Reindexing:
             offset += PAGE
 
     async def _settle(self, run: "_Run") -> None:
-        """After the exchange: counts are those of the new collection, and deleted documents are in none."""
+        """After the exchange: counts are those of the new collection, and no deleted or lost document is in it."""
         collection = collection_of(run.domain_id)
         known = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
-        for document_id in run.done.keys() - {document.id for document in known}:
+        for document_id in run.done.keys() - {document.id for document in known if document.status != "failed"}:
             await self._index.delete_document(collection, document_id)
         counts = {each.id: await self._index.count(collection, each.id) for each in known if each.status == "indexed"}
         dense = "pending" if self._embedding.wanted else "none"

@@ -3,7 +3,7 @@
 Owns the request models. Knows no file format.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
@@ -12,23 +12,20 @@ from starlette.routing import Route
 
 from agentic_rag.business import Business
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.incoming import Incoming
+from agentic_rag.documents.names import clean_name
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.domains.forms import Form
-from agentic_rag.errors import InvalidInput
 from agentic_rag.server import views
-from agentic_rag.server.bodies import FilePart, files, json_form, query_form
-from agentic_rag.server.replies import nothing, reply
+from agentic_rag.server.bodies import json_form, query_form
+from agentic_rag.server.replies import nothing, redacted, reply
+from agentic_rag.server.uploads import RefusedFile, receive_files
 from agentic_rag.store.tables import Document
-
-MAX_FILES = 100
-"""Of one upload."""
 
 
 class DocumentFilter(Form):
     """``GET /api/domains/{id}/documents``"""
 
-    status: str | None = None
+    status: Literal["queued", "parsing", "chunking", "indexing", "indexed", "failed"] | None = None
 
 
 class Upload(Form):
@@ -90,8 +87,8 @@ def document_routes(business: Business) -> list[Route]:
     documents = business.documents
 
     async def upload(request: Request) -> Response:
-        received = await _receive(request, documents, query_form(request, Upload).replace)
-        return reply({"items": [views.document(document) for document in received]}, 202)
+        received = await receive_files(request, documents, replace=query_form(request, Upload).replace)
+        return reply({"items": [_taken(request, item) for item in received]}, 202)
 
     async def list_documents(request: Request) -> Response:
         form = query_form(request, DocumentFilter)
@@ -114,12 +111,12 @@ def document_routes(business: Business) -> list[Route]:
     async def search(request: Request) -> Response:
         form = await json_form(request, Search)
         found = await documents.search(request.path_params["domain"], form.query, form.options())
-        return reply(views.retrieval(found))
+        return redacted(request, request.path_params["domain"], views.retrieval(found))
 
     async def list_chunks(request: Request) -> Response:
         form = query_form(request, ChunkPage)
         found = await documents.chunks(*_ids(request), form.offset, form.limit)
-        return reply({"items": [views.chunk(chunk) for chunk in found]})
+        return redacted(request, request.path_params["domain"], {"items": [views.chunk(chunk) for chunk in found]})
 
     base = "/api/domains/{domain}/documents"
     return [
@@ -141,11 +138,11 @@ def _collection_routes(documents: Documents) -> list[Route]:
     async def list_retrievals(request: Request) -> Response:
         form = query_form(request, RetrievalPage)
         found = await documents.retrievals(request.path_params["domain"], form.limit)
-        return reply({"items": [views.kept_retrieval(row) for row in found]})
+        return redacted(request, request.path_params["domain"], {"items": [views.kept_retrieval(row) for row in found]})
 
     async def get_retrieval(request: Request) -> Response:
         row, chunks = await documents.retrieval(request.path_params["domain"], request.path_params["retrieval"])
-        return reply(views.kept_retrieval(row) | views.trace(row, chunks))
+        return redacted(request, request.path_params["domain"], views.kept_retrieval(row) | views.trace(row, chunks))
 
     async def reindex(request: Request) -> Response:
         form = await json_form(request, Reindex)
@@ -168,26 +165,10 @@ def _ids(request: Request) -> tuple[str, str]:
     return request.path_params["domain"], request.path_params["document"]
 
 
-async def _receive(request: Request, documents: Documents, replace: bool) -> list[Document]:
-    """Take the files one after the other; those before one that is refused stay."""
-    received: list[Document] = []
-    incoming: Incoming | None = None
-    try:
-        async for item in files(request):
-            if isinstance(item, FilePart):
-                if len(received) == MAX_FILES:
-                    raise InvalidInput("body", f"more than {MAX_FILES} files.")
-                begun = await documents.receive(request.path_params["domain"], item.name, replace=replace)
-                incoming = await begun.__aenter__()
-            elif incoming is not None and item is not None:
-                await incoming.write(item)
-            elif incoming is not None:
-                received.append(await incoming.finish())
-                await incoming.__aexit__()
-                incoming = None
-    finally:
-        if incoming is not None:
-            await incoming.__aexit__()
-    if not received:
-        raise InvalidInput("body", "no file was sent.")
-    return received
+def _taken(request: Request, item: Document | RefusedFile) -> Any:
+    """Return what became of one file of several."""
+    if isinstance(item, Document):
+        return views.document(item)
+    error = {"code": item.error.code, "message": str(item.error)}
+    shown = {"name": clean_name(item.name) if item.name else "", "status": "refused", "error": error}
+    return request.app.state.redact.of(request.path_params["domain"]).json(shown)

@@ -1,8 +1,12 @@
 """Citations through the whole product: uploaded files, a model that also invents, and only what is true comes out."""
 
+import re
 from pathlib import Path
 
+from agentic_rag.app import Application
+from agentic_rag.models.anthropic import AnthropicModel
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.retriever import files
 from tests.server.rig import Json, Rig
@@ -85,3 +89,82 @@ async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
         assert of_type(events, "source_reference") == []
         assert titles(sent[0]) == ["[removed]"]
         assert "twelve bar" not in str([message for message in sent[0].messages if message["role"] == "user"])
+
+
+async def test_without_the_index_a_deleted_document_stays_uncited_and_the_others_can_be_cited(tmp_path: Path) -> None:
+    asked: list[ModelRequest] = []
+
+    def both(request: ModelRequest) -> Step:
+        places = {title: number for number, title in enumerate(titles(request))}
+        return Step(tuple(Say(f"{name}. ", (Cite(places[name]),)) for name in ("pump.md", "valve.md", "other.md")))
+
+    def again(request: ModelRequest) -> Step:
+        asked.append(request)
+        texts = ("The pump holds twelve bar.", "The valve opens at nine bar.", "A bar of chocolate is sweet.")
+        cites = [Cite(at, cited_text=text) for at, text in enumerate(_by_title(request, texts))]
+        return Step(tuple(Say("So. ", (cite,)) for cite in cites))
+
+    folder = tmp_path
+    async with Rig(folder, use("search_documents", query="bar"), both) as rig:
+        domain = await rig.domain()
+        gone = await rig.upload(domain, "pump.md", b"The pump holds twelve bar.")
+        await rig.upload(domain, "valve.md", b"The valve opens at nine bar.")
+        changed = await rig.upload(domain, "other.md", b"A bar of chocolate is sweet.")
+        conversation = await rig.conversation(domain)
+        assert len(of_type(await rig.say(conversation, "What has bars?"), "source_reference")) == 3
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
+        path = f"/api/domains/{domain}/documents"
+        await rig.ok("POST", path, params={"replace": "true"}, files={"f": ("other.md", b"It is bitter.")})
+        await rig.settled(domain, changed["id"])
+    async with Rig(folder, again, qdrant_url="http://127.0.0.1:9") as rig:
+        events = await rig.say(conversation, "And now?")
+        assert [event["documentName"] for event in of_type(events, "source_reference")] == ["valve.md"]
+        assert sorted(titles(asked[0])) == ["[removed]", "[removed]", "valve.md"]
+
+
+def _by_title(request: ModelRequest, texts: tuple[str, ...]) -> list[str]:
+    """Return what the model remembers of each search result, in their order, be they removed or not."""
+    contents = [
+        part["content"][0]["text"]
+        for message in request.messages
+        for block in message["content"]
+        if block["type"] == "tool_result"
+        for part in block["content"]
+        if part["type"] == "search_result"
+    ]
+    left = [text for text in texts if text not in contents]
+    return [text if text in texts else left.pop() for text in contents]
+
+
+async def test_marks_of_a_model_without_citations_become_them_and_invented_ones_go(tmp_path: Path) -> None:
+    numbers: list[int] = []
+
+    def answer(request: Json) -> Step:
+        (result,) = (
+            block
+            for message in request["messages"]
+            if message["role"] == "user"
+            for block in message["content"]
+            if block["type"] == "tool_result"
+        )
+        shown = "\n".join(part["text"] for part in result["content"])
+        numbers.extend(int(number) for number in re.findall(r"^\[(\d+)\]", shown, re.MULTILINE))
+        pump = next(at for at in numbers if f"[{at}] pump.md" in shown)
+        text = f"The pump holds twelve bar [[{pump}]]. So does the moon [[99]]. Nobody wrote this [[0]][[-1]]."
+        return Step((Say(text),))
+
+    async with FakeMessagesAPI(use("search_documents", query="twelve bar"), answer) as api:
+        rig = Rig(tmp_path)
+        rig.application = Application(rig.settings, model=AnthropicModel(api.key or "", api.url, citations="marks"))
+        async with rig:
+            domain = await rig.domain()
+            document = await rig.upload(domain, "pump.md", b"# Pumps\n\nIt is blue. The pump holds twelve bar.")
+            await rig.upload(domain, "valve.md", b"The valve opens at nine bar.")
+            events = await rig.say(await rig.conversation(domain), "How much?")
+    assert sorted(numbers) == [1, 2]
+    (cited,) = of_type(events, "source_reference")
+    assert (cited["documentId"], cited["citedText"]) == (document["id"], "The pump holds twelve bar.")
+    text = "".join(event["text"] for event in of_type(events, "text"))
+    assert "[[99]]" not in text
+    assert "twelve bar" in text
+    assert [reference["documentName"] for reference in events[-1]["references"]] == ["pump.md"]

@@ -1,5 +1,7 @@
 """The dense leg joins later, follows the embedder, and is exchanged and taken back without a gap in searching."""
 
+import json
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +28,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.status = 200
         self.dimension = 8
+        self.broken = False
         self.keys: set[str] = set()
         self.url = ""
 
@@ -35,9 +38,12 @@ class Endpoint:
             return JSONResponse({"error": "out of order"}, self.status)
         texts = (await request.json())["input"]
         data = [{"index": at, "embedding": self._vector(text)} for at, text in enumerate(texts)]
-        return JSONResponse({"data": data})
+        # As many servers do: the JSON of the standard library knows NaN.
+        return Response(json.dumps({"data": data}), media_type="application/json")
 
     def _vector(self, text: str) -> list[float]:
+        if self.broken:
+            return [math.nan] * self.dimension
         return [1.0 + sum(map(ord, text)) % (axis + 2) for axis in range(self.dimension)]
 
     @asynccontextmanager
@@ -137,6 +143,25 @@ async def test_a_failing_endpoint_costs_the_dense_leg_only_until_it_answers_agai
             assert found["mode"] == "lexical"
             assert found["hits"]
             assert "status 400" in found["note"]
+
+
+async def test_numbers_that_are_none_cost_the_dense_leg_and_reach_no_index(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    endpoint.broken = True
+    async with endpoint.running(), Rig(tmp_path, embedding=endpoint.url) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", CARS)
+        found = await until(lambda: health(rig), lambda found: found["embedder"]["state"] == "failing")
+        assert "'http:tiny' failed" in found["embedder"]["reason"]
+        assert "not a usable number" in found["embedder"]["reason"]
+        found = await search(rig, domain, "automobile")
+        assert found["mode"] == "lexical"
+        assert found["hits"]
+        endpoint.broken = False
+        await rig.dense(domain, document["id"])  # stored, NaN would have counted as a vector, and stayed
+        found = await until(lambda: search(rig, domain, "automobile"), lambda found: found["mode"] == "hybrid")
+        assert all(math.isfinite(each["dense"]) for each in found["candidates"] if each["dense"] is not None)
 
 
 async def test_another_dimension_is_said_and_a_reindex_takes_it_up(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ async def test_a_bad_file_fails_with_its_reason_and_the_next_one_comes_in(
         assert [hit["documentName"] for hit in found["hits"]] == ["good.md"]
 
 
+@pytest.mark.attack(kind="files")
 async def test_an_xml_bomb_costs_nothing(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "lol"}">' for n in range(10))
     bomb = f'<?xml version="1.0"?><!DOCTYPE d [{entities}]><d>&e9;</d>'.encode()

@@ -13,6 +13,7 @@ from agentic_rag.store.clock import later, now
 from agentic_rag.store.tables import Document
 from mcp_servers.retriever.retrieval import Retriever
 from tests.ingestion.test_crash import text_of
+from tests.retriever.tiny_reranker import write_reranker
 from tests.server.rig import Json, Rig
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
@@ -169,3 +170,30 @@ async def test_a_domain_chooses_its_fusion_and_a_missing_reranker_costs_only_its
         path = f"/api/domains/{domain}"
         for settings in ({"retrievalFusion": "max"}, {"reranker": "../../etc"}):
             assert (await rig.refused("PATCH", path, {"settings": settings}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_a_domains_reranker_changes_the_order_of_its_hits_alone(tmp_path: Path) -> None:
+    reranker = write_reranker(tmp_path / "cache")
+    async with Rig(tmp_path, model_cache=tmp_path / "cache") as rig:
+        plain, reranked = await rig.domain(), await rig.domain(reranker=reranker)
+        for domain in (plain, reranked):
+            await rig.upload(domain, "best.md", b"Paid leave, and paid leave once more: paid leave.")
+            await rig.upload(domain, "worst.md", b"Of gold and silver, of ships and sealing wax; and of leave, too.")
+        assert await found_in(rig, plain, "paid leave") != await found_in(rig, reranked, "paid leave")
+        assert (await found_in(rig, plain, "paid leave"))[0].startswith("Paid leave")
+        assert (await found_in(rig, reranked, "paid leave"))[0].startswith("Of gold")
+
+
+@pytest.mark.parametrize("broken", ["weights", "scores"])
+async def test_a_reranker_that_fails_leaves_the_fused_order_and_says_so(tmp_path: Path, broken: str) -> None:
+    reranker = write_reranker(tmp_path / "cache", worth=float("inf"))
+    if broken == "weights":
+        (weights,) = (tmp_path / "cache").rglob("model.onnx")
+        weights.write_bytes(b"not a model")
+    async with Rig(tmp_path, model_cache=tmp_path / "cache") as rig:
+        domain = await rig.domain(reranker=reranker)
+        await rig.upload(domain, "best.md", b"Paid leave, and paid leave once more: paid leave.")
+        await rig.upload(domain, "worst.md", b"Of gold and silver, of ships and sealing wax; and of leave, too.")
+        assert (await found_in(rig, domain, "paid leave"))[0].startswith("Paid leave")
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert ("cannot be loaded" if broken == "weights" else "are no numbers") in found["note"]

@@ -1,5 +1,6 @@
 """Documents over REST: from upload to citation-ready chunks, and out again without a trace."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ async def test_the_same_bytes_are_one_document_and_the_same_name_is_two(tmp_path
         assert sorted(path.name for path in folder.iterdir()) == ["a (2).md", "a.md"]
 
 
+@pytest.mark.attack(kind="files")
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
@@ -63,6 +65,7 @@ async def test_a_file_name_is_data_and_never_a_path(tmp_path: Path, name: str, k
         ]
 
 
+@pytest.mark.attack(kind="files")
 async def test_files_that_cannot_be_taken_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path, max_upload_bytes=1000) as rig:
         domain = await rig.domain()
@@ -107,6 +110,7 @@ async def test_a_deleted_document_is_gone_from_disk_index_and_list(tmp_path: Pat
         assert await rig.ok("POST", f"{path}/rescan") == {"added": 0}
 
 
+@pytest.mark.attack(kind="files")
 async def test_another_domains_document_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         document = await rig.upload(await rig.domain(), "a.md", TEXT)
@@ -150,3 +154,30 @@ async def test_a_bad_search_is_refused(tmp_path: Path, body: dict[str, object]) 
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents/search"
         assert (await rig.refused("POST", path, body))[:2] == (422, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_an_endless_upload_is_refused_early_and_leaves_nothing(tmp_path: Path, announced: bool) -> None:
+    size, piece = 10 * 2**30, b"a" * 2**16
+    sent = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield b'--x\r\nContent-Disposition: form-data; name="f"; filename="endless.md"\r\n\r\n'
+        while sent < size:
+            sent += len(piece)
+            yield piece
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    headers |= {"content-length": str(size)} if announced else {"transfer-encoding": "chunked"}
+    async with Rig(tmp_path, max_upload_bytes=2**20) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "good.md", TEXT)
+        path = f"/api/domains/{domain}/documents"
+        status, code, message = await rig.refused("POST", path, content=body(), headers=headers)
+        assert (status, code) == (413, "DOCUMENT_TOO_LARGE")
+        assert "endless.md" in message
+        assert sent <= 2**20 + 2 * len(piece), "the rest was not waited for"
+        assert list((rig.settings.data / "incoming").iterdir()) == []
+        assert [item["name"] for item in (await rig.ok("GET", path))["items"]] == ["good.md"]
+        assert len((await rig.ok("POST", f"{path}/search", {"query": "paid leave"}))["hits"]) == 1

@@ -1,0 +1,175 @@
+"""What an operator does in a documents folder by hand: drop, take away, put back, rename."""
+
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.app import Application
+from agentic_rag.domains.server_map import collection_of
+from tests.ingestion.test_crash import text_of
+from tests.server.rig import WAIT_SECONDS, Json, Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+OTHER = b"# Pumps\n\nThe pump holds twelve bar.\n"
+
+
+def folder_of(rig: Rig, domain: str) -> Path:
+    return rig.settings.workspaces / domain / "documents"
+
+
+async def listed(rig: Rig, domain: str) -> dict[str, Json]:
+    return {item["name"]: item for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]}
+
+
+async def rescan(rig: Rig, domain: str) -> int:
+    found: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
+    return int(found["added"])
+
+
+async def names_found(rig: Rig, domain: str, query: str) -> list[str]:
+    found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
+    return [hit["documentName"] for hit in found["hits"]]
+
+
+async def test_a_document_whose_file_was_taken_away_is_found_no_more_and_says_why(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        await rig.upload(domain, "pump.md", OTHER)
+        (folder_of(rig, domain) / "leave.md").unlink()
+        assert await rescan(rig, domain) == 0
+        lost = (await listed(rig, domain))["leave.md"]
+        assert (lost["status"], lost["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
+        assert "put it back" in lost["error"]["message"]
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        assert (await rig.ok("GET", f"{path}/chunks"))["items"] == []
+        assert await names_found(rig, domain, "paid leave") == []
+        assert await names_found(rig, domain, "pump") == ["pump.md"]
+        await rig.ok("POST", f"{path}/retry")
+        assert (await rig.settled(domain, document["id"]))["error"]["code"] == "DOCUMENT_MISSING"
+
+
+async def test_with_its_file_a_document_comes_back_under_its_id(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        before = await rig.ok("GET", f"{path}/chunks")
+        file, aside = folder_of(rig, domain) / "leave.md", tmp_path / "aside.md"
+        file.rename(aside)
+        await rescan(rig, domain)
+        aside.rename(file)
+        assert await rescan(rig, domain) == 1
+        assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
+        assert await rig.ok("GET", f"{path}/chunks") == before, "old citations mean the same passage again"
+
+
+async def test_uploading_a_file_that_was_taken_away_puts_it_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        for seen in (False, True):
+            (folder_of(rig, domain) / "leave.md").unlink()
+            if seen:
+                await rescan(rig, domain)
+            again = await rig.upload(domain, "copy.md", TEXT)
+            assert (again["id"], again["status"]) == (document["id"], "indexed")
+            assert [file.name for file in folder_of(rig, domain).iterdir()] == ["leave.md"]
+            assert await rescan(rig, domain) == 0
+
+
+async def test_a_renamed_file_is_the_same_document_under_its_new_name(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        folder = folder_of(rig, domain)
+        (folder / "hr").mkdir()
+        (folder / "leave.md").rename(folder / "hr" / "holidays.txt")
+        assert await rescan(rig, domain) == 1
+        settled = await rig.settled(domain, document["id"])
+        assert (settled["name"], settled["mediaType"], settled["status"]) == ("holidays.txt", "text/plain", "indexed")
+        assert await names_found(rig, domain, "paid leave") == ["holidays.txt"]
+        assert await rescan(rig, domain) == 0
+
+
+async def test_a_copy_takes_the_place_of_the_file_it_is_a_copy_of(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        folder = folder_of(rig, domain)
+        (folder / "copy.md").write_bytes(TEXT)
+        assert await rescan(rig, domain) == 0
+        (folder / "leave.md").unlink()
+        assert await rescan(rig, domain) == 1
+        assert (await rig.settled(domain, document["id"]))["name"] == "copy.md"
+        assert list(await listed(rig, domain)) == ["copy.md"]
+
+
+async def test_a_folder_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", TEXT)
+        folder_of(rig, domain).rename(tmp_path / "unmounted")
+        assert await rescan(rig, domain) == 0
+        assert await names_found(rig, domain, "paid leave") == ["leave.md"]
+
+
+async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        (folder_of(rig, domain) / "leave.md").write_bytes(TEXT)
+        rig.application.begin()
+        with anyio.fail_after(WAIT_SECONDS):
+            while (await listed(rig, domain)).get("leave.md", {}).get("status") != "indexed":
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.application = Application(rig.settings, model=rig.model, scan_seconds=0.01)
+    async with rig:
+        domain, other = await rig.domain(), await rig.domain()
+        folder = folder_of(rig, domain)
+        rig.application.begin()
+
+        async def until(name: str, status: str) -> None:
+            with anyio.fail_after(WAIT_SECONDS):
+                while (await listed(rig, domain)).get(name, {}).get("status") != status:
+                    await anyio.lowlevel.checkpoint()
+
+        (folder / "first.md").write_bytes(TEXT)
+        await until("first.md", "indexed")
+        await rig.ok("DELETE", f"/api/domains/{other}")
+        (folder / "second.md").write_bytes(OTHER)
+        await until("second.md", "indexed")
+        (folder / "first.md").unlink()
+        await until("first.md", "failed")
+        assert await names_found(rig, domain, "pump") == ["second.md"]
+
+
+async def test_a_file_taken_away_while_it_is_indexed_anew_is_not_in_the_new_collection(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    def failpoint(name: str) -> None:
+        if name == "reindex.begun":
+            begun.set()
+
+    async with Rig(tmp_path, failpoint=failpoint) as rig:
+        domain = await rig.domain()
+        cars = await rig.upload(domain, "cars.md", text_of(2_500))
+        await rig.upload(domain, "pump.md", OTHER)
+        parts = rig.application.business.documents
+        index = parts._index
+        await rig.ok("POST", f"/api/domains/{domain}/reindex")
+        with anyio.fail_after(WAIT_SECONDS):
+            await begun.wait()
+            generation = f"{collection_of(domain)}@{(await parts.reindex_state(domain)).generation}"
+            while not await index.count(generation, cars["id"]):
+                await anyio.lowlevel.checkpoint()
+        (folder_of(rig, domain) / "cars.md").unlink()
+        await rescan(rig, domain)
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        assert (await listed(rig, domain))["cars.md"]["error"]["code"] == "DOCUMENT_MISSING"
+        assert await index.count(collection_of(domain), cars["id"]) == 0
+        assert await names_found(rig, domain, "car number") == []
+        assert await names_found(rig, domain, "pump") == ["pump.md"]

@@ -1,0 +1,40 @@
+"""What is asked of documents: a filter that can match nothing is refused with its place, not answered with nothing."""
+
+from pathlib import Path
+
+from tests.server.rig import Rig
+
+
+async def test_a_state_that_no_document_can_have_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        path = f"/api/domains/{domain}/documents"
+        counts = {}
+        for status in ("queued", "parsing", "chunking", "indexing", "indexed", "failed"):
+            counts[status] = len((await rig.ok("GET", path, params={"status": status}))["items"])
+        assert [status for status, count in counts.items() if count] == ["indexed"]
+        status_code, code, message = await rig.refused("GET", path, params={"status": "bogus"})
+        assert (status_code, code) == (422, "VALIDATION_ERROR")
+        assert message.startswith("status: ")
+        assert all(repr(status) in message for status in counts)
+
+
+async def test_a_filter_that_names_no_document_is_refused_with_its_place(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        body = {"query": "leave", "filters": {"document": "nothing.pdf"}}
+        status, code, message = await rig.refused("POST", f"/api/domains/{domain}/documents/search", body)
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert message.startswith("filters.document: ")
+        assert "a.md" in message
+
+
+async def test_a_search_says_that_nothing_was_reranked_and_why(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(reranker="no/such-model")
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "leave"})
+        assert found["hits"]
+        assert "no/such-model" in found["note"]

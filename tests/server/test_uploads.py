@@ -1,0 +1,233 @@
+"""Uploads that do not go as they should: domains that go meanwhile, clients that leave, bad files among good ones."""
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.store import documents
+from agentic_rag.store.tables import Document
+from tests.access.tenants import audited
+from tests.server.rig import WAIT_SECONDS, Json, Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+OTHER = b"# Pumps\n\nThe pump holds twelve bar.\n"
+MULTIPART = {"content-type": "multipart/form-data; boundary=x"}
+END = b"\r\n--x--\r\n"
+
+
+def part(name: str) -> bytes:
+    return f'--x\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
+
+
+async def rows(rig: Rig, domain: str) -> list[Document]:
+    return await rig.application.database.read(lambda conn: documents.list_of(conn, domain))
+
+
+async def nothing_left(rig: Rig, domain: str) -> None:
+    assert await rows(rig, domain) == []
+    assert not (rig.settings.workspaces / domain).exists()
+    incoming = rig.settings.data / "incoming"
+    assert not incoming.exists() or list(incoming.iterdir()) == []
+
+
+async def test_an_upload_that_ends_after_its_domain_was_deleted_leaves_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield part("a.md") + TEXT
+            await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
+            yield END
+
+        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+        await nothing_left(rig, domain)
+
+
+async def test_an_upload_that_ends_while_its_domain_is_deleted_leaves_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}"
+        async with anyio.create_task_group() as tasks:
+
+            async def body() -> AsyncIterator[bytes]:
+                yield part("a.md") + TEXT
+                tasks.start_soon(rig.ok, "DELETE", f"{path}?workspace=true")
+                with anyio.fail_after(WAIT_SECONDS):
+                    while (await rig.http.get(path)).status_code == 200:
+                        await anyio.lowlevel.checkpoint()
+                yield END
+
+            refused = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
+            assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+        await nothing_left(rig, domain)
+
+
+async def test_a_look_into_the_folder_of_a_domain_that_is_deleted_leaves_no_record(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        folder = rig.settings.workspaces / domain / "documents"
+        for number in range(50):
+            (folder / f"{number}.md").write_bytes(TEXT + str(number).encode())
+
+        async def look() -> None:
+            await rig.http.post(f"/api/domains/{domain}/documents/rescan")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            with anyio.fail_after(WAIT_SECONDS):
+                while len(await rows(rig, domain)) < 2:
+                    await anyio.lowlevel.checkpoint()
+            await rig.ok("DELETE", f"/api/domains/{domain}")
+        assert await rows(rig, domain) == []
+
+
+async def test_a_client_that_leaves_during_an_upload_leaves_no_file_and_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        incoming = rig.settings.data / "incoming"
+        seen: list[int] = []
+        pieces: list[Json] = [
+            {"type": "http.request", "body": part("a.md") + TEXT, "more_body": True},
+            {"type": "http.request", "body": TEXT, "more_body": True},
+        ]
+
+        async def receive() -> Json:
+            seen.append(len(list(incoming.iterdir())) if incoming.exists() else 0)
+            return pieces.pop(0) if pieces else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            """Nobody listens."""
+
+        with caplog.at_level(logging.WARNING):
+            for path in (f"/api/domains/{domain}/documents", "/api/domains"):
+                await rig.application.app(request_scope(path), receive, send)
+        assert max(seen) == 1
+        assert list(incoming.iterdir()) == []
+        assert await rows(rig, domain) == []
+        assert caplog.records == []
+        assert await audited(rig, outcome="refused") == []
+
+
+def request_scope(path: str) -> Json:
+    """Return a POST as a server hands it over."""
+    headers = [(b"host", b"127.0.0.1"), *((name.encode(), value.encode()) for name, value in MULTIPART.items())]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8000),
+    }
+
+
+async def test_of_several_files_all_readable_ones_come_in_and_each_of_the_others_says_why(tmp_path: Path) -> None:
+    async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        sent = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
+        made = await rig.ok("POST", path, files=[("f", each) for each in sent])
+        assert [item["name"] for item in made["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
+        one, program, large, two = made["items"]
+        assert "error" not in one
+        assert (program["status"], program["error"]["code"]) == ("refused", "DOCUMENT_UNSUPPORTED")
+        assert (large["status"], large["error"]["code"]) == ("refused", "DOCUMENT_TOO_LARGE")
+        assert "large.md" in large["error"]["message"]
+        assert "id" not in program
+        for item in (one, two):
+            assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
+        assert [row.name for row in await rows(rig, domain)] == ["a.md", "b.md"]
+        assert list((rig.settings.data / "incoming").iterdir()) == []
+
+
+async def test_when_no_file_can_be_taken_the_answer_is_the_first_ones_error(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/documents"
+        for files in ([("a.exe", b"MZ")], [("a.exe", b"MZ"), ("b.dll", b"MZ")]):
+            refused = await rig.refused("POST", path, files=[("f", each) for each in files])
+            assert refused[:2] == (415, "DOCUMENT_UNSUPPORTED")
+            assert "a.exe" in refused[2]
+
+
+@pytest.mark.parametrize(
+    ("rest", "code"),
+    [
+        (part("b.md") + b"half", "VALIDATION_ERROR"),
+        (part("endless.md") + b"word " * 300, "DOCUMENT_TOO_LARGE"),
+        (part("endless.exe") + b"word " * 300, "DOCUMENT_UNSUPPORTED"),
+    ],
+    ids=["cut off", "endless", "endless of no known kind"],
+)
+async def test_an_upload_that_cannot_be_read_on_says_what_came_in_before(
+    tmp_path: Path, rest: bytes, code: str
+) -> None:
+    pieces = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal pieces
+        yield part("a.md") + TEXT + b"\r\n"
+        yield rest
+        while code != "VALIDATION_ERROR" and pieces < 100:
+            pieces += 1
+            yield b"word " * 300
+
+    async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
+        domain = await rig.domain()
+        made = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        first, second = made["items"]
+        assert (await rig.settled(domain, first["id"]))["status"] == "indexed"
+        assert (second["name"], second["error"]["code"]) == (rest.split(b'filename="')[1].split(b'"')[0].decode(), code)
+        assert pieces <= 1, "the rest was not waited for"
+        assert list((rig.settings.data / "incoming").iterdir()) == []
+
+
+async def test_more_files_than_one_upload_may_have_are_not_taken_and_that_is_said(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/documents"
+        files = [("f", (f"{number}.md", f"Text {number}.".encode())) for number in range(102)]
+        items = (await rig.ok("POST", path, files=files))["items"]
+        assert [item.get("error", {}).get("code") for item in items] == [None] * 100 + ["VALIDATION_ERROR"]
+
+
+async def test_a_domain_deleted_between_two_files_is_one_error(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield part("a.md") + TEXT + b"\r\n" + part("b.md") + OTHER
+            await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
+            yield END
+
+        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
+        await nothing_left(rig, domain)
+
+
+async def test_replacing_a_document_by_the_bytes_of_another_leaves_one_of_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/documents"
+        dup = await rig.upload(domain, "dup.md", TEXT)
+        await rig.upload(domain, "rep.md", OTHER)
+        for _ in range(2):  # once more changes nothing
+            made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
+            assert [item["id"] for item in made["items"]] == [dup["id"]]
+            assert [row.name for row in await rows(rig, domain)] == ["dup.md"]
+            assert (await rig.ok("POST", f"{path}/search", {"query": "pump"}))["hits"] == []
+            assert len((await rig.ok("POST", f"{path}/search", {"query": "paid leave"}))["hits"]) == 1
+            folder = rig.settings.workspaces / domain / "documents"
+            assert [file.name for file in folder.iterdir()] == ["dup.md"]
+        made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
+        assert [item["id"] for item in made["items"]] == [dup["id"]], "its own bytes replace nothing"
