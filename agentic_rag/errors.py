@@ -20,12 +20,15 @@ these as ``{"error": {"code", "message", "details"}}``, the CLI as one line and 
     │   └── ServerReserved             MCP_SERVER_RESERVED
     ├── CommandNotAllowed         422  MCP_COMMAND_NOT_ALLOWED
     ├── PackageProblem            502  MCP_PACKAGE_PROBLEM
+    │   └── PackageChanged        409  MCP_PACKAGE_CHANGED
     ├── DocumentUnsupported       415  DOCUMENT_UNSUPPORTED
     ├── DocumentTooLarge          413  DOCUMENT_TOO_LARGE
     ├── Unauthenticated           401  UNAUTHENTICATED
     ├── Forbidden                 403  FORBIDDEN
     ├── RateLimited               429  RATE_LIMITED
-    ├── StorageFull               507  STORAGE_FULL
+    ├── StorageError                   nothing of a write was kept
+    │   ├── StorageFull           507  STORAGE_FULL
+    │   └── StorageUnavailable    503  STORAGE_UNAVAILABLE
     ├── TurnError                      ends a turn with an ``error`` event
     │   ├── ModelError            502  LLM_SERVICE_ERROR
     │   ├── GenerationTimeout     504  GENERATION_TIMEOUT
@@ -75,7 +78,7 @@ class NotFound(AgenticRagError):
         self.code = f"{noun.upper()}_NOT_FOUND"
 
     def __str__(self) -> str:
-        return f"There is no {self.noun} {self.ident!r}."
+        return f"There is no {self.noun.replace('mcp_server', 'MCP server')} {self.ident!r}."
 
 
 class InvalidInput(AgenticRagError):
@@ -207,29 +210,35 @@ class CompactionNotNeeded(Conflict):
 
 
 class ServerReserved(Conflict):
-    """A user's MCP entry uses the name of a system or built-in server."""
+    """A system or built-in server is not an admin's: its name cannot be taken, and it cannot be acted on."""
 
     code = "MCP_SERVER_RESERVED"
+    facts = ("path", "problem")
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, problem: str = "this name belongs to a built-in server. Choose another one.") -> None:
+        super().__init__(path, problem)
         self.path = path
+        self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.path}: this name belongs to a built-in server. Choose another one."
+        return f"{self.path}: {self.problem}"
 
 
 class CommandNotAllowed(AgenticRagError):
-    """A stdio entry matches nothing the operator allowed."""
+    """An entry matches nothing the operator allowed. ``allow``: the command that would allow it."""
 
     code = "MCP_COMMAND_NOT_ALLOWED"
     status = 422
+    facts = ("path", "reason", "command", "allow")
 
-    def __init__(self, path: str, reason: str, remedy: str = "") -> None:
+    def __init__(self, path: str, reason: str, remedy: str = "", *, command: str = "", allow: str = "") -> None:
         super().__init__(path, reason, remedy)
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
+        self.path, self.reason, self.remedy = path, reason, remedy
+        self.command, self.allow = command, allow
+
+    @property
+    def details(self) -> dict[str, object]:
+        return {name: value for name, value in super().details.items() if value}
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" + (f" {self.remedy}" if self.remedy else "")
@@ -248,6 +257,13 @@ class PackageProblem(AgenticRagError):
 
     def __str__(self) -> str:
         return f"The package {self.package} cannot be used: {self.reason}"
+
+
+class PackageChanged(PackageProblem):
+    """A server's package is not what was installed: a refusal, not a failure."""
+
+    code = "MCP_PACKAGE_CHANGED"
+    status = 409
 
 
 class DocumentUnsupported(AgenticRagError):
@@ -324,18 +340,33 @@ class RateLimited(AgenticRagError):
         return f"Too many requests. Try again in {max(1, ceil(self.retry_after))} s."
 
 
-class StorageFull(AgenticRagError):
-    """A write failed because the disk is full or read-only. Nothing of it was kept."""
-
-    code = "STORAGE_FULL"
-    status = 507
+class StorageError(AgenticRagError):
+    """The disk or the database failed. Nothing of a write was kept."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
+
+class StorageFull(StorageError):
+    """A write failed because the disk is full or read-only."""
+
+    code = "STORAGE_FULL"
+    status = 507
+
     def __str__(self) -> str:
         return f"The data folder cannot be written: {self.reason}."
+
+
+class StorageUnavailable(StorageError):
+    """The database does not answer: another process holds its lock, or it cannot be reached. Try again."""
+
+    code = "STORAGE_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+    def __str__(self) -> str:
+        return f"The database does not answer now: {self.reason}. Try again."
 
 
 class TurnError(AgenticRagError):

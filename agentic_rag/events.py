@@ -322,6 +322,45 @@ def _object(value: object, fields: tuple[tuple[str, str, bool], ...]) -> dict[st
     return result
 
 
+class Encoder:
+    """Numbers and encodes the events of one turn. ``redact`` takes secrets out of the strings of a JSON value."""
+
+    __slots__ = ("_conversation_id", "_heads", "_redact", "_turn_id")
+
+    def __init__(self, conversation_id: str, turn_id: str, redact: Callable[[Any], Any] = lambda value: value) -> None:
+        self._conversation_id = conversation_id
+        self._turn_id = turn_id
+        self._redact = redact
+        self._heads: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+
+    def encode(self, body: EventBody, seq: int, ts: str, agent: str = "") -> AgentEvent:
+        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates."""
+        kind = body.type
+        if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
+            head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
+            text = orjson.dumps(self._redact(body.text))
+            return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
+        value: dict[str, Any] = {
+            "type": kind,
+            "conversationId": self._conversation_id,
+            "turnId": self._turn_id,
+            "seq": seq,
+            "ts": ts,
+        }
+        if agent:
+            value["agent"] = agent
+        value.update(self._redact(_object(body, _FIELDS[type(body)])))
+        return AgentEvent(self._turn_id, seq, kind, orjson.dumps(value))
+
+    def _head(self, kind: str, agent: str) -> tuple[bytes, bytes]:
+        """Return what stands before the number of each delta of a kind, and between its time and its text."""
+        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
+        head = orjson.dumps(value)[:-1] + b',"seq":'
+        middle = (b'","agent":%b' % orjson.dumps(agent) if agent else b'"') + b',"text":'
+        self._heads[kind, agent] = head, middle
+        return head, middle
+
+
 def encode(
     body: EventBody,
     *,
@@ -330,26 +369,9 @@ def encode(
     seq: int,
     ts: str,
     agent: str = "",
-    redact: Callable[[Any], Any] = lambda value: value,
 ) -> AgentEvent:
-    """Number and encode one event body. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates.
-
-    ``redact`` takes secrets out of the strings of a JSON value.
-    """
-    head: dict[str, Any] = {
-        "type": body.type,
-        "conversationId": conversation_id,
-        "turnId": turn_id,
-        "seq": seq,
-        "ts": ts,
-    }
-    if agent:
-        head["agent"] = agent
-    if type(body) is Text or type(body) is Thinking:  # the hot path
-        head["text"] = redact(body.text)
-    else:
-        head.update(redact(_object(body, _FIELDS[type(body)])))
-    return AgentEvent(turn_id, seq, body.type, orjson.dumps(head))
+    """Number and encode one event body alone; see `Encoder`."""
+    return Encoder(conversation_id, turn_id).encode(body, seq, ts, agent)
 
 
 def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:

@@ -101,7 +101,7 @@ def joined(messages: Sequence[Message]) -> list[Message]:
         else:
             result.append({"role": message["role"], "content": list(message["content"])})
     for message in result:
-        if message["role"] == "user":
+        if message["role"] == "user" and len(message["content"]) > 1:
             message["content"].sort(key=lambda block: block.get("type") != "tool_result")
     return result
 

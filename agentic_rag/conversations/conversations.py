@@ -4,6 +4,7 @@ Owns the records, their limits, titles and owners. Holds no messages: those are 
 clients count them, two a turn. Knows no socket. Another owner's id looks like one that does not exist.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.conversations.transcripts import Transcripts
 from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.forms import is_visible, one_line
 from agentic_rag.errors import (
     ConversationArchived,
     ConversationFull,
@@ -40,6 +42,8 @@ MAX_MESSAGES = 1_000
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
 MAX_CONTEXT_DOCUMENTS = 1_000
+MAX_KNOWN = 1_024
+"""Conversations whose places are remembered between two messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Conversations:
         self._domains = domains
         self._runtime = runtime
         self._transcripts = Transcripts(database, runtime)
+        self._known: OrderedDict[str, Conversation] = OrderedDict()
 
     async def create(
         self, user: User, domain_id: str, title: str | None = None, context_document_ids: Sequence[str] = ()
@@ -259,28 +264,36 @@ class Conversations:
             raise MessageContentRequired
         if len(content) > MAX_CHARACTERS:
             raise MessageTooLong(len(content), MAX_CHARACTERS)
-        conversation = await self.get(user, conversation_id)
+        try:
+            return await self._accept(user, conversation_id, content, client_message_id, on_busy)
+        except NotFound:
+            if self._known.pop(conversation_id, None) is not None:
+                await self.get(user, conversation_id)  # says so if it was deleted since it was last seen
+            raise
+
+    async def _accept(
+        self,
+        user: User,
+        conversation_id: str,
+        content: str,
+        client_message_id: str | None,
+        on_busy: Literal["reject", "queue"],
+    ) -> Accepted:
+        conversation = await self._place(user, conversation_id)
         definition, notices = await self._domains.definition(user, conversation)
 
         def accept(conn: Connection, turn: StoredTurn) -> Sequence[EventBody]:
-            # The state that counts is the one in this transaction, not the one read above.
-            current = conversations.get(conn, conversation_id)
+            # The state that counts is the one in this transaction, not the one remembered.
+            current = conversations.state(conn, conversation_id)
             if current is None:
                 raise NotFound("conversation", conversation_id)
             if current.status == "archived":
                 raise ConversationArchived
             if current.message_count >= MAX_MESSAGES:
                 raise ConversationFull(MAX_MESSAGES)
-            fields: conversations.ConversationFields = {
-                "last_message_at": turn.started_at,
-                "updated_at": turn.started_at,
-            }
-            bodies: list[EventBody] = list(notices)
-            if not current.title:
-                fields["title"] = title_of(turn.content)
-                bodies.append(Title(fields["title"]))
-            conversations.update(conn, conversation_id, **fields)
-            return bodies
+            title = None if current.title else title_of(turn.content)
+            conversations.touch(conn, conversation_id, turn.started_at, title)
+            return notices if title is None else (*notices, Title(title))
 
         return await self._runtime.send(
             conversation.session_id,
@@ -290,6 +303,16 @@ class Conversations:
             on_busy=on_busy,
             on_accept=accept,
         )
+
+    async def _place(self, user: User, conversation_id: str) -> Conversation:
+        """Return where a conversation stands: owner, domain, session and documents, which never change."""
+        known = self._known.get(conversation_id)
+        if known is None or not _owns(user, known):
+            known = self._known[conversation_id] = await self.get(user, conversation_id)
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(conversation_id)
+        return known
 
     async def interrupt(
         self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
@@ -343,8 +366,8 @@ def _owns(user: User, conversation: Conversation) -> bool:
 
 
 def _title(title: str) -> str:
-    title = " ".join(title.split())
-    if not title:
+    title = one_line(title)
+    if not is_visible(title):
         raise InvalidInput("title", "at least one visible character is needed.")
     if len(title) > MAX_TITLE:
         raise InvalidInput("title", f"{len(title)} characters; at most {MAX_TITLE} are possible.")

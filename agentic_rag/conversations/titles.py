@@ -2,6 +2,8 @@
 
 import re
 
+from agentic_rag.domains.forms import one_line
+
 MAX_CHARACTERS = 60
 _SENTENCE = re.compile(r"[.!?]+(?=\s)|[。！？；…]+")
 
@@ -11,7 +13,7 @@ def title_of(content: str) -> str:
 
     A text that is cut at a word, or within a sentence without spaces, ends with an ellipsis.
     """
-    text = " ".join(content.split())
+    text = one_line(content) or "…"
     if len(text) <= MAX_CHARACTERS:
         return text
     ends = [found.end() for found in _SENTENCE.finditer(text, 0, MAX_CHARACTERS + 1) if found.end() <= MAX_CHARACTERS]

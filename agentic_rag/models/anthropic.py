@@ -192,9 +192,12 @@ class AnthropicModel(Model):
         )
 
 
-async def _chunks(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
-    async for chunk in response.aiter_bytes():
-        yield chunk
+def _chunks(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
+    """Return the body as it comes; where nothing is to be decoded without the three layers that would do it."""
+    plain = response.headers.get("content-encoding", "identity") == "identity"
+    chunks = aiter(response.stream) if plain else response.aiter_bytes()  # type: ignore[arg-type]
+    assert isinstance(chunks, AsyncGenerator)
+    return chunks
 
 
 async def _finish(chunks: AsyncGenerator[bytes, None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageFull, first_cause
+from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageError, first_cause
 from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
@@ -56,19 +56,19 @@ class World:
     before a turn. ``on_end`` runs inside the last transaction of a turn, ``on_compact(conn, session_id, labels)``
     inside that of a compaction, ``on_denied(conn, turn, call)`` inside that of the result of a call that was
     denied. ``failpoint`` is called with the name of each place at which a kill must do no harm (tests).
-    ``redact`` takes secrets out of the strings of a JSON value. ``opening`` are notices every turn begins with.
-    Times in seconds.
+    ``model(domain_id)`` says none of the domain's secrets, ``redact(domain_id)`` takes them out of the strings of a
+    JSON value. ``opening`` are notices every turn begins with. Times in seconds.
     """
 
     database: Database
-    model: Model
+    model: Callable[[str], Model]
     open_toolset: Callable[[Definition], Awaitable[Toolset]]
     role_hash: Callable[[str, str], Awaitable[str | None]]
     missing: Callable[[str, set[str]], Awaitable[set[str]]]
     on_end: Callable[[Connection, StoredTurn, Terminal], None]
     on_compact: Callable[[Connection, str, Mapping[str, Any]], None]
     payloads: PayloadFiles
-    redact: Callable[[Any], Any] = lambda value: value
+    redact: Callable[[str], Callable[[Any], Any]] = lambda domain_id: lambda value: value
     on_denied: Callable[[Connection, StoredTurn, PlannedCall], None] = lambda conn, turn, call: None
     failpoint: Callable[[str], object] = lambda name: None
     opening: tuple[Notice, ...] = ()
@@ -310,13 +310,13 @@ class Agent:
     async def _stream(self, request: ModelRequest) -> None:
         """Stream one model call into the turn. Pings are no events: silence ends the call."""
         idle = self._world.model_idle
-        pushed = anyio.current_time()
+        pushed = time.monotonic()
         with anyio.move_on_after(idle) as watch:
-            async with self._world.model.stream(request) as events:
+            async with self._world.model(self._definition.domain_id).stream(request) as events:
                 async for event in events:
-                    present = anyio.current_time()
+                    present = time.monotonic()
                     if present - pushed > idle / 20:  # moving a deadline costs more than reading the clock
-                        watch.deadline = present + idle
+                        watch.deadline = anyio.current_time() + idle
                         pushed = present
                     for body in self._turn.receive(event):
                         self.log.append(body)
@@ -361,7 +361,7 @@ class Agent:
             try:
                 for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
                     await self._world.payloads.write(kept.ref, kept.data)
-            except StorageFull:
+            except StorageError:
                 self._turn.reopen_call(call)
                 raise
             await self.log.commit(finished.bodies, store)

@@ -1,10 +1,11 @@
 """The calls of an assistant message: which may run, and why others may not. Pure.
 
-Owns the refusals: unknown tool, broken or unfit arguments, what the domain's policy denies, and tools that changed
-since the admin accepted them. A text the model read can ask for anything; only the policy grants. Knows no turn and
-no MCP.
+Owns the refusals: unknown tool, broken or unfit arguments, arguments that held a secret, what the domain's policy
+denies, and tools that changed since the admin accepted them. A text the model read can ask for anything; only the
+policy grants. Knows no turn and no MCP.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -25,14 +26,21 @@ IGNORED_KEYWORDS = frozenset({"pattern", "patternProperties", "$ref", "$dynamicR
 VALUES = frozenset({"const", "enum", "default", "examples", "required", "dependentRequired"})
 """Keywords whose values are data, not schemas."""
 
+SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
+
+_WILD = re.compile(r"\[\]?[^\]]*\]|[*?]")
+"""What of a glob stands for other characters."""
+
 PROBLEM_CHARS = 500
 """How much of a validation error the model reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict, later entries win.
+    """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict.
 
+    The most specific pattern that matches decides: the tool's own name, else the one with the most literal
+    characters; among equals ``deny`` wins. The order of the rules means nothing: a JSON object has none.
     ``effects_allowed``: what no rule names may have effects (a single user on loopback).
     """
 
@@ -46,9 +54,13 @@ class Policy:
                 f"Denied: the tool {tool.name!r} is new or has changed since its server was accepted. An admin can "
                 f"look at it and accept it: POST /api/domains/{{id}}/mcp-servers/{tool.server}/accept. Go on without."
             )
-        verdicts = [verdict for glob, verdict in self.rules.items() if fnmatchcase(tool.name, glob)]
-        if verdicts:
-            denied = verdicts[-1] == "deny"
+        matching = [
+            (glob == tool.name, len(_WILD.sub("", glob)), verdict == "deny")
+            for glob, verdict in self.rules.items()
+            if fnmatchcase(tool.name, glob)
+        ]
+        if matching:
+            *_, denied = max(matching)
             return f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without." if denied else ""
         has_effects = tool.name in EFFECTS or (tool.origin == "user" and not tool.read_only)
         if has_effects and not self.effects_allowed:
@@ -68,6 +80,8 @@ class PlannedCall:
     arguments: dict[str, Any]
     tool: ToolInfo | None
     refusal: CallOutcome | None = None
+    holds_secret: bool = False
+    """Whether the arguments held one; they are redacted, and the call is denied."""
 
     @property
     def server(self) -> str:
@@ -91,13 +105,15 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> Pl
     """
     tool = tools.get(block["name"])
     refusal = _refusal(block, tool, tools, policy)
-    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal)
+    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, "_secret" in block)
 
 
 def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo], policy: Policy) -> CallOutcome | None:
     name = block["name"]
     if tool is None:
         return failed(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
+    if "_secret" in block:
+        return CallOutcome("denied", (text_block(SECRET_IN_ARGUMENTS),))
     if "_broken_input" in block:
         return failed(f"The arguments are not a JSON object: {block['_broken_input'][:200]!r}")
     denial = policy.denial(tool)

@@ -120,7 +120,7 @@ class Children:
 
         def store(conn: Connection) -> None:
             hold(conn, parent.row)
-            images.put(conn, image.id, definition.domain_id, definition.to_json())
+            images.put(conn, image.id, definition.domain_id, image.content)
             sessions.create(
                 conn,
                 session.id,

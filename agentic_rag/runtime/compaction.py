@@ -90,7 +90,7 @@ class Compaction:
         idle = self._world.model_idle
         try:
             with anyio.move_on_after(idle) as watch:
-                async with self._world.model.stream(request) as events:
+                async with self._world.model(self._definition.domain_id).stream(request) as events:
                     async for event in events:
                         watch.deadline = anyio.current_time() + idle
                         if isinstance(event, TextDelta):

@@ -62,10 +62,10 @@ class Context:
 
     async def move_window(self) -> None:
         """Move the window if the turn that begins would pass the limits."""
-        session = self._session
-        start = moved_start(
-            session.turn_sizes(), self.tokens, self._fixed + session.head_tokens, self._definition.limits
-        )
+        session, limits, tokens = self._session, self._definition.limits, self.tokens
+        if limits.context_messages is None and tokens <= limits.context_tokens:
+            return
+        start = moved_start(session.turn_sizes(), tokens, self._fixed + session.head_tokens, limits)
         if start is None:
             return
         window = session.in_window()

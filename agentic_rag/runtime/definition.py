@@ -61,7 +61,7 @@ class Definition:
 
     ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
     prefix: workspace, collection, documents, top_k, threshold, user, scope, admin, sub_roles).
-    ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; later entries win.
+    ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; see `calls.Policy`.
     ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
     """
 

@@ -125,6 +125,8 @@ def answered(transcript: Sequence[Message]) -> list[Message]:
 
 
 def _with_results(message: Message, open_ids: Sequence[str]) -> Message:
+    if not open_ids and all(block["type"] != "tool_result" for block in message["content"]):
+        return message
     present = {
         block["tool_use_id"]: block
         for block in message["content"]

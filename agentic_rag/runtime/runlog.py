@@ -1,21 +1,21 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
 Owns numbering, what may be delivered when, and replay then live. Text and thinking are delivered at once and
-journalled with the next group; everything else, and all before it, is durable when delivered. Readers pull at
-their own pace by number: a slow one costs the turn nothing. Knows no turn and no socket.
+journalled with the next group; everything else, and all before it, is durable when delivered. Knows no turn and
+no socket; who reads a log, and how, is ``logreader``'s.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentic_rag.errors import AgenticRagError, NotFound
-from agentic_rag.events import DELTA_TYPES, AgentEvent, EventBody, decode, encode
-from agentic_rag.store import run_events, turns
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import DELTA_TYPES, AgentEvent, Encoder, EventBody
+from agentic_rag.store import run_events
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 
@@ -26,21 +26,6 @@ GROUP_SECONDS = 0.05
 GROUP_EVENTS = 32
 TAIL_EVENTS = 4096
 """Events of a running turn kept in memory; older ones are read from the store."""
-PAGE = 500
-
-
-class LogGone(AgenticRagError):
-    """The log of a finished turn is no longer kept; its messages are."""
-
-    code = "LOG_GONE"
-    status = 410
-
-    def __init__(self, turn_id: str) -> None:
-        super().__init__(turn_id)
-        self.turn_id = turn_id
-
-    def __str__(self) -> str:
-        return f"The events of turn {self.turn_id} are no longer kept. Read the messages instead."
 
 
 class RunLog:
@@ -50,7 +35,15 @@ class RunLog:
     `MAX_UNJOURNALLED` + 1, since that many later numbers may have been seen.
     """
 
-    def __init__(self, journal: "Journal", conversation_id: str, turn_id: str, *, start: int = 0):
+    def __init__(
+        self,
+        journal: "Journal",
+        conversation_id: str,
+        turn_id: str,
+        *,
+        start: int = 0,
+        redact: Callable[[Any], Any] = lambda value: value,
+    ):
         self.turn_id = turn_id
         self.last = start
         self.visible = start
@@ -60,21 +53,28 @@ class RunLog:
         """Whether delegates may write no more: the turn comes to its end."""
         self.failure: BaseException | None = None
         self._journal = journal
-        self._conversation_id = conversation_id
+        self._encode = Encoder(conversation_id, turn_id, redact).encode
         self._tail: deque[AgentEvent] = deque()
         self._pending: list[AgentEvent] = []
         self._in_flight = 0
-        self._changed = anyio.Event()
-        self._waiting = False
+        self._readers: tuple[Callable[[], None], ...] = ()
+        self._journal_moved: anyio.Event | None = None
 
     # Writing
 
     def append(self, body: EventBody, agent: str = "") -> AgentEvent:
         """Number an event; it is delivered as soon as the rules allow. ``agent``: path of the delegate it is from."""
         event = self.number(body, agent)
-        self._pending.append(event)
-        self._advance()
-        self._journal.note(self, urgent=event.type not in DELTA_TYPES or len(self._pending) >= GROUP_EVENTS)
+        pending = self._pending
+        pending.append(event)
+        delta = event.type in DELTA_TYPES
+        if len(pending) == 1 or not delta or len(pending) >= GROUP_EVENTS:  # else the journal knows of it
+            self._journal.note(self, urgent=not delta or len(pending) >= GROUP_EVENTS)
+        if delta and event.seq == self.visible + 1 and event.seq <= self.journalled + MAX_UNJOURNALLED:
+            self.visible = event.seq  # as `_advance` would, for the most frequent case
+            self._wake_readers()
+        else:
+            self._advance()
         return event
 
     @property
@@ -87,7 +87,7 @@ class RunLog:
         while self.crowded:
             if self.failure is not None:
                 raise self.failure
-            await self.changed()
+            await self._journal_move()
 
     async def commit(
         self,
@@ -102,7 +102,7 @@ class RunLog:
         Cancellation waits for the transaction; callers shield this where an unknown outcome would hurt.
         """
         while self.busy:
-            await self.changed()
+            await self._journal_move()
         if self.failure is not None:
             raise self.failure
         self._pending.extend(self.number(body, agent) for body in bodies)
@@ -143,7 +143,7 @@ class RunLog:
     def close(self) -> None:
         """Say that no event follows."""
         self.ended = True
-        self._wake()
+        self._wake_readers()
 
     def adopt(self, events: Sequence[AgentEvent]) -> None:
         """Say that the first events, numbered with `number`, were stored with the turn itself."""
@@ -153,15 +153,7 @@ class RunLog:
     def number(self, body: EventBody, agent: str = "") -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
         self.last += 1
-        event = encode(
-            body,
-            conversation_id=self._conversation_id,
-            turn_id=self.turn_id,
-            seq=self.last,
-            ts=now(),
-            agent=agent,
-            redact=self._journal.redact,
-        )
+        event = self._encode(body, self.last, now(), agent)
         self._tail.append(event)
         if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.journalled:
             self._tail.popleft()
@@ -186,7 +178,7 @@ class RunLog:
         if batch:
             self.journalled = max(self.journalled, batch[-1].seq)
         self._advance()
-        self._wake()
+        self._wake_writer()
         if self._pending:  # came while this batch was under way
             self._journal.note(self, urgent=True)
 
@@ -194,7 +186,7 @@ class RunLog:
         """Say that a batch could not be stored: the turn cannot go on."""
         self._in_flight -= 1
         self.failure = exc
-        self._wake()
+        self._wake_writer()
 
     def _advance(self) -> None:
         """Move `visible` as far as the rules allow, and wake readers if it moved."""
@@ -206,7 +198,18 @@ class RunLog:
                 visible += 1
         if visible != self.visible:
             self.visible = visible
-            self._wake()
+            self._wake_readers()
+
+    async def _journal_move(self) -> None:
+        """Wait until the journal has done something with this log."""
+        if self._journal_moved is None:
+            self._journal_moved = anyio.Event()
+        await self._journal_moved.wait()
+
+    def _wake_writer(self) -> None:
+        if self._journal_moved is not None:
+            self._journal_moved.set()
+            self._journal_moved = None
 
     # Reading
 
@@ -224,25 +227,24 @@ class RunLog:
         """Number of the oldest event in memory."""
         return self._tail[0].seq if self._tail else self.last + 1
 
-    async def changed(self) -> None:
-        """Wait for any change of the log."""
-        self._waiting = True
-        await self._changed.wait()
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` whenever there is more to read, or the log ends. It must not wait and not raise."""
+        self._readers = (*self._readers, wake)
 
-    def _wake(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._changed.set()
-            self._changed = anyio.Event()
+    def unlisten(self, wake: Callable[[], None]) -> None:
+        """Undo `listen`."""
+        self._readers = tuple(reader for reader in self._readers if reader != wake)
+
+    def _wake_readers(self) -> None:
+        for wake in self._readers:
+            wake()
 
 
 class Journal:
     """Writes the pending events of all running turns in common transactions."""
 
-    def __init__(self, database: Database, redact: Callable[[Any], Any] = lambda value: value) -> None:
-        """``redact`` takes secrets out of the strings of a JSON value, before it is stored or delivered."""
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.redact = redact
         self._dirty: dict[RunLog, None] = {}
         self._work = anyio.Event()
         self._urgent = anyio.Event()
@@ -265,7 +267,7 @@ class Journal:
 
     async def _write_group(self) -> None:
         # One batch of a log at a time: a later one must not be stored before an earlier one.
-        logs, self._dirty = [log for log in self._dirty if not log.busy], {}
+        logs, self._dirty = [log for log in self._dirty if not log.busy and log.failure is None], {}
         batches = [(log, log.take()) for log in logs]
         rows = [(event.turn_id, event.seq, event.data) for _, batch in batches for event in batch]
         if not rows:
@@ -280,54 +282,3 @@ class Journal:
             return
         for log, batch in batches:
             log.settled(batch)
-
-
-async def follow(
-    database: Database, find: Callable[[str], RunLog | None], turn_id: str, after: int = 0
-) -> AsyncGenerator[AgentEvent, None]:
-    """Yield a turn's events strictly after a number: replay, then live, until the terminal one.
-
-    Raises:
-        NotFound: there is no such turn.
-        LogGone: the turn ended and its log is no longer kept.
-    """
-    seq = after
-    log = find(turn_id)
-    while True:
-        if log is not None:
-            batch = log.since(seq)
-            if batch is not None:
-                for event in batch:
-                    yield event
-                    seq = event.seq
-                if log.ended and seq >= log.visible:
-                    return
-                if seq >= log.visible:
-                    await log.changed()
-                continue
-        page = await database.read(lambda conn, seq=seq: run_events.read(conn, turn_id, seq, PAGE))  # type: ignore[misc]
-        for number, payload in page:
-            event = decode(turn_id, number, payload)
-            yield event
-            seq = number
-            if event.terminal:
-                return
-        if not page:
-            log = log or find(turn_id)
-            if log is None:
-                await _end_of_log(database, turn_id, seq)
-                return
-            seq = max(seq, log.first - 1)  # what lies between was never stored: `resumed` voids it
-
-
-async def _end_of_log(database: Database, turn_id: str, seq: int) -> None:
-    """Decide what it means that a turn that does not run has no more events."""
-
-    def look(conn: Connection) -> tuple[bool, int]:
-        return turns.get(conn, turn_id) is not None, run_events.last_seq(conn, turn_id)
-
-    exists, last = await database.read(look)
-    if not exists:
-        raise NotFound("turn", turn_id)
-    if last == 0 or seq < last:
-        raise LogGone(turn_id)

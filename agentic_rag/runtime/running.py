@@ -50,12 +50,17 @@ class Running:
 
     def __init__(self, world: World, owner: str) -> None:
         self.owner = owner
-        self.journal = Journal(world.database, world.redact)
+        self.journal = Journal(world.database)
         self.logs: dict[str, RunLog] = {}
         self.sessions = LiveSessions(self._load)
         self.draining = False
         self._world = world
         self._database = world.database
+
+    def log_of(self, row: StoredTurn, domain_id: str, start: int = 0) -> RunLog:
+        """Return a log for a turn of a domain; see `RunLog`."""
+        redact = self._world.redact(domain_id)
+        return RunLog(self.journal, row.conversation_id, row.id, start=start, redact=redact)
 
     async def run(self, live: Live, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
         """Run the turn that has begun and then whatever is queued behind it."""
@@ -158,6 +163,7 @@ class Running:
     async def end_unstarted(self, row: StoredTurn, final: Terminal, resumed: Resumed | None = None) -> None:
         """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
         start = 0 if resumed is None else resumed.voids[1]
+        # a new log is for our own words only: there is nothing in them to redact
         log = self.logs.pop(row.id, None) or RunLog(self.journal, row.conversation_id, row.id, start=start)
 
         def store(conn: Connection) -> None:
@@ -217,14 +223,14 @@ class Running:
         The data folder's lock proves that their owner is dead.
         """
         left, orphans = await self._database.read(left_running)
+        waiting = await self._database.read(_waiting)
+        for row, domain_id in waiting:  # before any turn can end and begin the next one: it needs its log
+            self.logs[row.id] = self.log_of(row, domain_id)
         for row in orphans:
             await self._database.write(partial(end_unrun, row=row, final=Interrupted()))
         for row in left:
             await self._resume(row)
-        waiting = await self._database.read(turns.queued)
-        for row in waiting:  # readers of a waiting turn wait for its log
-            self.logs[row.id] = RunLog(self.journal, row.conversation_id, row.id)
-        for session_id in dict.fromkeys(row.session_id for row in waiting):
+        for session_id in dict.fromkeys(row.session_id for row, _ in waiting):
             await self.start_queue(await self.sessions.loaded(session_id))
         return len(left)
 
@@ -247,11 +253,16 @@ class Running:
 
         row = replace(row, owner=self.owner, fence=await self._database.write(take))
         own = session.of_turn(row.id)[1:]
-        log = RunLog(self.journal, row.conversation_id, row.id, start=start)
+        log = self.log_of(row, definition.domain_id, start)
         log.append(resumed)
         self.logs[row.id] = log
         live.begin(row.id, Agent(self._world, session, row, definition, log))
         self.tasks.start_soon(self.run, live, lambda turn: turn.restore(own, left.finished, left.spent))
+
+
+def _waiting(conn: Connection) -> list[tuple[StoredTurn, str]]:
+    """Return all queued turns with their domains."""
+    return [(row, images.domain_of(conn, row.image_id)) for row in turns.queued(conn)]
 
 
 def definition_of(left: Left) -> Definition | None:

@@ -26,9 +26,9 @@ from agentic_rag.runtime.agent import Agent, World
 from agentic_rag.runtime.children import Children
 from agentic_rag.runtime.compaction import Compaction
 from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.image import Image
+from agentic_rag.runtime.image import Image, Images
 from agentic_rag.runtime.live import Live
-from agentic_rag.runtime.runlog import RunLog, follow
+from agentic_rag.runtime.logreader import LogReader, follow
 from agentic_rag.runtime.running import Running
 from agentic_rag.runtime.session import Session
 from agentic_rag.runtime.storing import LEASE_SECONDS
@@ -46,6 +46,7 @@ class Runtime:
         self._database = world.database
         self._running = Running(world, owner or new_id("run"))
         self._children = Children(world, self._running)
+        self._images = Images()
         self._task_group: TaskGroup
 
     async def __aenter__(self) -> Self:
@@ -118,18 +119,18 @@ class Runtime:
         on_accept: Callable[[Connection, StoredTurn], Sequence[EventBody]] | None,
     ) -> Accepted:
         session = await self._running.present(live)
-        image = Image.of(definition)
+        image = self._images.of(definition)
         busy = live.turn_id
         unended = list(live.unended)
         row = self._new_row(session, content, image, client_message_id, queued=busy is not None)
-        log = RunLog(self._running.journal, row.conversation_id, row.id)
+        log = self._running.log_of(row, definition.domain_id)
         entries = session.planned(row.id, 0, row.user_message_id, [user_message(content)])
 
         def store(conn: Connection) -> list[AgentEvent]:
             refuse_busy(conn, row, busy, on_busy)
             self._running.end_late(conn, unended)
             extra = on_accept(conn, row) if on_accept is not None else ()
-            images.put(conn, image.id, definition.domain_id, definition.to_json())
+            images.put(conn, image.id, definition.domain_id, image.content)
             turns.accept(conn, row)
             if busy is not None:
                 return []
@@ -277,7 +278,11 @@ class Runtime:
             NotFound: there is no such turn.
             LogGone: the turn ended and its log is no longer kept.
         """
-        return follow(self._database, self._running.logs.get, turn_id, after)
+        return follow(self.read(turn_id, after))
+
+    def read(self, turn_id: str, after: int = 0) -> LogReader:
+        """Return a reader of a turn's events strictly after a number; see `LogReader`."""
+        return LogReader(self._database, self._running.logs.get, turn_id, after)
 
     async def next_turn(self, session_id: str, after: str | None = None) -> str:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""

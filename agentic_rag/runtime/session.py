@@ -47,6 +47,8 @@ class Session:
     entries: list[Entry] = field(default_factory=list)
     base_seq: int = 0
     measure: Measure | None = None
+    _sizes: dict[int, tuple[list[Block], int]] = field(default_factory=dict, repr=False, compare=False)
+    """Tokens by place, each with the content that was counted: other content is counted anew."""
 
     @property
     def last_seq(self) -> int:
@@ -87,10 +89,14 @@ class Session:
         """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
         if self.measure is not None:
             until = self.measure.until
-            return self.measure.tokens + sum(
-                message_tokens(entry.message) for entry in self.in_window() if entry.seq >= until
-            )
-        return fixed + self.head_tokens + sum(message_tokens(entry.message) for entry in self.in_window())
+            return self.measure.tokens + sum(self._size(entry) for entry in self.in_window() if entry.seq >= until)
+        return fixed + self.head_tokens + sum(map(self._size, self.in_window()))
+
+    def _size(self, entry: Entry) -> int:
+        content, known = entry.message["content"], self._sizes.get(entry.seq)
+        if known is None or known[0] is not content:
+            known = self._sizes[entry.seq] = content, message_tokens(entry.message)
+        return known[1]
 
     @property
     def head_tokens(self) -> int:
@@ -101,7 +107,7 @@ class Session:
         sizes = []
         for _, group in groupby(self.in_window(), key=lambda entry: entry.turn_id):
             entries = list(group)
-            sizes.append(TurnSize(entries[0].seq, sum(message_tokens(entry.message) for entry in entries)))
+            sizes.append(TurnSize(entries[0].seq, sum(map(self._size, entries))))
         return sizes
 
     def set_window(self, start: int, head: list[Block]) -> None:
@@ -114,4 +120,5 @@ class Session:
         """Forget all messages, which the store has archived; ``head`` stands for them."""
         self.base_seq = self.last_seq
         self.entries = []
+        self._sizes.clear()
         self.set_window(self.base_seq + 1, head)

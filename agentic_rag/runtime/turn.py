@@ -86,7 +86,7 @@ class Turn:
     Args:
         message_id: id of the answer.
         model: the model's name until the service reports its own.
-        policy: glob → ``allow`` | ``deny``, later entries win; see `Definition`.
+        policy: which tools may be called.
         max_steps: model calls the turn may make.
         new_ref: names what is kept whole beside the transcript.
     """

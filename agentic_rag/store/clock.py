@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import lru_cache
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
 
@@ -22,10 +23,20 @@ def new_id(prefix: str) -> str:
 
 def now() -> str:
     """Return the present UTC time as ISO-8601 text with milliseconds and ``Z``."""
-    return later(0)
+    return _text(time.time_ns() // 1_000_000)
 
 
 def later(seconds: float) -> str:
     """Return the time so many seconds from now, as `now` writes it."""
-    moment = datetime.now(UTC) + timedelta(seconds=seconds)
-    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    return _text(time.time_ns() // 1_000_000 + round(seconds * 1000))
+
+
+def _text(milliseconds: int) -> str:
+    whole, rest = divmod(milliseconds, 1000)
+    return f"{_second(whole)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(whole: int) -> str:
+    """Kept: each delta asks for the time, and most of them share a second."""
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")

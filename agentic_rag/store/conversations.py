@@ -4,12 +4,12 @@ Owns their listing and counting. Knows no message, no permission, and deletes no
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import ColumnElement, Connection, bindparam
 
-from agentic_rag.store.rows import values
+from agentic_rag.store.rows import Prepared, values
 from agentic_rag.store.tables import Conversation, table
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
@@ -17,6 +17,26 @@ SortOrder = Literal["asc", "desc"]
 
 _conversations = table(Conversation)
 _NAMES = tuple(_conversations.c.keys())
+_BY_ID = _conversations.c.id == bindparam("conversation")
+_GET = sa.select(_conversations).where(_BY_ID)
+_STATE = Prepared(
+    sa.select(_conversations.c.title, _conversations.c.status, _conversations.c.message_count).where(_BY_ID),
+    ("conversation",),
+)
+_MOVE_ON = sa.update(_conversations).where(_BY_ID).values(last_message_at=bindparam("at"), updated_at=bindparam("at"))
+_TOUCH = Prepared(_MOVE_ON, ("conversation", "at"))
+_ADD = Prepared(
+    _MOVE_ON.values(message_count=_conversations.c.message_count + bindparam("count")), ("conversation", "at", "count")
+)
+_TITLE = sa.update(_conversations).where(_BY_ID).values(title=bindparam("title"))
+
+
+class ConversationState(NamedTuple):
+    """What decides whether a conversation takes a message, and whether that gives it a title."""
+
+    title: str
+    status: str
+    message_count: int
 
 
 class ConversationFields(TypedDict, total=False):
@@ -43,15 +63,27 @@ def insert(conn: Connection, conversation: Conversation) -> None:
 
 def get(conn: Connection, conversation_id: str, owner_id: str | None = None) -> Conversation | None:
     """Return the conversation; None when there is none, or it is not ``owner_id``'s (None: anybody's)."""
-    where = [_conversations.c.id == conversation_id]
-    if owner_id is not None:
-        where.append(_conversations.c.owner_id == owner_id)
-    return _first(conn, *where)
+    row = conn.execute(_GET, {"conversation": conversation_id}).mappings().first()
+    return None if row is None or owner_id not in (None, row["owner_id"]) else Conversation(**row)
+
+
+def state(conn: Connection, conversation_id: str) -> ConversationState | None:
+    """Return what a message that comes depends on, None when there is no such conversation."""
+    row = _STATE.first(conn, {"conversation": conversation_id})
+    return None if row is None else ConversationState(*row)
+
+
+def touch(conn: Connection, conversation_id: str, at: str, title: str | None = None) -> None:
+    """Note that a message came at that time; the first one gives the conversation its ``title``."""
+    _TOUCH.run(conn, {"conversation": conversation_id, "at": at})
+    if title is not None:
+        conn.execute(_TITLE, {"conversation": conversation_id, "title": title})
 
 
 def by_session(conn: Connection, session_id: str) -> Conversation | None:
     """Return the conversation that the session belongs to, None when there is none."""
-    return _first(conn, _conversations.c.session_id == session_id)
+    row = conn.execute(sa.select(_conversations).where(_conversations.c.session_id == session_id)).mappings().first()
+    return None if row is None else Conversation(**row)
 
 
 def list_page(
@@ -102,19 +134,9 @@ def update(conn: Connection, conversation_id: str, **fields: Unpack[Conversation
 
 def add_messages(conn: Connection, conversation_id: str, count: int, at: str) -> bool:
     """Count ``count`` more messages, the last one at that time. Returns False when there is no such conversation."""
-    query = (
-        sa.update(_conversations)
-        .where(_conversations.c.id == conversation_id)
-        .values(message_count=_conversations.c.message_count + count, last_message_at=at, updated_at=at)
-    )
-    return conn.execute(query).rowcount == 1
+    return _ADD.run(conn, {"conversation": conversation_id, "count": count, "at": at}) == 1
 
 
 def delete(conn: Connection, conversation_id: str) -> bool:
     """Delete the record. Returns False when there was none."""
     return conn.execute(sa.delete(_conversations).where(_conversations.c.id == conversation_id)).rowcount == 1
-
-
-def _first(conn: Connection, *where: ColumnElement[bool]) -> Conversation | None:
-    row = conn.execute(sa.select(_conversations).where(*where)).mappings().first()
-    return None if row is None else Conversation(**row)

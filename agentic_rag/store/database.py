@@ -5,14 +5,16 @@ plain functions of a `Connection` in this package's modules; callers compose the
 that over, so no caller, cancelled or failing, can leave half a transaction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from agentic_rag.errors import BadConfiguration, StorageFull
+from agentic_rag.errors import BadConfiguration, StorageError, StorageFull, StorageUnavailable
 from agentic_rag.store.postgres import PostgresDatabase
 from agentic_rag.store.sqlite import SqliteFile
 
@@ -20,8 +22,12 @@ T = TypeVar("T")
 
 _SQLITE_UNWRITABLE = frozenset({8, 10, 13, 14})
 """Primary result codes READONLY, IOERR, FULL, CANTOPEN (sqlite.org/rescode.html)."""
+_SQLITE_UNAVAILABLE = frozenset({5, 6, 11, 26})
+"""Primary result codes BUSY, LOCKED, CORRUPT, NOTADB."""
 _POSTGRES_UNWRITABLE = frozenset({"25006", "53100", "58030"})
 """SQLSTATEs read_only_sql_transaction, disk_full, io_error (PostgreSQL manual, appendix A)."""
+_POSTGRES_UNAVAILABLE = ("08", "40", "53", "55", "57")
+"""SQLSTATE classes: connection lost, transaction rolled back, too few resources, object in use, shut down by hand."""
 
 
 class Database:
@@ -59,10 +65,9 @@ class Database:
         try:
             return cls(await SqliteFile.open(Path(where)), failpoint)
         except DBAPIError as exc:
-            error = _mapped(exc)
-            if error is exc:
-                error = BadConfiguration("AGENTIC_RAG_DATA", f"{where} cannot be used: {exc.orig}")
-            raise error from exc
+            if isinstance(error := _mapped(exc), StorageFull):
+                raise error from exc
+            raise BadConfiguration("AGENTIC_RAG_DATA", f"{where} cannot be used: {exc.orig}") from exc
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Run ``fn`` in a writing transaction and return its result once that is committed.
@@ -74,8 +79,9 @@ class Database:
 
         Raises:
             StorageFull: disk full, read-only or failing; nothing was kept.
+            StorageUnavailable: another process holds the file, or PostgreSQL does not answer; nothing is known of
+                a commit that was under way.
             IntegrityError: SQLAlchemy's, where the function that was run documents it.
-            TimeoutError: PostgreSQL did not answer in `postgres.WRITE_SECONDS`.
         """
 
         def transaction(conn: Connection) -> T:
@@ -84,26 +90,48 @@ class Database:
             self._failpoint("commit.ready")
             return result
 
-        try:
+        with _errors():
             result = await self._engine.write(transaction, durable=durable)
-        except DBAPIError as exc:
-            raise _mapped(exc) from exc
         self._failpoint("commit.done")
         return result
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
-        """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write."""
-        return await self._engine.read(fn)
+        """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write.
+
+        Raises:
+            StorageError: as in `write`.
+        """
+        with _errors():
+            return await self._engine.read(fn)
 
     async def aclose(self) -> None:
         """Finish the writes already asked for and close all connections."""
         await self._engine.aclose()
 
 
-def _mapped(exc: DBAPIError) -> Exception:
-    """Return the product's error for a database's, or the same one when it has none."""
-    code = getattr(exc.orig, "sqlite_errorcode", None)
-    state = getattr(exc.orig, "sqlstate", None)
-    if (code is not None and code & 0xFF in _SQLITE_UNWRITABLE) or state in _POSTGRES_UNWRITABLE:
-        return StorageFull(str(getattr(exc.orig, "__cause__", None) or exc.orig))  # asyncpg's own words, or sqlite3's
-    return exc
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as exc:
+        if (error := _mapped(exc)) is not None:
+            raise error from exc
+        raise
+    except PoolTimeout as exc:
+        raise StorageUnavailable("all connections are in use") from exc
+    except TimeoutError as exc:  # an OSError too, but one without words
+        raise StorageUnavailable("it took too long") from exc
+    except OSError as exc:  # asyncpg's, of connecting
+        raise StorageUnavailable(str(exc)) from exc
+
+
+def _mapped(exc: DBAPIError) -> StorageError | None:
+    """Return the product's error for a database's, None when it has none."""
+    primary = getattr(exc.orig, "sqlite_errorcode", -1) & 0xFF
+    state = getattr(exc.orig, "sqlstate", None) or ""
+    words = str(getattr(exc.orig, "__cause__", None) or exc.orig)  # asyncpg's own, or sqlite3's
+    if primary in _SQLITE_UNWRITABLE or state in _POSTGRES_UNWRITABLE:
+        return StorageFull(words)
+    if exc.connection_invalidated or primary in _SQLITE_UNAVAILABLE or state.startswith(_POSTGRES_UNAVAILABLE):
+        return StorageUnavailable(words)
+    return None

@@ -24,6 +24,9 @@ _DOCUMENTS = sa.select(_documents).order_by(_documents.c.created_at, _documents.
 class DocumentFields(TypedDict, total=False):
     """What `update` may change."""
 
+    name: str
+    path: str
+    media_type: str
     status: str
     dense_state: str
     progress: dict[str, Any]

@@ -1,52 +1,95 @@
 """The run log: the numbered events of turns, as bytes.
 
 Owns appending, reading after a number, and pruning. Knows no event type.
+
+Events that are stored together and follow each other in number share one row: at fifty deltas a second a row for
+each would be the greatest cost of the log. A row's payload is the lengths of its events, as four bytes in network order
+each, then the events.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from struct import Struct
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 
 from agentic_rag.store.tables import RunEvent, Turn, table
 from agentic_rag.store.turns import FINISHED
 
 _events = table(RunEvent)
 _turns = table(Turn)
-_APPEND = insert(_events)
+_APPEND = "INSERT INTO run_events (turn_id, last_seq, first_seq, payload) VALUES "
+_DRIVERS = {"sqlite": "(?, ?, ?, ?)", "postgresql": "($1, $2, $3, $4)"}
 _READ = (
-    select(_events.c.seq, _events.c.payload)
-    .where(_events.c.turn_id == bindparam("turn"), _events.c.seq > bindparam("after"))
-    .order_by(_events.c.seq)
+    select(_events.c.first_seq, _events.c.last_seq, _events.c.payload)
+    .where(_events.c.turn_id == bindparam("turn"), _events.c.last_seq > bindparam("after"))
+    .order_by(_events.c.last_seq)
     .limit(bindparam("limit"))
 )
 
 
 def append(conn: Connection, events: Iterable[tuple[str, int, bytes]]) -> None:
-    """Store events as (turn id, seq, payload).
+    """Store events as (turn id, seq, payload), those of a turn in order.
 
     Raises:
-        IntegrityError: a number of the turn is taken.
+        IntegrityError: a number of the turn is taken as the last of another row.
     """
-    rows = [{"turn_id": turn_id, "seq": seq, "payload": payload} for turn_id, seq, payload in events]
-    if rows:
-        conn.execute(_APPEND, rows)
+    rows = list(grouped(events))
+    if rows:  # as text for the driver: building the statement anew costs more than running it
+        conn.exec_driver_sql(_APPEND + _DRIVERS[conn.dialect.name], rows)
+
+
+def grouped(events: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield a row for each run of neighbours: (turn id, last seq, first seq, payload)."""
+    turn, first, last = "", 0, 0
+    pieces: list[bytes] = []
+    for turn_id, seq, payload in events:
+        if pieces and (turn_id != turn or seq != last + 1):
+            yield turn, last, first, _packed(pieces)
+            pieces = []
+        if not pieces:
+            turn, first = turn_id, seq
+        pieces.append(payload)
+        last = seq
+    if pieces:
+        yield turn, last, first, _packed(pieces)
+
+
+def _lengths(count: int) -> Struct:
+    return Struct(f">{count}I")
+
+
+def _packed(pieces: list[bytes]) -> bytes:
+    return _lengths(len(pieces)).pack(*map(len, pieces)) + b"".join(pieces)
+
+
+def unpacked(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the events of a row as (seq, payload)."""
+    lengths = _lengths(last + 1 - first)
+    at = lengths.size
+    for seq, length in enumerate(lengths.unpack_from(payload), first):
+        yield seq, payload[at : at + length]
+        at += length
 
 
 def read(conn: Connection, turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return the first ``limit`` events of the turn strictly after ``after``, as (seq, payload)."""
-    found = conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit})
-    return [(seq, payload) for seq, payload in found]
+    found: list[tuple[int, bytes]] = []
+    for row in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
+        found += [(seq, payload) for seq, payload in unpacked(*row) if seq > after]
+        if len(found) >= limit:
+            break
+    return found[:limit]
 
 
 def last_seq(conn: Connection, turn_id: str) -> int:
     """Return the number of the turn's last stored event, 0 when it has none."""
-    found: int | None = conn.execute(select(func.max(_events.c.seq)).where(_events.c.turn_id == turn_id)).scalar()
+    found: int | None = conn.execute(select(func.max(_events.c.last_seq)).where(_events.c.turn_id == turn_id)).scalar()
     return found or 0
 
 
 def exists(conn: Connection, turn_id: str) -> bool:
     """Say whether the turn has a log (a pruned one has none)."""
-    query = select(_events.c.seq).where(_events.c.turn_id == turn_id).limit(1)
+    query = select(_events.c.last_seq).where(_events.c.turn_id == turn_id).limit(1)
     return conn.execute(query).first() is not None
 
 

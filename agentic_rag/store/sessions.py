@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from agentic_rag.errors import NotFound
 from agentic_rag.messages import Block
-from agentic_rag.store.rows import columns, names, values
+from agentic_rag.store.rows import Prepared, columns, names, values
 from agentic_rag.store.tables import (
     CompactionRow,
     MessageRow,
@@ -69,11 +69,12 @@ _SESSION = select(*columns(_sessions, StoredSession))
 _MESSAGE_NAMES = names(StoredMessage)
 _MESSAGES = select(*columns(_messages, StoredMessage)).order_by(_messages.c.seq)
 _CREATE = insert(_sessions)
-_APPEND = insert(_messages)
-_MOVE = (
+_APPEND = Prepared(insert(_messages), (*_MESSAGE_NAMES, "session_id"))
+_MOVE = Prepared(
     update(_sessions)
     .where(_sessions.c.id == bindparam("session"), _sessions.c.last_seq < bindparam("place"))
-    .values(last_seq=bindparam("place"))
+    .values(last_seq=bindparam("place")),
+    ("session", "place"),
 )
 
 
@@ -137,8 +138,8 @@ def append_message(conn: Connection, session_id: str, message: StoredMessage) ->
     """
     row = values(message, _MESSAGE_NAMES)
     row["session_id"] = session_id
-    conn.execute(_APPEND, row)
-    if conn.execute(_MOVE, {"session": session_id, "place": message.seq}).rowcount != 1:
+    _APPEND.run(conn, row)
+    if _MOVE.run(conn, {"session": session_id, "place": message.seq}) != 1:
         raise NotFound("session", session_id)
 
 

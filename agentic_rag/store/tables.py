@@ -191,15 +191,16 @@ class Turn(SQLModel, table=True):
 
 
 class RunEvent(SQLModel, table=True):
-    """One event of a turn's run log; ``payload`` is `agentic_rag.events.AgentEvent.data`."""
+    """Neighbours in a turn's run log, stored together; ``payload`` is packed by `run_events`."""
 
     __tablename__ = "run_events"
 
     turn_id: str = Field(primary_key=True)
-    seq: int = Field(primary_key=True)
+    last_seq: int = Field(primary_key=True)
+    first_seq: int
     payload: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
-    # the hottest table: with its rows in the key's own tree an event costs one insertion, not two
+    # the hottest table: with its rows in the key's own tree one costs one insertion, not two
     __table_args__ = {"sqlite_with_rowid": False}
 
 

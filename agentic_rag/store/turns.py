@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, insert, select, update
 
 from agentic_rag.errors import AgenticRagError, NotFound
-from agentic_rag.store.rows import columns, names, values
+from agentic_rag.store.rows import Prepared, columns, names, values
 from agentic_rag.store.tables import Turn, table
 
 
@@ -59,8 +59,15 @@ FINISHED = ("done", "interrupted", "failed")
 _turns = table(Turn)
 _NAMES = names(StoredTurn)
 _TURNS = select(*columns(_turns, StoredTurn)).order_by(_turns.c.started_at, _turns.c.id)
-_ACCEPT = insert(_turns)
+_ACCEPT = Prepared(insert(_turns), _NAMES)
 _BY_ID = _turns.c.id == bindparam("turn")
+_UNFINISHED = and_(*(_turns.c.status != status for status in FINISHED))
+_GET = _TURNS.where(_BY_ID)
+_BY_CLIENT_MESSAGE = _TURNS.where(
+    _turns.c.session_id == bindparam("session"), _turns.c.client_message_id == bindparam("client_message")
+)
+_QUEUED = _TURNS.where(_turns.c.status == "queued")
+_QUEUED_OF = _QUEUED.where(_turns.c.session_id == bindparam("session"))
 
 
 def accept(conn: Connection, turn: StoredTurn) -> None:
@@ -69,18 +76,17 @@ def accept(conn: Connection, turn: StoredTurn) -> None:
     Raises:
         IntegrityError: the session has a turn of the same ``client_message_id`` (or the id is taken).
     """
-    conn.execute(_ACCEPT, values(turn, _NAMES))
+    _ACCEPT.run(conn, values(turn, _NAMES))
 
 
 def get(conn: Connection, turn_id: str) -> StoredTurn | None:
     """Return the turn, None when there is none."""
-    return _first(conn, _TURNS.where(_turns.c.id == turn_id))
+    return _first(conn, _GET, {"turn": turn_id})
 
 
 def by_client_message(conn: Connection, session_id: str, client_message_id: str) -> StoredTurn | None:
     """Return the turn that this client message made, None when it made none."""
-    where = (_turns.c.session_id == session_id, _turns.c.client_message_id == client_message_id)
-    return _first(conn, _TURNS.where(*where))
+    return _first(conn, _BY_CLIENT_MESSAGE, {"session": session_id, "client_message": client_message_id})
 
 
 def running(conn: Connection) -> list[StoredTurn]:
@@ -90,8 +96,7 @@ def running(conn: Connection) -> list[StoredTurn]:
 
 def queued(conn: Connection, session_id: str | None = None) -> list[StoredTurn]:
     """Return the queued turns of a session (None: of all), oldest first."""
-    query = _TURNS.where(_turns.c.status == "queued")
-    return _all(conn, query if session_id is None else query.where(_turns.c.session_id == session_id))
+    return _all(conn, _QUEUED) if session_id is None else _all(conn, _QUEUED_OF, {"session": session_id})
 
 
 def of_session(conn: Connection, session_id: str) -> list[StoredTurn]:
@@ -132,6 +137,24 @@ def start(
     return changed.rowcount == 1
 
 
+_FINISH = Prepared(
+    update(_turns)
+    .where(_BY_ID, _UNFINISHED)
+    .values(
+        status=bindparam("as"),
+        end_reason=bindparam("reason"),
+        error=bindparam("failure", type_=_turns.c.error.type),
+        references=bindparam("cited", type_=_turns.c.references.type),
+        timings=bindparam("spans", type_=_turns.c.timings.type),
+        usage=bindparam("spent", type_=_turns.c.usage.type),
+        steps=bindparam("count"),
+        ended_at=bindparam("at"),
+        lease_until=None,
+    ),
+    ("turn", "as", "reason", "failure", "cited", "spans", "spent", "count", "at"),
+)
+
+
 def finish(
     conn: Connection,
     turn_id: str,
@@ -149,23 +172,21 @@ def finish(
 
     Returns False, and changes nothing, when it has ended before (or is gone): there is one end.
     """
-    changed = conn.execute(
-        update(_turns)
-        .where(_BY_ID, _turns.c.status.not_in(FINISHED))
-        .values(
-            status=status,
-            end_reason=end_reason,
-            error=None if error is None else dict(error),
-            references=[dict(reference) for reference in references],
-            timings=dict(timings or {}),
-            usage=dict(usage),
-            steps=steps,
-            ended_at=ended_at,
-            lease_until=None,
-        ),
-        {"turn": turn_id},
+    changed = _FINISH.run(
+        conn,
+        {
+            "turn": turn_id,
+            "as": status,
+            "reason": end_reason,
+            "failure": None if error is None else dict(error),
+            "cited": [dict(reference) for reference in references],
+            "spans": dict(timings or {}),
+            "spent": dict(usage),
+            "count": steps,
+            "at": ended_at,
+        },
     )
-    return changed.rowcount == 1
+    return changed == 1
 
 
 def add_step_totals(conn: Connection, turn_id: str, usage: Mapping[str, int]) -> None:
@@ -192,7 +213,7 @@ def take_lease(conn: Connection, turn_id: str, owner: str, until: str | None) ->
     """
     taken = conn.execute(
         update(_turns)
-        .where(_BY_ID, _turns.c.status.not_in(FINISHED))
+        .where(_BY_ID, _UNFINISHED)
         .values(owner=owner, lease_until=until, fence=_turns.c.fence + 1)
         .returning(_turns.c.fence),
         {"turn": turn_id},
@@ -202,10 +223,11 @@ def take_lease(conn: Connection, turn_id: str, owner: str, until: str | None) ->
     return int(taken)
 
 
-_HOLD = (
+_HOLD = Prepared(
     update(_turns)
     .where(_BY_ID, _turns.c.fence == bindparam("held"), _turns.c.status == "running")
-    .values(lease_until=bindparam("until"))
+    .values(lease_until=bindparam("until")),
+    ("turn", "held", "until"),
 )
 
 
@@ -215,7 +237,7 @@ def hold(conn: Connection, turn_id: str, fence: int, until: str | None) -> None:
     Raises:
         LeaseLost: the fencing number has moved on, or the turn has ended.
     """
-    if conn.execute(_HOLD, {"turn": turn_id, "held": fence, "until": until}).rowcount != 1:
+    if _HOLD.run(conn, {"turn": turn_id, "held": fence, "until": until}) != 1:
         raise LeaseLost(turn_id)
 
 
@@ -239,10 +261,10 @@ def resumed(conn: Connection, turn_id: str) -> int:
     return int(count)
 
 
-def _first(conn: Connection, query: Select[Any]) -> StoredTurn | None:
-    row = conn.execute(query).mappings().first()
+def _first(conn: Connection, query: Select[Any], parameters: Mapping[str, str]) -> StoredTurn | None:
+    row = conn.execute(query, parameters).mappings().first()
     return None if row is None else StoredTurn(**row)
 
 
-def _all(conn: Connection, query: Select[Any]) -> list[StoredTurn]:
-    return [StoredTurn(**row) for row in conn.execute(query).mappings()]
+def _all(conn: Connection, query: Select[Any], parameters: Mapping[str, str] | None = None) -> list[StoredTurn]:
+    return [StoredTurn(**row) for row in conn.execute(query, parameters or {}).mappings()]

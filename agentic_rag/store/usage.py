@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from agentic_rag.events import Usage
-from agentic_rag.store.rows import columns, names, values
+from agentic_rag.store.rows import Prepared, columns, names, values
 from agentic_rag.store.tables import UsageRow, table
 
 
@@ -34,14 +34,13 @@ class StoredUsage:
 
 _usage = table(UsageRow)
 _NAMES = names(StoredUsage)
+_PUT = Prepared(insert(_usage), _NAMES)
 _ROWS = select(*columns(_usage, StoredUsage)).order_by(_usage.c.created_at, _usage.c.step, _usage.c.id)
 
 
 def put(conn: Connection, rows: Iterable[StoredUsage]) -> None:
     """Store the usage of calls that have ended."""
-    found = [values(row, _NAMES) for row in rows]
-    if found:
-        conn.execute(insert(_usage), found)
+    _PUT.run_all(conn, [values(row, _NAMES) for row in rows])
 
 
 def of_session(conn: Connection, session_id: str) -> list[StoredUsage]:

@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "replay the event that was asked to be passed",
         "store/run_events.py",
-        '_events.c.seq > bindparam("after")',
-        '_events.c.seq >= bindparam("after")',
+        "in unpacked(*row) if seq > after]",
+        "in unpacked(*row) if seq >= after]",
     ),
     Mutant(
         "end a turn that was given up without naming the gap",

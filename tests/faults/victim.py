@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.app import Application
+from agentic_rag.server.ws_needs import Wire
+from agentic_rag.server.wsprotocol import EXTENSION
 from agentic_rag.serving import address_of, bind, serve
 from agentic_rag.settings import load_settings
 from agentic_rag.testing.failpoints import VARIABLE
@@ -49,6 +52,26 @@ class Failpoints:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class WatchedWire:
+    """A connection whose short way is watched too."""
+
+    def __init__(self, wire: Wire, points: Failpoints) -> None:
+        self._wire = wire
+        self._points = points
+
+    @property
+    def ready(self) -> bool:
+        return self._wire.ready
+
+    def write(self, texts: Sequence[bytes]) -> None:
+        self._points("send.begin")
+        self._wire.write(texts)
+        self._points("send.end")
+
+    async def room(self) -> None:
+        await self._wire.room()
+
+
 class Watched:
     """ASGI middleware around everything: each send is a place, and the control answers here."""
 
@@ -66,6 +89,9 @@ class Watched:
             await send(message)
             self._points("send.end")
 
+        extensions = scope.get("extensions") or {}
+        if EXTENSION in extensions:
+            extensions[EXTENSION] = {"wire": WatchedWire(extensions[EXTENSION]["wire"], self._points)}
         await self._app(scope, receive, watched)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -145,7 +145,7 @@ async def bench(folder: Path, model: Model, tools: MemoryToolset | None = None, 
 
     values: dict[str, Any] = {
         "database": database,
-        "model": model,
+        "model": lambda domain_id: model,
         "open_toolset": open_toolset,
         "role_hash": role_hash,
         "missing": missing,

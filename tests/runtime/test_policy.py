@@ -1,5 +1,6 @@
 """Which calls may run: the admin's word, trust, acceptance; and schemas that attack the one who checks them."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from agentic_rag.runtime.calls import PlannedCall, Policy, plan_call
 from agentic_rag.tools.base import ToolInfo
 from tests.runtime.harness import info
+
+pytestmark = pytest.mark.attack(kind="model")
 
 CLOSED = Policy(effects_allowed=False)
 
@@ -57,6 +60,35 @@ def test_a_single_users_default_allows_what_nothing_denies() -> None:
     assert status(info("srv__write"), Policy()) == "runs"
     assert status(info("role_write", origin="system"), Policy()) == "runs"
     assert status(info("srv__write"), Policy({"srv__*": "deny"})) == "denied"
+
+
+Rules = dict[str, Literal["allow", "deny"]]
+GLOBS = ("*", "a__*", "*__x", "a__?", "[ab]__*", "a__x", "a__x*", "b__*", "*_*")
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"b__*": "allow", "a__x": "deny", "*": "allow"}, "denied"),
+        ({"*": "deny", "a__x": "allow"}, "runs"),
+        ({"a__x": "allow", "*": "deny"}, "runs"),
+        ({"a__*": "deny", "*": "allow"}, "denied"),
+        ({"a__x": "allow", "a__x*": "deny"}, "runs"),
+        ({"a__?": "allow", "a__*": "deny"}, "denied"),
+        ({"[ab]__*": "allow", "*__*": "deny"}, "denied"),
+        ({"a__*": "deny", "[abcdef]__*": "allow"}, "denied"),
+    ],
+)
+def test_the_most_specific_pattern_decides_and_deny_wins_among_equals(rules: Rules, expected: str) -> None:
+    assert status(info("a__x"), Policy(rules, effects_allowed=False)) == expected
+
+
+@given(st.dictionaries(st.sampled_from(GLOBS), st.sampled_from(("allow", "deny"))), st.randoms(use_true_random=False))
+def test_the_order_in_which_rules_were_written_decides_nothing(rules: Rules, chance: random.Random) -> None:
+    other = list(rules.items())
+    chance.shuffle(other)
+    for name in ("a__x", "a__xy", "b__x", "c"):
+        assert status(info(name), Policy(rules)) == status(info(name), Policy(dict(other)))
 
 
 def test_a_denial_names_the_setting_and_lets_the_turn_go_on() -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,28 +28,52 @@ def _run(*command: str | Path, user: str | None) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.fixture(scope="session")
-def postgresql_url() -> Iterator[str]:
-    """A PostgreSQL server on loopback, which refuses to run as root."""
-    user = "postgres" if os.geteuid() == 0 else None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+class PostgresqlServer:
+    """A server on loopback, of a user of its own: it refuses to run as root."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._user = "postgres" if os.geteuid() == 0 else None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"postgresql://rag@127.0.0.1:{self._port}/postgres"
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+        made = ("-D", folder / "data", "-U", "rag", "-A", "trust", "-E", "UTF8", "-N")
+        _run(BINARIES[-1] / "initdb", *made, user=self._user)
+
+    def start(self) -> None:
+        options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._control("-l", self._folder / "log", "-o", options, "start")
+
+    def stop(self) -> None:
+        self._control("-m", "immediate", "stop")
+
+    def _control(self, *arguments: str | Path) -> None:
+        _run(BINARIES[-1] / "pg_ctl", "-D", self._folder / "data", "-w", *arguments, user=self._user)
+
+
+@contextmanager
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """A running server with an empty database."""
     folder = Path(tempfile.mkdtemp(prefix="agentic-rag-pg-"))
-    log = folder / "log"
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-    control = (BINARIES[-1] / "pg_ctl", "-D", folder / "data", "-w")
     try:
-        if user is not None:
-            shutil.chown(folder, user)
-        _run(BINARIES[-1] / "initdb", "-D", folder / "data", "-U", "rag", "-A", "trust", "-E", "UTF8", "-N", user=user)
-        _run(*control, "-l", log, "-o", options, "start", user=user)
+        server = PostgresqlServer(folder)
+        server.start()
         try:
-            yield f"postgresql://rag@127.0.0.1:{port}/postgres"
+            yield server
         finally:
-            _run(*control, "-m", "immediate", "stop", user=user)
+            server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """Address of a server that all tests share."""
+    with postgresql_server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs_postgresql)])

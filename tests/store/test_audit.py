@@ -10,6 +10,8 @@ from agentic_rag.store import audit
 from agentic_rag.store.audit import Entry, append, check
 from agentic_rag.store.database import Database
 
+pytestmark = pytest.mark.attack(kind="web")
+
 
 def fill(conn: Connection) -> None:
     for number in range(1, 8):

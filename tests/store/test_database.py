@@ -7,14 +7,14 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import StorageFull
+from agentic_rag.errors import StorageFull, StorageUnavailable
 from agentic_rag.store import conversations, images, run_events
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import Image, RunEvent, table
 
-from .conftest import needs_postgresql
+from .conftest import needs_postgresql, postgresql_server
 from .records import AT, conversation
 
 BOUND = 30
@@ -58,7 +58,7 @@ async def test_reads_see_every_committed_write(database: Database) -> None:
 
 
 async def test_a_read_cannot_write(database: Database) -> None:
-    with pytest.raises(DBAPIError):
+    with pytest.raises(StorageFull, match=r"read-?only"):
         await database.read(lambda conn: run_events.append(conn, [("turn_1", 1, b"x")]))
     assert await database.read(_count) == 0
 
@@ -217,3 +217,21 @@ async def test_durable_commits_are_full_and_others_normal(sqlite: Database) -> N
     assert await sqlite.write(synchronous, durable=True) == full
     assert await sqlite.write(synchronous, durable=True) == full
     assert await sqlite.write(synchronous) == normal
+
+
+@needs_postgresql
+async def test_a_server_that_went_away_is_unavailable_and_is_used_again_once_it_is_back() -> None:
+    with postgresql_server() as server:
+        database = await Database.open(server.url)
+        try:
+            await database.write(_append(1), durable=True)
+            server.stop()
+            with pytest.raises(StorageUnavailable):
+                await database.write(_append(2))
+            with pytest.raises(StorageUnavailable):
+                await database.read(_count)
+            server.start()
+            await database.write(_append(2))
+            assert await database.read(_count) == 2
+        finally:
+            await database.aclose()

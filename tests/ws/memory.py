@@ -1,6 +1,6 @@
 """Conversations and turns in memory: what a socket needs of the layers below, driven by the test."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +10,7 @@ import anyio.lowlevel
 from agentic_rag.access.users import User
 from agentic_rag.errors import MessageContentRequired, NotFound, TurnInProgress
 from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, encode
-from agentic_rag.runtime.runlog import LogGone
+from agentic_rag.runtime.logreader import LogGone
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
 
@@ -56,6 +56,7 @@ class Desk:
         self.on_start = on_start
         self.broken = False
         self.deaf = False
+        self.listeners: list[Callable[[], None]] = []
         self._changed = anyio.Event()
 
     def open(self, conversation_id: str, owner: str = "local") -> None:
@@ -142,17 +143,8 @@ class Desk:
         conversation = self.conversations[session_id.removeprefix("sess_")]
         return next((turn.id for turn in conversation.turns if turn.events and not turn.ended), None)
 
-    async def follow(self, turn_id: str, after: int = 0) -> AsyncGenerator[AgentEvent]:
-        turn = self.turns[turn_id]
-        if turn.pruned:
-            raise LogGone(turn_id)
-        while True:
-            while after < len(turn.events):
-                yield turn.events[after]
-                after += 1
-            if turn.ended:
-                return
-            await self._changed.wait()
+    def read(self, turn_id: str, after: int = 0) -> "MemoryReader":
+        return MemoryReader(self, self.turns[turn_id], after)
 
     async def next_turn(self, session_id: str, after: str | None = None) -> str:
         conversation = self.conversations[session_id.removeprefix("sess_")]
@@ -176,5 +168,42 @@ class Desk:
             self._start(waiting)
 
     def _wake(self) -> None:
+        for wake in list(self.listeners):
+            wake()
         self._changed.set()
         self._changed = anyio.Event()
+
+
+class MemoryReader:
+    """A reader as the runtime's: it pushes while it waits."""
+
+    def __init__(self, desk: Desk, turn: MemoryTurn, after: int) -> None:
+        self._desk = desk
+        self._turn = turn
+        self._after = after
+
+    async def next(self, push: Callable[[Sequence[AgentEvent]], int]) -> Sequence[AgentEvent]:
+        if self._turn.pruned:
+            raise LogGone(self._turn.id)
+        woken = anyio.Event()
+
+        def wake() -> None:
+            coming = self._coming()
+            if woken.is_set() or not coming:
+                return
+            self._after += push(coming)
+            if self._coming() or self._turn.ended:
+                woken.set()
+
+        while not self._coming() and not self._turn.ended:
+            self._desk.listeners.append(wake)
+            try:
+                await woken.wait()
+            finally:
+                self._desk.listeners.remove(wake)
+        coming = self._coming()
+        self._after = len(self._turn.events)
+        return coming
+
+    def _coming(self) -> list[AgentEvent]:
+        return self._turn.events[self._after :]

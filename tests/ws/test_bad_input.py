@@ -11,7 +11,7 @@ from websockets.typing import Subprotocol
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Text
 from agentic_rag.server import ws
-from agentic_rag.server.ws import choose_dialect
+from agentic_rag.server.dialects import choose_dialect
 from tests.ws.memory import Desk
 from tests.ws.serving import application, client, serving, types
 

@@ -2,8 +2,10 @@
 
 import socket
 from contextlib import suppress
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -138,6 +140,29 @@ async def test_a_client_that_never_reads_is_cut_and_others_live_on() -> None:
             await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=300)
             it.say("turn_1", DONE)
             assert numbers(await c.hear_turn()) == [301, 302]
+        deaf.transport.abort()
+
+
+class Measured(SocketProtocol):
+    """Lets the test see what waits for the peer."""
+
+    last: "Measured"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        Measured.last = self
+
+
+async def test_what_a_client_that_never_reads_is_pushed_does_not_pile_up() -> None:
+    it = desk()
+    async with serving(application(it, it), ws=Measured) as address:
+        deaf = await deaf_client(address)
+        await Client(deaf).ask("message", conversationId="conv_1", content="Hi")
+        waits = Measured.last.transport
+        for _ in range(300):
+            it.say("turn_1", FLOOD)
+            await anyio.lowlevel.checkpoint()
+        assert 0 < waits.get_write_buffer_size() < 4 * len(FLOOD.text)
         deaf.transport.abort()
 
 

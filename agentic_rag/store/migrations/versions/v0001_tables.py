@@ -163,9 +163,10 @@ def _turns() -> None:
     op.create_table(
         "run_events",
         Column("turn_id", AutoString(), nullable=False),
-        Column("seq", Integer(), nullable=False),
+        Column("last_seq", Integer(), nullable=False),
+        Column("first_seq", Integer(), nullable=False),
         Column("payload", LargeBinary(), nullable=False),
-        PrimaryKeyConstraint("turn_id", "seq"),
+        PrimaryKeyConstraint("turn_id", "last_seq"),
         sqlite_with_rowid=False,
     )
     op.create_table(

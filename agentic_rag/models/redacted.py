@@ -1,0 +1,90 @@
+"""A model whose words hold no secret when the runtime gets them.
+
+Owns what becomes of a model's answer that holds a known value: text and the input of a tool call are redacted, and
+such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking stays as
+it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
+
+Each domain's turns have it around their model, with that domain's values. Here and not at each way out: the
+transcript, the events with their numbers of characters, titles, summaries and whatever a tool is given are all made
+of this.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+
+from agentic_rag.messages import Block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Model,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.redaction import Pieces, Redaction
+
+
+class RedactedModel(Model):
+    """Implements `Model` over another one."""
+
+    def __init__(self, inner: Model, redact: Redaction) -> None:
+        self._inner = inner
+        self._redact = redact
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """See `Model.stream`; without any secret it is the inner one itself."""
+        return self._inner.stream(request) if self._redact.idle else self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        async with self._inner.stream(request) as events, aclosing(_redacted(events, self._redact)) as redacted:
+            yield redacted
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _redacted(events: AsyncIterator[ModelEvent], redact: Redaction) -> AsyncGenerator[ModelEvent, None]:
+    answer = _Answer(redact)
+    async for event in events:
+        for each in answer.take(event):
+            yield each
+
+
+class _Answer:
+    """One answer as it comes; its blocks are open one at a time."""
+
+    def __init__(self, redact: Redaction) -> None:
+        self._redact = redact
+        self._open = Pieces(redact)
+
+    def take(self, event: ModelEvent) -> Iterator[ModelEvent]:
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            text = self._open.take(event.text)
+            if text:
+                yield type(event)(event.index, text)
+        elif type(event) is BlockStarted and event.block["type"] == "text":
+            yield BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])})
+        elif type(event) is BlockStopped:
+            yield from self._stopped(event)
+        else:
+            yield event
+
+    def _stopped(self, event: BlockStopped) -> Iterator[ModelEvent]:
+        block, rest = event.block, self._open.end()
+        if rest:
+            yield (ThinkingDelta if block["type"] == "thinking" else TextDelta)(event.index, rest)
+        yield BlockStopped(event.index, self._block(block))
+
+    def _block(self, block: Block) -> Block:
+        if block["type"] == "text":
+            return {**block, "text": self._redact(block["text"])}
+        if block["type"] == "tool_use" and self._redact.found_in([block["input"], block.get("_broken_input")]):
+            broken = {name: self._redact(block[name]) for name in ("_broken_input",) if name in block}
+            return {**block, **broken, "input": self._redact.members(block["input"]), "_secret": True}
+        return block

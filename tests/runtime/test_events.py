@@ -1,0 +1,50 @@
+"""The JSON form of events."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.events import Encoder, Text, Thinking, decode
+
+TS = "2026-01-01T00:00:00.000Z"
+WORDS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    text=WORDS,
+    agent=WORDS,
+    conversation=WORDS,
+    turn=WORDS,
+    seq=st.integers(1, 2**31),
+    kind=st.sampled_from((Text, Thinking)),
+)
+def test_a_delta_has_the_form_of_every_event(
+    text: str, agent: str, conversation: str, turn: str, seq: int, kind: type[Text | Thinking]
+) -> None:
+    expected: dict[str, Any] = {
+        "type": kind.type,
+        "conversationId": conversation,
+        "turnId": turn,
+        "seq": seq,
+        "ts": TS,
+        **({"agent": agent} if agent else {}),
+        "text": text,
+    }
+    encoder = Encoder(conversation, turn)
+    for _ in range(2):  # the second one from what the first has prepared
+        event = encoder.encode(kind(text), seq, TS, agent)
+        assert event.data == orjson.dumps(expected)
+        assert event == decode(turn, seq, event.data)
+
+
+def test_secrets_are_taken_out_of_deltas_too() -> None:
+    encoder = Encoder("conv_1", "turn_1", redact=lambda value: value.replace("hunter2", "***"))
+    assert encoder.encode(Text("it is hunter2"), 1, TS).fields()["text"] == "it is ***"
+
+
+def test_a_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(TypeError):
+        Encoder("conv_1", "turn_1").encode(Text("\ud800"), 1, TS)

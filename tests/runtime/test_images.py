@@ -1,0 +1,55 @@
+"""Images and sizes that are remembered: what is remembered is what would be counted or hashed anew."""
+
+from dataclasses import replace
+
+from agentic_rag.messages import text_block, user_message
+from agentic_rag.runtime import image
+from agentic_rag.runtime.calls import Policy
+from agentic_rag.runtime.image import Image, Images
+from agentic_rag.runtime.session import Entry, Session
+from agentic_rag.runtime.window import message_tokens
+from tests.runtime.harness import definition, info
+
+
+def test_a_definition_as_it_was_gives_the_image_it_gave() -> None:
+    images = Images()
+    first = images.of(definition())
+    assert images.of(definition()) is first
+    assert first.id == Image.of(definition()).id
+    assert first.content == definition().to_json()
+
+
+def test_a_changed_definition_gives_another_image_and_so_does_the_one_before_it() -> None:
+    images = Images()
+    before, after = definition(), definition(max_tokens=77)
+    ids = [images.of(each).id for each in (before, after, before)]
+    assert ids == [Image.of(each).id for each in (before, after, before)]
+    assert ids[0] != ids[1]
+
+
+def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the_same() -> None:
+    one = definition(tool_policy={"*": "deny", "fs__write": "allow"})
+    other = definition(tool_policy={"fs__write": "allow", "*": "deny"})
+    assert Image.of(one).id == Image.of(other).id
+    tool = info("fs__write")
+    verdicts = [Policy(each.tool_policy, effects_allowed=False).denial(tool) for each in (one, other)]
+    assert verdicts == ["", ""]
+
+
+def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
+    images, plain = Images(), definition()
+    made = [replace(plain, bound={**plain.bound, "user": f"user_{n}"}) for n in range(image.MAX_KNOWN + 3)]
+    ids = [images.of(each).id for each in made]
+    assert len(set(ids)) == len(made)
+    assert [images.of(each).id for each in made] == ids
+
+
+def test_a_message_that_was_changed_is_counted_anew() -> None:
+    messages = [user_message("one"), user_message("two " * 50)]
+    session = Session(
+        "sess_1", {}, entries=[Entry(seq, "turn_1", 0, "msg_1", each) for seq, each in enumerate(messages)]
+    )
+    assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
+    messages[0]["content"] = [text_block("a longer note " * 20), *messages[0]["content"]]
+    assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
+    assert session.turn_sizes()[0].tokens == sum(map(message_tokens, messages))

@@ -1,0 +1,184 @@
+"""Readers of a running turn: pushed to while they keep up, served from the log when they do not."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from agentic_rag.errors import StorageFull
+from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
+from agentic_rag.runtime.logreader import LogReader
+from agentic_rag.runtime.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
+from agentic_rag.store import run_events
+from agentic_rag.store.database import Database
+
+DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
+PATIENCE = 20
+
+
+class Desk:
+    """One running log with its journal, and readers of it."""
+
+    def __init__(self, database: Database, journal: Journal) -> None:
+        self.database = database
+        self.journal = journal
+        self.log = RunLog(journal, "conv_test", "turn_test")
+
+    def reader(self, after: int = 0) -> LogReader:
+        return LogReader(self.database, {"turn_test": self.log}.get, "turn_test", after)
+
+    async def end(self) -> None:
+        await self.log.commit([DONE], lambda conn: None)
+        self.log.close()
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Desk]:
+    database = await Database.open(folder / "test.db")
+    try:
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(PATIENCE):
+                desk = Desk(database, Journal(database))
+                tasks.start_soon(desk.journal.run)
+                yield desk
+            tasks.cancel_scope.cancel()
+    finally:
+        await database.aclose()
+
+
+async def read_all(
+    reader: LogReader, push: Callable[[Sequence[AgentEvent]], int] | None, heard: list[AgentEvent]
+) -> None:
+    """Read to the end; ``push`` adds to ``heard`` itself."""
+    while events := await reader.next(push):
+        heard.extend(events)
+
+
+async def write(desk: Desk, bodies: Sequence[EventBody]) -> None:
+    for body in bodies:
+        await desk.log.room()
+        desk.log.append(body)
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_readers_that_take_what_they_please_all_hear_every_event_once(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    bodies = [random.choice((Text("a"), Thinking("b"), IterationStart(2))) for _ in range(300)]
+
+    async with running(tmp_path) as desk, anyio.create_task_group() as readers:
+        heard: list[list[AgentEvent]] = [[] for _ in range(5)]
+        afters = [0, 0, 3, 100, 301]
+
+        def moody(into: list[AgentEvent]) -> Callable[[Sequence[AgentEvent]], int]:
+            def push(events: Sequence[AgentEvent]) -> int:
+                taken = random.randint(0, len(events))
+                into.extend(events[:taken])
+                return taken
+
+            return push
+
+        for at, (into, after) in enumerate(zip(heard, afters, strict=True)):
+            readers.start_soon(read_all, desk.reader(after), moody(into) if at else None, into)
+        await write(desk, bodies)
+        await desk.end()
+    for into, after in zip(heard, afters, strict=True):
+        assert [event.seq for event in into] == list(range(after + 1, len(bodies) + 2))
+    assert [event.type for event in heard[0]] == [*(body.type for body in bodies), "done"]
+
+
+async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk, anyio.create_task_group() as readers:
+        pushed: list[int] = []
+        returned: list[AgentEvent] = []
+
+        def push(events: Sequence[AgentEvent]) -> int:
+            pushed.extend(event.seq for event in events)
+            return len(events)
+
+        readers.start_soon(read_all, desk.reader(), push, returned)
+        await anyio.wait_all_tasks_blocked()
+        desk.log.append(Text("one"))
+        assert pushed == [1]
+        desk.log.append(IterationStart(1))
+        assert pushed == [1]  # not durable yet
+        await desk.end()
+        assert pushed == [1, 2, 3]
+    assert returned == []
+
+
+async def test_what_a_push_leaves_is_returned_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        reader, returned = desk.reader(), anyio.Event()
+
+        async def read() -> None:
+            events = await reader.next(lambda events: 0)
+            assert [event.seq for event in events] == [1]
+            returned.set()
+
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            desk.log.append(Text("one"))
+            await returned.wait()
+
+
+async def test_a_push_that_fails_ends_its_reader_and_not_the_turn(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        others: list[AgentEvent] = []
+        failures: list[Exception] = []
+
+        def broken(events: Sequence[AgentEvent]) -> int:
+            raise ValueError("a bug in an encoder")
+
+        async def fail() -> None:
+            try:
+                await desk.reader().next(broken)
+            except ValueError as exc:
+                failures.append(exc)
+
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(read_all, desk.reader(), None, others)
+            readers.start_soon(fail)
+            await anyio.wait_all_tasks_blocked()
+            desk.log.append(Text("one"))
+            await desk.end()
+        assert [event.seq for event in others] == [1, 2]
+        assert len(failures) == 1
+
+
+async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_was_not_delivered(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        heard: list[AgentEvent] = []
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(read_all, desk.reader(), None, heard)
+            await write(desk, [Text(f"part {n}") for n in range(5 * GROUP_EVENTS)])
+            await anyio.wait_all_tasks_blocked()
+            readers.cancel_scope.cancel()
+        stored = await desk.database.read(lambda conn: run_events.read(conn, "turn_test", 0, 1000))
+        delivered = [(event.seq, event.data) for event in heard]
+        assert stored == delivered[: len(stored)]
+        assert len(stored) >= len(delivered) - MAX_UNJOURNALLED
+
+
+async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        refused, other = desk.log, RunLog(desk.journal, "conv_test", "turn_other")
+        refused.append(Text("lost"))
+        refused.take()
+        refused.failed(StorageFull("disk full"))
+        refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
+        with pytest.raises(StorageFull):
+            await refused.commit([DONE], lambda conn: None)
+        other.append(IterationStart(1))
+        await read_one(LogReader(desk.database, {"turn_other": other}.get, "turn_other"))
+        assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_other")) == 1
+        assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_test")) == 0
+
+
+async def read_one(reader: LogReader) -> None:
+    assert len(await reader.next()) == 1

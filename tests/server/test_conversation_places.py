@@ -1,0 +1,49 @@
+"""A conversation that was spoken in is remembered between messages: what is refused is refused all the same."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.access.users import LOCAL, User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.errors import NotFound
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig
+
+
+async def _refusal(service: Conversations, user: User, conversation_id: str) -> NotFound:
+    with pytest.raises(NotFound) as caught:
+        await service.send(user, conversation_id, "Again.")
+    return caught.value
+
+
+async def test_what_was_deleted_since_its_last_message_takes_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One."), say("Two.")) as rig:
+        domain = await rig.domain()
+        own, other = await rig.conversation(domain), await rig.conversation(domain)
+        for conversation in (own, other):
+            await rig.say(conversation, "Hello.")
+        await rig.ok("DELETE", f"/api/conversations/{own}")
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        for conversation in (own, other):
+            refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
+            assert refused[:2] == (404, "CONVERSATION_NOT_FOUND")
+
+
+async def test_what_was_archived_since_its_last_message_takes_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One.")) as rig:
+        conversation = await rig.conversation()
+        await rig.say(conversation, "Hello.")
+        await rig.ok("PATCH", f"/api/conversations/{conversation}", {"status": "archived"})
+        refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
+        assert refused[:2] == (409, "CONVERSATION_ARCHIVED")
+
+
+async def test_what_its_owner_just_spoke_in_does_not_exist_for_others(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One."), say("Two.")) as rig:
+        service, conversation = rig.application.business.conversations, await rig.conversation()
+        await rig.say(conversation, "Hello.")
+        for stranger in (User("bob", operator=True), User(LOCAL.id, domains=frozenset({"dom_other"}))):
+            refused = await _refusal(service, stranger, conversation)
+            assert (refused.noun, refused.hidden) == ("conversation", True)
+        assert (await rig.say(conversation, "Still mine."))[-1]["type"] == "done"

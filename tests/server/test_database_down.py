@@ -1,0 +1,64 @@
+"""A database that another process holds, or that is gone for a while: refusals that say so, and a server that lives."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.errors import StorageUnavailable
+from tests.server.rig import Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+
+
+class Backup:
+    """Another process's lock on the database of a rig, from the moment ingestion comes by ``place``."""
+
+    def __init__(self, folder: Path, place: str) -> None:
+        self.place = place
+        self.path = folder / "data" / "agentic-rag.db"
+        self.held: sqlite3.Connection | None = None
+
+    def __call__(self, name: str) -> None:
+        if name == self.place and self.held is None:
+            self.held = sqlite3.connect(self.path, isolation_level=None)
+            self.held.execute("BEGIN IMMEDIATE")
+
+
+async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_documents(tmp_path: Path) -> None:
+    backup = Backup(tmp_path, "ingest.parsing")
+    async with Rig(tmp_path, failpoint=backup) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        ingestion = rig.application.business.documents._ingestion
+        path = f"/api/domains/{domain}/documents"
+        made = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
+        job = ingestion._jobs[made["items"][0]["id"]]
+        with anyio.fail_after(60):
+            await job.ended.wait()
+        assert backup.held is not None
+        with closing(backup.held):
+            refused = await rig.refused("POST", "/api/conversations", {"domainId": domain})
+            assert refused[:2] == (503, "STORAGE_UNAVAILABLE")
+            assert "Try again" in refused[2]
+            assert (await rig.ok("GET", path))["items"][0]["name"] == "a.md", "reading goes on"
+        await rig.conversation(domain)
+        document = made["items"][0]["id"]
+        assert await ingestion.requeue(document)
+        ingestion.submit(await rig.application.business.documents.get(domain, document))
+        assert (await rig.settled(domain, document))["status"] == "indexed"
+
+
+async def test_background_work_that_fails_for_any_reason_does_not_end_the_server(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+
+        async def broken() -> None:
+            raise StorageUnavailable("gone")
+
+        async def worse() -> None:
+            raise RuntimeError("nobody thought of this")
+
+        await rig.application._beside("a test", broken)
+        await rig.application._beside("a test", worse)
+        assert (await rig.http.get("/api/health")).status_code == 200

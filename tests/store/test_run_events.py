@@ -1,0 +1,59 @@
+"""The run log's rows: neighbours share one, and no reader can tell."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag.store import run_events
+from agentic_rag.store.database import Database
+from agentic_rag.store.tables import RunEvent, table
+
+Logged = tuple[str, int, bytes]
+
+
+def rows(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(table(RunEvent))).scalar_one()
+
+
+async def test_neighbours_stored_together_share_a_row(database: Database) -> None:
+    events = [("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)] + [("turn_2", 1, b"other")]
+    await database.write(lambda conn: run_events.append(conn, events))
+    assert await database.read(rows) == 3
+    assert await database.read(lambda conn: run_events.read(conn, "turn_1", 0, 10)) == [
+        (seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)
+    ]
+
+
+async def test_a_group_is_read_from_its_middle(database: Database) -> None:
+    payloads = [b"", b"\n", bytes(range(256)), b"x" * 100_000]
+    await database.write(
+        lambda conn: run_events.append(conn, [("turn_1", 5 + at, payload) for at, payload in enumerate(payloads)])
+    )
+    for after in range(4, 9):
+        found = await database.read(lambda conn, after=after: run_events.read(conn, "turn_1", after, 10))  # type: ignore[misc]
+        assert found == [(5 + at, payload) for at, payload in enumerate(payloads)][after - 4 :]
+    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == 8
+
+
+async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:
+    await database.write(lambda conn: run_events.append(conn, [("turn_1", seq, b"x") for seq in (1, 2)]))
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: run_events.append(conn, [("turn_2", 1, b"y"), ("turn_1", 2, b"y")]))
+    assert await database.read(rows) == 1
+
+
+@given(
+    numbers=st.lists(st.integers(1, 400), unique=True, min_size=1, max_size=60).map(sorted),
+    cuts=st.sets(st.integers(0, 60)),
+)
+def test_any_split_into_groups_packs_and_unpacks_to_the_same_events(numbers: list[int], cuts: set[int]) -> None:
+    events: list[Logged] = [("turn_1", seq, b"%d" % seq * (seq % 7)) for seq in numbers]
+    bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    stored = [row for start, end in pairwise(bounds) for row in run_events.grouped(events[start:end])]
+    unpacked = [event for turn, last, first, payload in stored for event in run_events.unpacked(first, last, payload)]
+    assert unpacked == [(seq, payload) for _, seq, payload in events]
+    assert [last for _, last, _, _ in stored] == sorted(last for _, last, _, _ in stored)

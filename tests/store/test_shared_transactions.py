@@ -1,0 +1,163 @@
+"""Writes to SQLite that share a transaction: one commit for all, and each whole or nothing by itself."""
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import TaskGroup
+from sqlalchemy import Connection
+
+from agentic_rag.errors import StorageFull
+from agentic_rag.store import run_events
+from agentic_rag.store.database import Database
+
+BOUND = 30
+"""Seconds after which a test that waits has failed."""
+
+Outcomes = dict[str, Any]
+
+
+def _append(number: int) -> Callable[[Connection], None]:
+    """Write one event of a turn of its own."""
+    return lambda conn: run_events.append(conn, [(f"turn_{number}", 1, b"x")])
+
+
+def _kept(conn: Connection) -> list[int]:
+    return [number for number in range(10) if run_events.last_seq(conn, f"turn_{number}")]
+
+
+@asynccontextmanager
+async def _behind_a_write(database: Database, outcomes: Outcomes) -> AsyncIterator[TaskGroup]:
+    """Hold the writer in a write of event 0 until the block, which asks for others, ends; then wait for all."""
+    running, go_on = threading.Event(), threading.Event()
+
+    def first(conn: Connection) -> None:
+        running.set()
+        assert go_on.wait(BOUND)
+        _append(0)(conn)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(_ask, database, outcomes, "first", first)
+            assert await anyio.to_thread.run_sync(running.wait, BOUND)
+            yield asking
+            await anyio.lowlevel.checkpoint()  # now all have been asked for
+            go_on.set()
+
+
+async def _ask(
+    database: Database, outcomes: Outcomes, name: str, fn: Callable[[Connection], Any], durable: bool = False
+) -> None:
+    try:
+        outcomes[name] = await database.write(fn, durable=durable)
+    except Exception as exc:
+        outcomes[name] = exc
+
+
+async def test_writes_asked_for_while_one_runs_are_committed_together(sqlite: Database) -> None:
+    joined, go_on = threading.Event(), threading.Event()
+    outcomes: Outcomes = {}
+
+    def last(conn: Connection) -> None:
+        joined.set()
+        assert go_on.wait(BOUND)
+        _append(1)(conn)
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as waiting, _behind_a_write(sqlite, outcomes) as asking:
+            asking.start_soon(_ask, sqlite, outcomes, "last", last)
+
+            async def look() -> None:
+                assert await anyio.to_thread.run_sync(joined.wait, BOUND)
+                assert await sqlite.read(_kept) == []
+                assert outcomes == {}
+                go_on.set()
+
+            waiting.start_soon(look)
+    assert await sqlite.read(_kept) == [0, 1]
+
+
+async def test_a_write_that_fails_leaves_those_it_shared_a_transaction_with(sqlite: Database) -> None:
+    outcomes: Outcomes = {}
+
+    def half(conn: Connection) -> None:
+        _append(2)(conn)
+        raise ValueError("on purpose")
+
+    async with _behind_a_write(sqlite, outcomes) as asking:
+        asking.start_soon(_ask, sqlite, outcomes, "before", _append(1))
+        asking.start_soon(_ask, sqlite, outcomes, "half", half)
+        asking.start_soon(_ask, sqlite, outcomes, "taken", _append(1))
+        asking.start_soon(_ask, sqlite, outcomes, "after", _append(3))
+    assert outcomes["before"] is outcomes["after"] is None
+    assert str(outcomes["half"]) == "on purpose"
+    assert type(outcomes["taken"]).__name__ == "IntegrityError"
+    assert await sqlite.read(_kept) == [0, 1, 3]
+
+
+async def test_when_all_is_undone_all_who_shared_it_are_told(sqlite: Database) -> None:
+    outcomes: Outcomes = {}
+
+    def undo(conn: Connection) -> None:  # as SQLite itself may do when the disk is full
+        conn.exec_driver_sql("ROLLBACK")
+        raise ValueError("all is undone")
+
+    async with _behind_a_write(sqlite, outcomes) as asking:
+        asking.start_soon(_ask, sqlite, outcomes, "undo", undo)
+        asking.start_soon(_ask, sqlite, outcomes, "after", _append(2))
+    assert str(outcomes["first"]) == str(outcomes["undo"]) == "all is undone"
+    assert outcomes["after"] is None
+    assert await sqlite.read(_kept) == [2]
+
+
+async def test_what_is_acknowledged_is_kept_when_the_disk_is_full(sqlite: Database) -> None:
+    pages = await sqlite.read(lambda conn: conn.exec_driver_sql("PRAGMA page_count").scalar_one())
+    await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
+    outcomes: Outcomes = {}
+
+    def large(conn: Connection) -> None:
+        _append(2)(conn)
+        run_events.append(conn, [("turn_2", 3, b"x" * 100_000)])
+
+    async with _behind_a_write(sqlite, outcomes) as asking:
+        for name, write in (("1", _append(1)), ("2", large), ("3", _append(3))):
+            asking.start_soon(_ask, sqlite, outcomes, name, write)
+    assert isinstance(outcomes["2"], StorageFull)
+    acknowledged = [number for number, name in enumerate(("first", "1", "2", "3")) if outcomes[name] is None]
+    assert await sqlite.read(_kept) == acknowledged
+
+
+async def test_a_durable_write_joins_no_transaction_without_fsync(sqlite: Database) -> None:
+    outcomes: Outcomes = {}
+    async with _behind_a_write(sqlite, outcomes) as asking:
+        asking.start_soon(
+            _ask,
+            sqlite,
+            outcomes,
+            "durable",
+            lambda conn: conn.exec_driver_sql("PRAGMA synchronous").scalar_one(),
+            True,
+        )
+    assert outcomes["durable"] == 2  # FULL: sqlite.org/pragma.html#pragma_synchronous
+
+
+async def test_a_closed_database_refuses_each_write(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "store.db")
+    await database.aclose()
+    for _ in range(2):
+        with anyio.fail_after(BOUND), pytest.raises(RuntimeError):
+            await database.write(_append(1))
+
+
+async def test_a_write_whose_caller_left_before_its_turn_never_runs(sqlite: Database) -> None:
+    async with _behind_a_write(sqlite, {}), anyio.create_task_group() as leaving:
+        leaving.start_soon(sqlite.write, _append(1))
+        await anyio.lowlevel.checkpoint()
+        leaving.cancel_scope.cancel()
+    await sqlite.write(_append(2))
+    assert await sqlite.read(_kept) == [0, 2]
