@@ -25,9 +25,11 @@ from agentic_rag.business import Business
 from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
 from agentic_rag.data_folder import DataFolder
 from agentic_rag.doctor import Doctor
-from agentic_rag.documents.documents import Documents, missing_chunks
+from agentic_rag.documents.citable import missing_chunks
+from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.domains.domains import Defaults, Domains
+from agentic_rag.domains.definitions import Defaults
+from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers, admission
 from agentic_rag.domains.settings import DomainSettings
 from agentic_rag.domains.vault import Vault
@@ -36,6 +38,7 @@ from agentic_rag.events import Notice
 from agentic_rag.models.anthropic import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.redacted import RedactedModel
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
@@ -52,9 +55,12 @@ from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch import LaunchPolicy
 from mcp_servers.retriever.errors import IndexFault
+from mcp_servers.retriever.model_files import reranker_problem
 
 log = logging.getLogger(__name__)
 
+SCAN_SECONDS = 30.0
+"""Between two looks for files that were put into a documents folder, changed or taken away."""
 PRUNE_SECONDS = 3600.0
 """How often logs of turns that ended long ago are removed."""
 
@@ -72,6 +78,7 @@ class Application:
         model: replaces the one the settings stand for (tests).
         serving: False for a command that only uses the data folder: turns and files of others are left alone.
         any_command: users' stdio servers may run anything; counts on loopback only.
+        scan_seconds: between two looks into the documents folders.
         unsandboxed: where there is no bubblewrap they run without a sandbox; counts on loopback only.
         failpoint: called at places where a kill must do no harm (tests).
 
@@ -87,6 +94,7 @@ class Application:
         serving: bool = True,
         any_command: bool = False,
         unsandboxed: bool = False,
+        scan_seconds: float = SCAN_SECONDS,
         failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self.settings = settings
@@ -101,6 +109,7 @@ class Application:
         self._serving = serving
         self._any_command = any_command and is_loopback(settings.host)
         self._allow_unsandboxed = unsandboxed
+        self._scan_seconds = scan_seconds
         self._stack: AsyncExitStack
         self._policy: LaunchPolicy
         self._tasks: TaskGroup
@@ -127,9 +136,8 @@ class Application:
         where = settings.database_url or settings.data / "agentic-rag.db"
         self.database = database = await Database.open(where, failpoint=self._failpoint)
         stack.push_async_callback(database.aclose)
-        await self._open_access(stack)
-        redact = Redactor()
-        stack.enter_context(redacted_logs(redact))
+        stack.enter_context(redacted_logs(redact := Redactor()))
+        await self._open_access(stack, redact)
         vault = await Vault.open(database, settings.data, settings.secret_key, redact)
         knowledge = self._knowledge = await stack.enter_async_context(
             Knowledge(settings, database, self._settings_of, self._collection_changed, self._failpoint)
@@ -141,21 +149,22 @@ class Application:
         )
         self._model = self._given_model or _model(settings)
         stack.push_async_callback(self._model.aclose)
+        told = self.audit.server_refused
         self._tools = await stack.enter_async_context(
-            ToolServers(knowledge.search, settings.roles, policy, vault, database, self._run_child)
+            ToolServers(knowledge.search, settings.roles, policy, vault, database, self._run_child, told)
         )
         roles = Roles(database, settings.roles)
         world = World(
             database=database,
-            model=self._model,
+            model=lambda domain_id: RedactedModel(self._model, redact.of(domain_id)),
             open_toolset=self._tools.open,
             role_hash=roles.hash,
-            missing=partial(missing_chunks, knowledge.index),
+            missing=partial(missing_chunks, knowledge.index, database),
             on_end=count_turn,
             on_denied=denied_call,
             on_compact=count_again,
             payloads=PayloadFiles(settings.data / "payloads"),
-            redact=redact.json,
+            redact=lambda domain_id: redact.of(domain_id).json,
             failpoint=self._failpoint,
             opening=(EXTRACTIVE,) if self._quotes_only else (),
             model_idle=settings.model_idle_seconds,
@@ -163,6 +172,7 @@ class Application:
         )
         runtime = await stack.enter_async_context(Runtime(world))
         domains = self._domains(runtime, roles, vault, policy)
+        domains.servers_changed.append(self._tools.servers_changed)
         incoming = settings.data / "incoming"
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
         documents = Documents(database, domains, knowledge, incoming, settings.max_upload_bytes)
@@ -183,13 +193,13 @@ class Application:
     async def _run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
         return await self.business.runtime.run_child(turn_id, call_id, role, task)
 
-    async def _open_access(self, stack: AsyncExitStack) -> None:
+    async def _open_access(self, stack: AsyncExitStack, redact: Redactor) -> None:
         # A command that only uses the folder has to make the first key.
         required = self._serving and not is_loopback(self.settings.host)
         self.access = Access(self.database, required=required)
         await self.access.open()
         self.access.on_required.append(self._no_longer_alone)
-        self.audit = AuditLog(self.database)
+        self.audit = AuditLog(self.database, redact.json)
         stack.push_async_callback(self.audit.flush)
 
     def _no_longer_alone(self) -> None:
@@ -234,14 +244,19 @@ class Application:
             await work()
         except (AgenticRagError, IndexFault) as exc:
             log.error("%s: %s", name, exc)
+        except Exception as exc:  # nothing that is done beside answering may end the server
+            log.error("%s failed", name, exc_info=exc)
 
     async def drain(self, seconds: float) -> int:
         """Let running turns end, at most so long; return how many are left to be resumed by the next start."""
         return await self.business.runtime.drain(seconds)
 
     async def _take_up_files(self) -> None:
-        """Go on with what was left, then look for files that came while no server ran."""
-        await self._knowledge.resume()
+        """Go on with what was left, then follow what operators do in the documents folders."""
+        await self._beside("going on with documents", self._knowledge.resume)
+        await self._repeat("looking into the documents folders", self._look_for_files, self._scan_seconds)
+
+    async def _look_for_files(self) -> None:
         for domain in await self.business.domains.list_all():
             try:
                 await self.business.documents.rescan(domain.id)
@@ -297,6 +312,7 @@ class Application:
             self._knowledge.index.drop,
             vault,
             partial(admission, policy),
+            partial(reranker_problem, cache=self.settings.model_cache.expanduser()),
         )
 
     def _defaults(self) -> Defaults:

@@ -5,7 +5,7 @@ cheap: `tool_servers` and the protocol library behind it are loaded in a thread.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -30,8 +30,12 @@ from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
     from agentic_rag.tool_servers import RunChild
-    from agentic_rag.tools.hub import Hub
+    from agentic_rag.tools.hub import Hub, OnRefused
     from agentic_rag.tools.lists import ToolLists
+
+
+END_SECONDS = 10.0
+"""How long the deletion of a domain waits for its servers to end; they are killed anyway."""
 
 
 class ToolServers:
@@ -48,8 +52,11 @@ class ToolServers:
         vault: Vault,
         database: Database,
         run_child: "RunChild",
+        on_refused: "OnRefused",
     ) -> None:
+        """``on_refused`` hears of each entry that may not start, or not go where it leads."""
         self._run_child = run_child
+        self._on_refused = on_refused
         self._retriever = retriever
         self._roles = roles
         self._policy = policy
@@ -86,7 +93,8 @@ class ToolServers:
 
         users = any(entry.origin == "user" for entry in definition.servers)
         values = await self._vault.values(definition.domain_id) if users else {}
-        return guarded(await open_tools(self._hub, definition, values, self._lists), definition, self._vault.redact)
+        redact = self._vault.redact.of(definition.domain_id)
+        return guarded(await open_tools(self._hub, definition, values, self._lists), definition, redact)
 
     async def running(self, domain: str) -> Sequence[Running]:
         """See `Pool.running`."""
@@ -107,17 +115,29 @@ class ToolServers:
         await self._loaded()
         from agentic_rag.tool_servers import trial
 
-        return await trial(self._policy, spec)
+        return await trial(self._policy, spec, self._on_refused)
 
-    async def pending(self, domain: str) -> dict[str, tuple[str, ...]]:
-        """Return server → names of tools that are new or changed and wait for `accept`."""
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """See `Pool.pending`."""
         await self._loaded()
-        return await self._lists.pending(domain)
+        return await self._lists.pending(domain, entries)
 
-    async def accept(self, domain: str, server: str) -> tuple[str, ...]:
-        """Accept the tools of a server as they were last listed; return the names that were waiting."""
+    async def accept(self, domain: str, server: str, entry: str) -> tuple[str, ...]:
+        """See `Pool.accept`."""
         await self._loaded()
-        return await self._lists.accept(domain, server)
+        return await self._lists.accept(domain, server, entry)
+
+    async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
+        """End what runs for servers of a domain that are gone or disabled; for a deleted one (None) all of it, with
+        what its servers kept in their private folders.
+        """
+        leaving = self._hub.keep(domain, entries or {}) if self._ready.is_set() else []
+        if entries is not None:
+            return  # nobody waits for them
+        with anyio.move_on_after(END_SECONDS):
+            for connection in leaving:
+                await connection.ended()
+        await anyio.to_thread.run_sync(self._policy.remove_homes, domain)
 
     def status(self) -> list[dict[str, Any]]:
         """Return the state of each connection."""
@@ -137,9 +157,10 @@ class ToolServers:
         await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.tool_servers")
         from agentic_rag.tool_servers import make_hub, make_lists
 
-        self._lists = make_lists(self._database, self._vault.redact.json)
+        redact = self._vault.redact
+        self._lists = make_lists(self._database, lambda domain: redact.of(domain).json)
         async with make_hub(
-            self._retriever, self._roles, self._policy, self._vault.redact, self._run_child
+            self._retriever, self._roles, self._policy, redact.of, self._run_child, self._on_refused
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

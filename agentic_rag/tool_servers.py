@@ -5,6 +5,7 @@ second (`mcp`): the composition root does so in a thread, after the server liste
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.tables import ToolListRow
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.fingerprints import ToolList
-from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.hub import Hub, OnRefused
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.listing import clean, description
 from agentic_rag.tools.lists import Key, ToolLists
@@ -30,8 +31,8 @@ from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.retrieval import Searcher
 from mcp_servers.retriever.server import create_server as create_retriever
 
-TRIAL_SECONDS = 15.0
-"""How long a server may take to be ready when an admin asked for it."""
+TRIAL_SECONDS = 25.0
+"""How long a server may take to be ready when an admin asked for it: enough to be asked in both protocol eras."""
 
 
 RunChild = Callable[[str, str, str, str], Awaitable[tuple[str, bool]]]
@@ -39,7 +40,12 @@ RunChild = Callable[[str, str, str, str], Awaitable[tuple[str, bool]]]
 
 
 def make_hub(
-    retriever: Searcher, roles: Path, policy: LaunchPolicy, redact: Callable[[str], str], run_child: RunChild
+    retriever: Searcher,
+    roles: Path,
+    policy: LaunchPolicy,
+    redact: Callable[[str], Callable[[str], str]],
+    run_child: RunChild,
+    on_refused: OnRefused,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
@@ -53,11 +59,11 @@ def make_hub(
         "retriever": create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy, redact=redact)
+    return Hub(builtin, policy, redact=redact, on_refused=on_refused)
 
 
-def make_lists(database: Database, redact: Callable[[Any], Any]) -> ToolLists:
-    """Return the tool lists of users' servers, kept in the database without secrets."""
+def make_lists(database: Database, redact: Callable[[str], Callable[[Any], Any]]) -> ToolLists:
+    """Return the tool lists of users' servers, kept in the database without secrets of their domain."""
 
     async def load(key: Key) -> ToolList | None:
         row = await database.read(lambda conn: tool_lists.get(conn, *key))
@@ -122,18 +128,28 @@ async def restart(hub: Hub, spec: ServerSpec) -> Running:
         return Running(spec.name, "failed", reason=str(exc))
     hub.restart(spec.name, spec.domain)
     connections = await hub.acquire([spec], TRIAL_SECONDS)
-    return _shown(connections[spec.name])
+    return _in_time(connections[spec.name], TRIAL_SECONDS)
 
 
-async def trial(policy: LaunchPolicy, spec: ServerSpec) -> Running:
-    """Start a server in a pool of its own, list its tools, and end it."""
-    try:
-        await policy.prepare(spec)
-    except AgenticRagError as exc:
-        return Running(spec.name, "failed", reason=str(exc))
-    async with Hub(None, policy) as hub:
-        connections = await hub.acquire([spec], TRIAL_SECONDS)
-        return _shown(connections[spec.name])
+async def trial(
+    policy: LaunchPolicy, spec: ServerSpec, on_refused: OnRefused, seconds: float = TRIAL_SECONDS
+) -> Running:
+    """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
+    async with Hub(None, policy, on_refused=on_refused) as hub:
+        try:
+            await hub.prepare(spec)
+        except AgenticRagError as exc:
+            return Running(spec.name, "failed", reason=str(exc))
+        connections = await hub.acquire([spec], seconds)
+        return _in_time(connections[spec.name], seconds)
+
+
+def _in_time(connection: Connection, seconds: float) -> Running:
+    """Return how a server fares after it had its time to start; one that is still starting has not kept it."""
+    found = _shown(connection)
+    if found.state == "ready" or found.reason:
+        return found
+    return replace(found, reason=f"it was not ready after {seconds:g} s")
 
 
 def _shown(connection: Connection) -> Running:

@@ -53,6 +53,7 @@ PURE = (
     "agentic_rag/tools/server_names.py",
     "agentic_rag/server/dialects",
     "mcp_servers/retriever/chunking.py",
+    "mcp_servers/retriever/pacing.py",
     "mcp_servers/retriever/sentences.py",
     "mcp_servers/promptx/dpml.py",
     "mcp_servers/promptx/recall.py",

@@ -19,7 +19,7 @@ nothing is told by the edge (``server.permits``).
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -27,13 +27,14 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
-from agentic_rag.errors import AgenticRagError, NotFound, RateLimited
+from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
 from agentic_rag.runtime.calls import PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
 from agentic_rag.store.audit import Entry, StoredEntry, Verdict, append
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import StoredTurn
+from agentic_rag.tools.launch import ServerSpec
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +61,17 @@ def denied_call(conn: Connection, turn: StoredTurn, call: PlannedCall) -> None:
     """Tell a tool call that was denied; runs inside the transaction of its result."""
     conversation = conversations.get(conn, turn.conversation_id)
     owner = conversation.owner_id if conversation is not None else SYSTEM
-    details = {"turnId": turn.id, "toolCallId": call.id}
+    details = {"turnId": turn.id, "toolCallId": call.id, "because": _why_denied(call)}
     if conversation is not None:
         details |= {"conversationId": conversation.id, "domainId": conversation.domain_id}
     append(conn, Entry(owner, "tool.call", call.name, "denied", details))
+
+
+def _why_denied(call: PlannedCall) -> str:
+    """Return which rule denied a call that was denied."""
+    if call.refusal is None or call.holds_secret:
+        return "secret"
+    return "changed" if call.tool is not None and call.tool.changed else "toolPolicy"
 
 
 def tells(error: AgenticRagError) -> bool:
@@ -77,19 +85,33 @@ def tells(error: AgenticRagError) -> bool:
 
 
 def _of_an_entry(error: AgenticRagError) -> bool:
+    if isinstance(error, InvalidInput):
+        return place_of(error).removeprefix("settings.").startswith("mcpServers.")
     return error.code.startswith("MCP_") and error.status < 500
 
 
-class AuditLog:
-    """The audit log of one database."""
+def place_of(error: AgenticRagError) -> str:
+    """Return the path inside what was sent at which an error was found, empty when it names none."""
+    return str(getattr(error, "path", ""))
 
-    def __init__(self, database: Database) -> None:
+
+class AuditLog:
+    """The audit log of one database. ``redact``: takes secrets out of what a refused request named."""
+
+    def __init__(self, database: Database, redact: Callable[[Any], Any] = lambda value: value) -> None:
         self._db = database
+        self._redact = redact
         self._refusals = Refusals()
 
     async def refused(self, refusal: Refusal, request_id: str = "") -> None:
         """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
         await self._write(self._refusals.note(time.monotonic(), refusal), request_id)
+
+    async def server_refused(self, spec: ServerSpec, error: AgenticRagError) -> None:
+        """Tell that an MCP entry may not start, or not go where it leads; the actor is who made it try."""
+        if tells(error):
+            target = f"{spec.domain}/{spec.name}"
+            await self.refused(Refusal(acting().user_id, "mcp.start", target, error.code, "", place_of(error)))
 
     async def note(self, entry: Entry) -> None:
         """Tell a change that no transaction of ours makes (files, another process).
@@ -121,7 +143,7 @@ class AuditLog:
     async def _write(self, told: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
         if not told:
             return
-        entries = [_entry(refusal, count, request_id) for refusal, count in told]
+        entries = [self._entry(refusal, count, request_id) for refusal, count in told]
 
         def store(conn: Connection) -> None:
             for entry in entries:
@@ -133,8 +155,8 @@ class AuditLog:
         except AgenticRagError as exc:
             log.error("%d refusals are missing in the audit log: %s", len(entries), exc)
 
-
-def _entry(refusal: Refusal, count: int, request_id: str) -> Entry:
-    details = {"code": refusal.code, "from": refusal.source, "requestId": request_id}
-    given = {name: value for name, value in details.items() if value}
-    return Entry(refusal.actor, refusal.action, refusal.target, "refused", given, count)
+    def _entry(self, refusal: Refusal, count: int, request_id: str) -> Entry:
+        target, place = self._redact([refusal.target, refusal.place])
+        details = {"code": refusal.code, "from": refusal.source, "requestId": request_id, "path": place}
+        given = {name: value for name, value in details.items() if value}
+        return Entry(refusal.actor, refusal.action, target, "refused", given, count)

@@ -21,13 +21,17 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was refused: equal ones are alike. ``code``: the error's. ``source``: the client's address."""
+    """What was refused: equal ones are alike. ``code``: the error's. ``source``: the client's address.
+
+    ``place``: where in the request's body, if its error names that.
+    """
 
     actor: str
     action: str
     target: str
     code: str
     source: str
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class Refusals:
         if refusal in self._open:
             return refusal
         if self._of_source[refusal.actor, refusal.source] >= MAX_OF_SOURCE:
-            refusal = replace(refusal, action=ANY, target=ANY)
+            refusal = replace(refusal, action=ANY, target=ANY, place="")
         if refusal not in self._open and len(self._open) >= MAX_KINDS:
             refusal = Refusal(ANY, ANY, ANY, refusal.code, ANY)
         return refusal

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+import anyio
 import anyio.to_thread
 from sqlalchemy import Connection
 
@@ -18,36 +19,23 @@ from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.access.users import User
 from agentic_rag.domains.components import ComponentFiles
-from agentic_rag.domains.forms import wire
-from agentic_rag.domains.server_map import CollectionFacts, collection_note, collection_of, entries, server_map
+from agentic_rag.domains.definitions import Defaults, definition_of
+from agentic_rag.domains.forms import line, wire
+from agentic_rag.domains.server_map import CollectionFacts, collection_of, enabled, our_entries, server_map
 from agentic_rag.domains.settings import Admit, DomainSettings, Merged, merged
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace, remove_workspace
-from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
+from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.events import Notice
-from agentic_rag.runtime.definition import Definition, Limits, Persona
+from agentic_rag.runtime.definition import Definition
 from agentic_rag.store import conversations, documents, domains, secrets, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import Conversation, Domain, SecretRow
 from agentic_rag.tools.reading import Note
 
-MERGE_ATTEMPTS = 5
-"""How often an update without a version is merged anew because another one came first."""
-
 MAX_NAME = 200
 MAX_DESCRIPTION = 4_000
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What the operator decides for all domains. ``only_model``: no other model can be asked for."""
-
-    model: str
-    only_model: bool = False
-    thinking: Literal["off", "adaptive"] = "off"
-    single_user: Callable[[], bool] = lambda: True
-    """Whether nobody but the local user can come in: memories are then shared, and effects allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +72,7 @@ class Domains:
         drop_collection: removes the vectors of a domain.
         vault: seals the secrets in MCP entries.
         admission: for a domain's id and workspace, what decides which MCP entries may be stored (blocking).
+        reranker_problem: for a reranker's name, why nothing would be reranked by it; empty when it can be (blocking).
     """
 
     def __init__(
@@ -96,6 +85,7 @@ class Domains:
         drop_collection: Callable[[str], Awaitable[None]],
         vault: Vault,
         admission: Callable[[str, str], Admit],
+        reranker_problem: Callable[[str], str] = lambda name: "",
     ) -> None:
         self._db = database
         self._sessions = sessions
@@ -105,13 +95,19 @@ class Domains:
         self._drop_collection = drop_collection
         self._vault = vault
         self._admission = admission
+        self._reranker_problem = reranker_problem
         self.components = ComponentFiles()
         self._records: dict[str, Domain] = {}
         self._facts: dict[str, CollectionFacts] = {}
         self._leaving: set[str] = set()
+        self._merging: dict[str, anyio.Lock] = {}
+        """Held from reading a record to writing what was merged from it."""
         self._epoch = 0
         self.before_delete: list[Callable[[str], Awaitable[None]]] = []
         """Awaited with the id before the records go: whoever works on a domain stops there."""
+        self.servers_changed: list[Callable[[str, Mapping[str, str] | None], Awaitable[None]]] = []
+        """Awaited with the id and the enabled servers, each with its `ServerSpec.entry_hash`, once they are stored;
+        with None when the domain is being deleted and no turn of it runs any more."""
 
     async def create(self, name: str, description: str = "", settings: Mapping[str, Any] | None = None) -> Saved:
         """Make a domain with an empty workspace.
@@ -138,8 +134,8 @@ class Domains:
         created = now()
         record = Domain(
             id=domain_id,
-            name=_name(name),
-            description=_description(description),
+            name=line("name", name, MAX_NAME, required=True),
+            description=line("description", description, MAX_DESCRIPTION, required=False, breaks=True),
             settings=checked.stored(),
             workspace=str(workspace),
             created_at=created,
@@ -156,7 +152,7 @@ class Domains:
                 secrets.put(conn, row)
 
         await self._db.write(save, durable=True)
-        return Saved(record, change.changes, change.warnings)
+        return Saved(record, change.changes, (*change.warnings, *await self._advice(checked, DomainSettings())))
 
     def _sealed(self, domain_id: str, change: Merged) -> list[SecretRow]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
@@ -199,21 +195,22 @@ class Domains:
         replace_maps: bool,
         version: int | None = None,
     ) -> Saved:
-        """Merge a change (`domain_settings.merged` has the rules) and return the record with its new version.
+        """Merge a change (`settings.merged` has the rules) and return the record with its new version.
 
         Raises:
             NotFound: there is no such domain.
             VersionConflict: ``version`` is given and not the current one.
             InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was changed.
         """
-        for _ in range(MERGE_ATTEMPTS - 1):
-            try:
-                return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
-            except VersionConflict:
-                self._forget(domain_id)
-                if version is not None:
-                    raise
-        return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
+        await self.get(domain_id)
+        async with self._merging.setdefault(domain_id, anyio.Lock()):
+            while True:
+                try:
+                    return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
+                except VersionConflict:  # another process's: each one is a change that was stored, so this ends
+                    self._forget(domain_id)
+                    if version is not None:
+                        raise
 
     async def _update(
         self,
@@ -229,7 +226,7 @@ class Domains:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
         known = await self._vault.values(domain_id)
-        shown = server_map(record, before, await self.facts(domain_id), {})
+        shown = our_entries(record, before)
         admit = self._admission(domain_id, record.workspace)
         merge = partial(merged, record.settings, change, shown, admit, replace_maps=replace_maps, secrets=known)
         found = await anyio.to_thread.run_sync(merge)  # programs are looked at
@@ -237,9 +234,9 @@ class Domains:
         await self._check_role_ids(Path(record.workspace), settings, before)
         fields: domains.DomainFields = {"settings": settings.stored()}
         if name is not None:
-            fields["name"] = _name(name)
+            fields["name"] = line("name", name, MAX_NAME, required=True)
         if description is not None:
-            fields["description"] = _description(description)
+            fields["description"] = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
 
         sealed = self._sealed(domain_id, found)
         told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
@@ -252,11 +249,22 @@ class Domains:
                 secrets.put(conn, row)
             return domains.get(conn, domain_id)
 
-        saved = await self._db.write(save, durable=True)
-        self._forget(domain_id)
+        try:
+            saved = await self._db.write(save, durable=True)
+        finally:  # a cancelled writer does not know whether it was stored
+            self._forget(domain_id)
         if saved is None:
             raise NotFound("domain", domain_id)
-        return Saved(saved, found.changes, found.warnings)
+        if settings.mcp_servers != before.mcp_servers:
+            await self._tell_servers(domain_id, settings)
+        return Saved(saved, found.changes, (*found.warnings, *await self._advice(settings, before)))
+
+    async def _advice(self, settings: DomainSettings, before: DomainSettings) -> list[Note]:
+        """Return what an admin should know of a value that is stored although it may not work."""
+        if settings.reranker is None or settings.reranker == before.reranker:
+            return []
+        problem = await anyio.to_thread.run_sync(self._reranker_problem, settings.reranker)
+        return [Note("settings.reranker", problem)] if problem else []
 
     async def delete(self, domain_id: str, *, workspace: bool = False) -> None:
         """Remove a domain with its conversations, sessions, documents and vectors, after ending its turns.
@@ -274,6 +282,7 @@ class Domains:
             owned = await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id))
             for _, session_id in owned:
                 await self._sessions.drop(session_id)
+            await self._tell_servers(domain_id, None)
             await self._drop_collection(collection_of(domain_id))
             told = audited("domain.delete", domain_id, workspace=workspace)
             if workspace:
@@ -289,7 +298,12 @@ class Domains:
             await self._db.write(forget, durable=True)
         finally:
             self._leaving.discard(domain_id)
+            self._merging.pop(domain_id, None)
             self._forget(domain_id)
+
+    async def _tell_servers(self, domain_id: str, settings: DomainSettings | None) -> None:
+        for tell in self.servers_changed:
+            await tell(domain_id, None if settings is None else enabled(settings))
 
     async def interrupt_turns(self, domain_id: str) -> None:
         """Interrupt what runs in the domain's conversations."""
@@ -314,6 +328,7 @@ class Domains:
     def _forget(self, domain_id: str) -> None:
         """Drop what is remembered of a domain; what others are reading just now will not be remembered."""
         self._epoch += 1
+        self._vault.changed(domain_id)
         self._records.pop(domain_id, None)
         self._facts.pop(domain_id, None)
 
@@ -325,47 +340,8 @@ class Domains:
         """
         record = await self.get(conversation.domain_id)
         facts = await self.facts(record.id)
-        settings = DomainSettings.model_validate(record.settings)
         components = self.components.read(Path(record.workspace))
-        alone = self._defaults.single_user()
-        definition = Definition(
-            domain_id=record.id,
-            persona=Persona(
-                name=record.name,
-                role=settings.primary_role_id,
-                language=settings.language,
-                style=settings.response_style,
-                tone=settings.tone,
-                expertise=settings.expertise,
-                components=components.texts,
-            ),
-            model=self._defaults.model if self._defaults.only_model else settings.model or self._defaults.model,
-            max_tokens=settings.max_tokens,
-            servers=entries(settings, facts, author=user.administers(record.id)),
-            temperature=settings.temperature,
-            thinking=self._defaults.thinking,
-            limits=Limits(
-                settings.max_steps,
-                settings.turn_timeout_seconds,
-                settings.tool_timeout_seconds,
-                settings.context_tokens,
-                settings.context_messages,
-            ),
-            bound={
-                "workspace": record.workspace,
-                "collection": collection_of(record.id),
-                "documents": list(conversation.context_document_ids) or None,
-                "top_k": settings.retrieval_top_k,
-                "threshold": settings.retrieval_threshold,
-                "user": user.id,
-                "scope": settings.memory_scope or ("domain" if alone else "user"),
-                "admin": user.administers(record.id),
-                "sub_roles": list(settings.sub_role_ids),
-            },
-            tool_policy=settings.tool_policy,
-            effects_allowed_by_default=alone,
-            collection_note=collection_note(facts, settings.expertise),
-        )
+        definition = definition_of(user, conversation, record, facts, components.texts, self._defaults)
         notices = tuple(
             Notice("PROMPT_COMPONENT_BROKEN", f"prompt/{name} cannot be used: {problem}.")
             for name, problem in components.problems
@@ -381,20 +357,3 @@ class Domains:
             wanted += [(f"settings.subRoleIds.{at}", role) for at, role in enumerate(settings.sub_role_ids)]
         if wanted:
             await anyio.to_thread.run_sync(self._check_roles, workspace, wanted)
-
-
-def _name(name: str) -> str:
-    return _line("name", name, MAX_NAME, required=True)
-
-
-def _description(description: str) -> str:
-    return _line("description", description, MAX_DESCRIPTION, required=False)
-
-
-def _line(path: str, text: str, limit: int, *, required: bool) -> str:
-    text = text.strip()
-    if required and not text:
-        raise InvalidInput(path, "at least one visible character is needed.")
-    if len(text) > limit:
-        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
-    return text

@@ -1,7 +1,7 @@
 """A turn's tools with the vault's rules around them.
 
-Owns three rules: a call whose arguments hold a known secret is denied, whatever the policy says; nothing that comes
-back shows one; and what an admin excluded is not offered. Also an entry's own timeout. Knows no vault and no hub.
+Owns three rules: a call whose arguments hold a secret of its domain is denied, whatever the policy says; nothing that
+comes back shows one; and what an admin excluded is not offered. Also an entry's own timeout. Knows no vault and no hub.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentic_rag.messages import Block, text_block
-from agentic_rag.redaction import Redactor
+from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.calls import SECRET_IN_ARGUMENTS
 from agentic_rag.runtime.definition import Definition
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo, Toolset
-
-SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
+from agentic_rag.tools.listing import SHOWN_TOOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class GuardedTools:
     """Implements `Toolset` over another one. ``timeouts``: seconds by server."""
 
     inner: Toolset
-    redact: Redactor
+    redact: Redaction
     excluded: frozenset[tuple[str, str]] = frozenset()
     timeouts: Mapping[str, float] | None = None
 
@@ -29,7 +29,7 @@ class GuardedTools:
     def tools(self) -> tuple[ToolInfo, ...]:
         """The inner tools; a description with a secret in it is redacted too."""
         return tuple(
-            replace(tool, description=self.redact(tool.description), input_schema=self.redact.json(tool.input_schema))
+            _shown(tool, self.redact)
             for tool in self.inner.tools
             if (tool.server, tool.remote_name) not in self.excluded
         )
@@ -60,7 +60,25 @@ class GuardedTools:
         return {**block, "text": self.redact(block["text"])} if block["type"] == "text" else block
 
 
-def guarded(inner: Toolset, definition: Definition, redact: Redactor) -> GuardedTools:
+_SHOWN: dict[tuple[int, int], tuple[ToolInfo, Redaction, int, ToolInfo]] = {}
+"""What `_shown` found, by the identities of tool and domain's redaction, which stay the same from turn to turn."""
+
+
+def _shown(tool: ToolInfo, redact: Redaction) -> ToolInfo:
+    if redact.idle:
+        return tool
+    key = id(tool), id(redact)
+    found = _SHOWN.get(key)
+    if found is not None and found[0] is tool and found[1] is redact and found[2] == redact.known:
+        return found[3]
+    shown = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
+    if len(_SHOWN) >= SHOWN_TOOLS:
+        _SHOWN.clear()
+    _SHOWN[key] = tool, redact, redact.known, shown
+    return shown
+
+
+def guarded(inner: Toolset, definition: Definition, redact: Redaction) -> GuardedTools:
     """Return a turn's tools with the rules of its definition."""
     configs: dict[str, Mapping[str, Any]] = {entry.name: entry.config for entry in definition.servers}
     excluded = frozenset(

@@ -13,6 +13,7 @@ from agentic_rag.domains.server_settings import shown_entry
 from agentic_rag.domains.settings import DomainSettings
 from agentic_rag.runtime.definition import ServerEntry
 from agentic_rag.store.tables import Domain
+from agentic_rag.tools.launch import ServerSpec
 
 PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover")
 AUTHOR_TOOLS = ("role_write", "role_check")
@@ -54,30 +55,43 @@ def collection_note(facts: CollectionFacts, expertise: str) -> str:
     return f"{note} Field: {expertise}" if expertise else note
 
 
+def our_entries(record: Domain, settings: DomainSettings) -> dict[str, dict[str, Any]]:
+    """Return our own servers as GET shows them when they are there; one sent back unchanged means nothing."""
+    retriever = {
+        "DOMAIN_ID": record.id,
+        "QDRANT_COLLECTION": collection_of(record.id),
+        "RETRIEVAL_TOP_K": str(settings.retrieval_top_k),
+        "RETRIEVAL_THRESHOLD": f"{settings.retrieval_threshold:g}",
+    }
+    ours: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("promptx", "system", {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}),
+        ("delegate", "system", {}),
+        ("retriever", "builtin", {"env": retriever}),
+    )
+    return {
+        name: {"type": "memory", **entry, "enabled": True, "origin": origin, "readOnly": True}
+        for name, origin, entry in ours
+    }
+
+
 def server_map(
     record: Domain, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
-    ours: dict[str, dict[str, Any]] = {"promptx": {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}}
-    if settings.sub_role_ids:
-        ours["delegate"] = {}
-    if facts.count:
-        ours["retriever"] = {
-            "env": {
-                "DOMAIN_ID": record.id,
-                "QDRANT_COLLECTION": collection_of(record.id),
-                "RETRIEVAL_TOP_K": str(settings.retrieval_top_k),
-                "RETRIEVAL_THRESHOLD": f"{settings.retrieval_threshold:g}",
-            }
-        }
-    origins = {"promptx": "system", "delegate": "system", "retriever": "builtin"}
-    shown: dict[str, dict[str, Any]] = {
-        name: {"type": "memory", **entry, "enabled": True, "origin": origins[name], "readOnly": True}
-        for name, entry in ours.items()
-    }
+    there = {"promptx": True, "delegate": bool(settings.sub_role_ids), "retriever": bool(facts.count)}
+    shown = {name: entry for name, entry in our_entries(record, settings).items() if there[name]}
     for name, user_entry in settings.mcp_servers.items():
         shown.setdefault(name, {**shown_entry(name, user_entry, masks), "origin": "user", "readOnly": False})
     return shown
+
+
+def enabled(settings: DomainSettings) -> dict[str, str]:
+    """Return the user's enabled servers, each with the hash of what the admin wrote."""
+    return {
+        name: ServerSpec(name, "user", entry.type, entry.config).entry_hash()
+        for name, entry in settings.mcp_servers.items()
+        if entry.enabled
+    }
 
 
 def entries(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -> tuple[ServerEntry, ...]:

@@ -13,13 +13,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from agentic_rag.domains.forms import Form, read_form, wire
-from agentic_rag.errors import InvalidInput, ServerReserved
+from agentic_rag.domains.forms import Form, read_form, shaped, wire
+from agentic_rag.errors import InvalidInput
 from agentic_rag.tools.placeholders import placeholders
-from agentic_rag.tools.reading import Note, read_servers, server_name
-from agentic_rag.tools.server_names import is_reserved
+from agentic_rag.tools.reading import Note, read_servers
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
+Name = Annotated[str, shaped(r"[A-Za-z0-9_-]{1,32}", "a server's name has letters, digits, - and _, at most 32")]
 Text = Annotated[str, StringConstraints(max_length=8_000)]
 
 
@@ -140,9 +139,8 @@ def changed_servers(
         InvalidInput: names the path of what does not fit.
         ServerReserved: an entry uses the name of a system or built-in server.
     """
-    document, deleted = _ours_taken_out(given, shown, path, keep_null=replace)
-    reading = read_servers(document, path)
-    servers = {} if replace else {name: entry for name, entry in before.items() if name not in deleted}
+    reading = read_servers({} if given is None else given, path, ours=shown, deletes=not replace)
+    servers = {} if replace else {name: entry for name, entry in before.items() if name not in reading.deleted}
     found = ServerChange(servers, changes=reading.changes, warnings=reading.warnings)
     for name, entry in reading.servers.items():
         place = f"{path}.{name}"
@@ -151,28 +149,6 @@ def changed_servers(
     new = frozenset().union(*(entry.sealed(name) for name, entry in servers.items()))
     secrets = {name: value for name, value in found.secrets.items() if name in new}
     return ServerChange(servers, secrets, tuple(sorted(old - new)), reading.changes, reading.warnings)
-
-
-def _ours_taken_out(
-    given: object, shown: Mapping[str, Any], path: str, *, keep_null: bool
-) -> tuple[object, frozenset[str]]:
-    """Return the document without our own entries as GET showed them, and the names to delete."""
-    if given is None:
-        return {}, frozenset()
-    if not isinstance(given, Mapping):
-        raise InvalidInput(path, "a JSON object is expected.")
-    rest: dict[str, Any] = {}
-    deleted: set[str] = set()
-    for name, entry in given.items():
-        if name in shown and is_reserved(name) and entry == shown[name]:
-            continue
-        if is_reserved(name):
-            raise ServerReserved(f"{path}.{name}")
-        if entry is None and not keep_null:
-            deleted.add(server_name(name, path))
-        else:
-            rest[name] = entry
-    return rest, frozenset(deleted)
 
 
 def _sealed(

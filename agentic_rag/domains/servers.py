@@ -1,7 +1,7 @@
 """A domain's MCP servers while they run: the effective set with states, a trial, a restart, an admin's acceptance.
 
 Owns what an admin sees and may do there. Knows no MCP: connections are the pool's, which the composition root gives.
-Everything that is shown is redacted.
+Everything that is shown is redacted with that domain's secrets, a trial's answer also with those it brought.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,17 @@ import anyio.to_thread
 from agentic_rag.access.users import User
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.server_launch import Values, resolved
+from agentic_rag.domains.server_map import our_entries
 from agentic_rag.domains.server_settings import ServerSettings, changed_servers
 from agentic_rag.domains.settings import Admit, DomainSettings
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound
-from agentic_rag.redaction import Redactor
+from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, NotFound, ServerReserved
+from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.definition import ServerEntry
 from agentic_rag.store.tables import Domain
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.reading import Note
+from agentic_rag.tools.server_names import is_reserved
 
 MAX_TRIALS = 10
 """How many entries one trial starts."""
@@ -56,12 +58,15 @@ class Pool(Protocol):
         """Start a server beside all others, list its tools, and end it."""
         ...
 
-    async def pending(self, domain: str) -> Mapping[str, Sequence[str]]:
-        """Return server → names of tools that are new or changed and wait for `accept`."""
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+        """Return server → names of tools that are new or changed and wait for `accept`.
+
+        ``entries``: the servers there are, each with its `ServerSpec.entry_hash`.
+        """
         ...
 
-    async def accept(self, domain: str, server: str) -> Sequence[str]:
-        """Accept the tools of a server as they were last listed; return the names that were waiting."""
+    async def accept(self, domain: str, server: str, entry: str) -> Sequence[str]:
+        """Accept the tools of a server as they were last listed under ``entry``; return the names that waited."""
         ...
 
 
@@ -89,27 +94,47 @@ class Servers:
         Raises:
             NotFound: there is no such domain.
         """
-        view = await self._domains.view(await self._domains.get(domain_id))
+        record = await self._domains.get(domain_id)
+        view = await self._domains.view(record)
+        settings = DomainSettings.model_validate(record.settings)
+        values = await self._vault.values(domain_id) if settings.mcp_servers else {}
+        specs = {
+            name: spec_of(record, _definition_entry(name, entry, settings), values, "")
+            for name, entry in settings.mcp_servers.items()
+        }
         connections = await self._pool.running(domain_id)
-        pending = await self._pool.pending(domain_id)
+        pending = await self._pool.pending(domain_id, {name: spec.entry_hash() for name, spec in specs.items()})
         shown = []
         for name, entry in view.settings["mcpServers"].items():
             mine = [each for each in connections if each.name == name]
-            shown.append({"name": name, **entry, **_state(mine, self._vault.redact)})
+            if not mine and name in specs and entry["enabled"]:
+                mine = [Running(name, "stopped", reason=await anyio.to_thread.run_sync(self._obstacle, specs[name]))]
+            shown.append({"name": name, **entry, **_state(mine, self._vault.redact.of(domain_id))})
             shown[-1]["pendingTools"] = list(pending.get(name, ()))
         return shown
+
+    def _obstacle(self, spec: ServerSpec) -> str:
+        """Return why a server would not start now; empty when nothing is known to stand in its way. Blocks."""
+        try:
+            package = self._policy.review(spec).uninstalled
+        except AgenticRagError as exc:
+            return str(exc)
+        return uninstalled(package) if package else ""
 
     async def restart(self, user: User, domain_id: str, name: str) -> Running:
         """Start a user's server anew and return how it fares.
 
         Raises:
             NotFound: the domain has no such server of its own.
+            InvalidInput: it is disabled.
         """
         record = await self._domains.get(domain_id)
         entry, settings = _own(record, name)
+        if not entry.enabled:
+            raise InvalidInput(f"mcpServers.{name}.enabled", "the server is disabled; enable it to start it.")
         values = await self._vault.values(domain_id)
         spec = spec_of(record, _definition_entry(name, entry, settings), values, user.id)
-        return _redacted(await self._pool.restart(spec), self._vault.redact)
+        return _redacted(await self._pool.restart(spec), self._vault.redact.of(domain_id))
 
     async def accept(self, domain_id: str, name: str) -> list[str]:
         """Accept the tools of a user's server as it lists them now; return the names that were waiting.
@@ -117,8 +142,10 @@ class Servers:
         Raises:
             NotFound: the domain has no such server of its own.
         """
-        _own(await self._domains.get(domain_id), name)
-        return list(await self._pool.accept(domain_id, name))
+        record = await self._domains.get(domain_id)
+        entry, settings = _own(record, name)
+        spec = spec_of(record, _definition_entry(name, entry, settings), {}, "")
+        return list(await self._pool.accept(domain_id, name, spec.entry_hash()))
 
     async def trial(self, user: User, domain_id: str, document: object) -> Trial:
         """Start the entries of a document as if they were saved, one after the other, and list their tools.
@@ -129,21 +156,21 @@ class Servers:
         """
         record = await self._domains.get(domain_id)
         settings = DomainSettings.model_validate(record.settings)
-        change = changed_servers(settings.mcp_servers, document, {}, replace=True, path="mcpServers")
+        ours = our_entries(record, settings)
+        change = changed_servers(settings.mcp_servers, document, ours, replace=True, path="mcpServers")
         if not 1 <= len(change.servers) <= MAX_TRIALS:
             raise InvalidInput("mcpServers", f"between 1 and {MAX_TRIALS} servers can be tested at once.")
         values = {**await self._vault.values(domain_id), **change.secrets}
-        for name, value in change.secrets.items():
-            self._vault.redact.add(name, value)
         admit = admission(self._policy, domain_id, record.workspace, "")
         notes: list[Note] = []
         specs: list[ServerSpec] = []
-        for name, entry in change.servers.items():
-            spec = spec_of(record, _definition_entry(name, entry, settings), values, user.id)
-            admitted, sentences = await anyio.to_thread.run_sync(admit, name, entry, spec.filled())
-            notes += [Note(f"mcpServers.{name}", sentence) for sentence in sentences]
-            specs.append(spec_of(record, _definition_entry(name, admitted, settings), values, user.id))
-        found = [_redacted(await self._pool.trial(spec), self._vault.redact) for spec in specs]
+        with self._vault.redact.trying(domain_id, change.secrets) as redact:
+            for name, entry in change.servers.items():
+                spec = spec_of(record, _definition_entry(name, entry, settings), values, user.id)
+                admitted, sentences, _ = await anyio.to_thread.run_sync(admit, name, entry, spec.filled())
+                notes += [Note(f"mcpServers.{name}", sentence) for sentence in sentences]
+                specs.append(spec_of(record, _definition_entry(name, admitted, settings), values, user.id))
+            found = [_redacted(await self._pool.trial(spec), redact) for spec in specs]
         return Trial(tuple(found), (*change.changes, *notes), change.warnings)
 
 
@@ -153,21 +180,30 @@ def admission(policy: LaunchPolicy, domain_id: str, workspace: str, path: str = 
     ``path``: what stands before ``mcpServers`` in messages.
     """
 
-    def admit(name: str, entry: ServerSettings, filled: Mapping[str, Any]) -> tuple[ServerSettings, tuple[str, ...]]:
+    def admit(
+        name: str, entry: ServerSettings, filled: Mapping[str, Any]
+    ) -> tuple[ServerSettings, tuple[str, ...], tuple[str, ...]]:
         spec = ServerSpec(
             name, "user", entry.type, entry.config, domain=domain_id, workspace=workspace, resolve=lambda: filled
         )
         try:
             review = policy.review(spec)
         except CommandNotAllowed as exc:
-            raise CommandNotAllowed(f"{path}{exc.path}", exc.reason, exc.remedy) from exc
+            place = f"{path}{exc.path}"
+            raise CommandNotAllowed(place, exc.reason, exc.remedy, command=exc.command, allow=exc.allow) from exc
         except InvalidInput as exc:
             raise InvalidInput(f"{path}{exc.path}", exc.problem) from exc
         kept = {key: value for key, value in review.config.items() if key not in ("identity", "enabled")}
         stored = {**kept, "enabled": entry.enabled, "identity": entry.identity}
-        return ServerSettings.model_validate(stored), review.changes
+        advice = (uninstalled(review.uninstalled),) if review.uninstalled and entry.enabled else ()
+        return ServerSettings.model_validate(stored), review.changes, advice
 
     return admit
+
+
+def uninstalled(package: str) -> str:
+    """Return what an admin is told of an entry whose package is not there."""
+    return f"{package} is not installed yet: test or restart the server to install it. A turn fetches nothing."
 
 
 def spec_of(record: Domain, entry: ServerEntry, values: Values, user: str) -> ServerSpec:
@@ -194,6 +230,8 @@ def filled(entry: ServerEntry, values: Values) -> Callable[[], Mapping[str, Any]
 def _own(record: Domain, name: str) -> tuple[ServerSettings, DomainSettings]:
     settings = DomainSettings.model_validate(record.settings)
     entry = settings.mcp_servers.get(name)
+    if entry is None and is_reserved(name):
+        raise ServerReserved(f"mcpServers.{name}", "this is a server of ours; it cannot be restarted or accepted.")
     if entry is None:
         raise NotFound("mcp_server", name)
     return entry, settings
@@ -205,7 +243,7 @@ def _definition_entry(name: str, entry: ServerSettings, settings: DomainSettings
     return ServerEntry(name, "user", entry.type, config, include or None)
 
 
-def _redacted(found: Running, redact: Redactor) -> Running:
+def _redacted(found: Running, redact: Redaction) -> Running:
     return Running(
         found.name,
         found.state,
@@ -217,7 +255,7 @@ def _redacted(found: Running, redact: Redactor) -> Running:
     )
 
 
-def _state(connections: Sequence[Running], redact: Redactor) -> dict[str, Any]:
+def _state(connections: Sequence[Running], redact: Redaction) -> dict[str, Any]:
     """Return the states of one entry: of several connections (``identity: user``) the first one stands above."""
     if not connections:
         return {"state": "stopped", "reason": "", "protocol": "", "tools": [], "log": [], "connections": 0}
@@ -228,5 +266,5 @@ def _state(connections: Sequence[Running], redact: Redactor) -> dict[str, Any]:
         "protocol": first.protocol,
         "tools": list(first.tools),
         "log": list(first.log),
-        "connections": len(connections),
+        "connections": sum(each.state != "stopped" for each in connections),
     }

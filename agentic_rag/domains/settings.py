@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from agentic_rag.domains.forms import Form, read_form, wire
+from agentic_rag.domains.forms import Form, VariableName, read_form, shaped, wire
 from agentic_rag.domains.server_launch import Values, resolved
 from agentic_rag.domains.server_settings import Name, ServerChange, ServerSettings, Text, changed_servers
 from agentic_rag.errors import InvalidInput
@@ -22,9 +22,24 @@ MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
 MAX_ENTRIES = 100
 """Of each map."""
 
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-ToolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_*?\[\]-]{1,64}$")]
-RoleId = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]{0,63}$")]
+ToolGlob = Annotated[
+    str,
+    shaped(r"[A-Za-z0-9_*?\[\]-]{1,64}", "a tool's name, or a pattern of one with *, ? and [], at most 64 characters"),
+]
+RoleId = Annotated[
+    str, shaped(r"\w[\w.-]{0,63}", "a role's id has letters, digits, _, - and ., and begins with a letter or digit")
+]
+Language = Annotated[
+    str,
+    shaped(
+        r"auto|[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,4}",
+        'a language code such as "en", "zh" or "pt-BR" is expected, or "auto"',
+    ),
+]
+Reranker = Annotated[
+    str,
+    shaped(r"[A-Za-z0-9][\w./-]{0,199}", "the name of a model is expected, such as jinaai/jina-reranker-v1-tiny-en"),
+]
 
 
 class DomainSettings(Form):
@@ -32,7 +47,7 @@ class DomainSettings(Form):
 
     response_style: Literal["detailed", "concise"] = "detailed"
     tone: Literal["formal", "friendly"] = "friendly"
-    language: Annotated[str, StringConstraints(pattern=r"^(auto|[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,4})$")] = "auto"
+    language: Language = "auto"
     expertise: Annotated[str, StringConstraints(max_length=2_000)] = ""
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     max_tokens: int = Field(4096, ge=1, le=128_000)
@@ -40,7 +55,7 @@ class DomainSettings(Form):
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
-    reranker: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w./-]{0,199}$")] | None = None
+    reranker: Reranker | None = None
     """A fastembed cross-encoder by name; it must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
@@ -82,9 +97,10 @@ class Merged:
     warnings: tuple[Note, ...] = ()
 
 
-Admit = Callable[[str, ServerSettings, Mapping[str, Any]], tuple[ServerSettings, tuple[str, ...]]]
-"""Takes the server's name, its entry, and the same filled in; returns it as it is stored, and sentences about what
-was changed. Raises `CommandNotAllowed` for what nothing allows, `InvalidInput` for what cannot run."""
+Admit = Callable[[str, ServerSettings, Mapping[str, Any]], tuple[ServerSettings, tuple[str, ...], tuple[str, ...]]]
+"""Takes the server's name, its entry, and the same filled in; returns it as it is stored, sentences about what was
+changed, and what the admin should know. Raises `CommandNotAllowed` for what nothing allows, `InvalidInput` for what
+cannot run."""
 
 
 def merged(
@@ -137,8 +153,9 @@ def merged(
         path = f"settings.mcpServers.{server}"
         if entry != before.mcp_servers.get(server):  # a stored entry was checked when it came
             warnings += _check_placeholders(path, entry, settings.variables, secrets)
-            entry, sentences = admit(server, entry, _draft(entry, settings.variables, server, known))
+            entry, sentences, advice = admit(server, entry, _draft(entry, settings.variables, server, known))
             changes += [Note(path, sentence) for sentence in sentences]
+            warnings += [Note(path, sentence) for sentence in advice]
         admitted[server] = entry
     if admitted != settings.mcp_servers:
         settings = settings.model_copy(update={"mcp_servers": admitted})

@@ -1,8 +1,8 @@
 """The vault: a domain's secrets, sealed in the database, write-only for everybody outside.
 
 Owns the seal (AES-256-GCM, the domain and the name as associated data, so that a row copied elsewhere does not
-open), the masks that are shown, and the rotation of keys. Every value it opens or seals is told to the redactor.
-Knows no MCP server and no route.
+open), the masks that are shown, and the rotation of keys. Every value it opens or seals is told to the redactor, as a
+value of its domain. Knows no MCP server and no route.
 
 A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext and its tag (16).
 """
@@ -70,6 +70,8 @@ class Vault:
         self.redact = redact
         self._db = database
         self._keys = keys
+        self._opened: dict[str, Mapping[str, str | None]] = {}
+        self._epoch = 0
 
     @classmethod
     async def open(cls, database: Database, folder: Path, setting: SecretStr | None, redact: Redactor) -> "Vault":
@@ -96,7 +98,7 @@ class Vault:
 
     def seal(self, domain_id: str, name: str, value: str) -> SecretRow:
         """Return the row that holds a value; the caller stores it."""
-        self.redact.add(name, value)
+        self.redact.add(domain_id, name, value)
         return SecretRow(
             domain_id=domain_id,
             name=name,
@@ -111,7 +113,7 @@ class Vault:
             SecretUnreadable: it does not open.
         """
         value = unseal(self._keys, row.domain_id, row.name, row.sealed)
-        self.redact.add(row.name, value)
+        self.redact.add(row.domain_id, row.name, value)
         return value
 
     def _try(self, row: SecretRow) -> str | None:
@@ -130,7 +132,10 @@ class Vault:
             secrets.put(conn, row)
             audit(conn, told)
 
-        await self._db.write(save, durable=True)
+        try:
+            await self._db.write(save, durable=True)
+        finally:  # a cancelled writer does not know whether it was stored
+            self.changed(domain_id)
         return mask(value)
 
     async def delete(self, domain_id: str, name: str) -> None:
@@ -147,7 +152,11 @@ class Vault:
                 audit(conn, told)
             return removed
 
-        if not await self._db.write(remove, durable=True):
+        try:
+            removed = await self._db.write(remove, durable=True)
+        finally:
+            self.changed(domain_id)
+        if not removed:
             raise NotFound("secret", name)
 
     async def masks(self, domain_id: str) -> dict[str, Mask]:
@@ -160,9 +169,23 @@ class Vault:
         return {"set": True} if value is None else mask(value)
 
     async def values(self, domain_id: str) -> Mapping[str, str | None]:
-        """Return a domain's values by name, for a server that starts now; None: it does not open."""
-        rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
-        return {row.name: self._try(row) for row in rows}
+        """Return a domain's values by name, for a server that starts now; None: it does not open.
+
+        They are kept in memory, where each of them is looked for in any case.
+        """
+        found = self._opened.get(domain_id)
+        if found is None:
+            epoch = self._epoch
+            rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
+            found = {row.name: self._try(row) for row in rows}
+            if epoch == self._epoch:
+                self._opened[domain_id] = found
+        return found
+
+    def changed(self, domain_id: str) -> None:
+        """Rows of a domain were, or may have been, written or removed."""
+        self._epoch += 1
+        self._opened.pop(domain_id, None)
 
 
 def mask(value: str) -> Mask:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agentic_rag.access.auditing import audit, change
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.roles.files import RoleText, remove, texts_of
 from agentic_rag.store import domains
@@ -97,14 +98,16 @@ class Roles:
             return tuple(path.relative_to(library.workspace).as_posix() for path in written.paths)
 
         try:
-            return await anyio.to_thread.run_sync(work)
+            paths = await anyio.to_thread.run_sync(work)
         except BadRoleId as exc:
             raise InvalidInput("role", str(exc)) from exc
         except RoleRefused as exc:
             raise InvalidInput("files", "\n".join(exc.problems)) from exc
+        await self._tell("role.write", domain_id, role, paths)
+        return paths
 
     async def delete(self, domain_id: str, role: str) -> tuple[str, ...]:
-        """Remove a role's files from the domain's workspace (`role_files.remove` says which); return their paths.
+        """Remove a role's files from the domain's workspace (`files.remove` says which); return their paths.
 
         Raises:
             NotFound: there is no such domain, or its workspace has no such role.
@@ -113,11 +116,18 @@ class Roles:
         workspace = (await self._library(domain_id)).workspace
         assert workspace is not None
         try:
-            return await anyio.to_thread.run_sync(remove, workspace, self._builtin, role)
+            paths = await anyio.to_thread.run_sync(remove, workspace, self._builtin, role)
         except (BadRoleId, UnknownRole) as exc:
             raise NotFound("role", role) from exc
         except OSError as exc:
             raise InvalidInput("role", f"its files cannot be removed: {exc.strerror}.") from exc
+        await self._tell("role.delete", domain_id, role, paths)
+        return paths
+
+    async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str]) -> None:
+        """Tell a change right after it: files are in no transaction, and may be edited by hand at any time."""
+        told = change(action, f"{domain_id}/{role}", files=list(paths))
+        await self._db.write(lambda conn: audit(conn, told), durable=True)
 
     def check_ids(self, workspace: Path, wanted: Sequence[tuple[str, str]]) -> None:
         """Check that each (settings path, role id) names a role of the workspace. Blocking.

@@ -4,7 +4,7 @@ Owns the caps and the plain words for what cannot be read. Knows no record: valu
 asks, file bytes to whoever takes them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -99,7 +99,7 @@ class _Parts:
             self.found.append(None)
 
 
-async def files(request: Request) -> AsyncIterator[FilePart | bytes | None]:
+async def files(request: Request) -> AsyncGenerator[FilePart | bytes | None, None]:
     """Yield each file of a multipart body: a `FilePart`, its bytes in pieces, then None.
 
     Other fields are skipped. Nothing is kept: a body may be as large as the taker of the pieces allows.

@@ -68,6 +68,7 @@ class MessageQuery(Form):
 class NewMessage(Form):
     """``POST /api/conversations/{id}/messages``"""
 
+    cleaned = frozenset({"content"})
     content: str
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
     on_busy: Literal["reject", "queue"] = "reject"
@@ -117,7 +118,7 @@ class _Endpoints:
         made = await self._conversations.create(
             user_of(request.scope), form.domain_id, form.title, form.context_document_ids
         )
-        return reply(views.conversation(made), 201)
+        return redacted(request, made.domain_id, views.conversation(made), 201)
 
     async def list_page(self, request: Request) -> Response:
         form = query_form(request, ConversationQuery)
@@ -131,18 +132,20 @@ class _Endpoints:
             status=form.status,
             q=form.q,
         )
-        items = [views.conversation(item) for item in page.items]
+        redact = request.app.state.redact
+        items = [redact.of(item.domain_id).json(views.conversation(item)) for item in page.items]
         return reply({"items": items, "total": page.total, "page": page.page, "pageSize": page.page_size})
 
     async def get(self, request: Request) -> Response:
-        return reply(views.conversation(await self._conversations.get(user_of(request.scope), _id(request))))
+        found = await self._conversations.get(user_of(request.scope), _id(request))
+        return redacted(request, found.domain_id, views.conversation(found))
 
     async def change(self, request: Request) -> Response:
         form = await json_form(request, ConversationChange)
         changed = await self._conversations.change(
             user_of(request.scope), _id(request), title=form.title, status=form.status, metadata=form.metadata
         )
-        return reply(views.conversation(changed))
+        return redacted(request, changed.domain_id, views.conversation(changed))
 
     async def delete(self, request: Request) -> Response:
         await self._conversations.delete(user_of(request.scope), _id(request))
@@ -151,7 +154,7 @@ class _Endpoints:
     async def messages(self, request: Request) -> Response:
         form = query_form(request, MessageQuery)
         found = await self._conversations.messages(user_of(request.scope), _id(request), form.limit, form.before)
-        return redacted(request, {"items": [views.message(message) for message in found]})
+        return await self._redacted(request, {"items": [views.message(message) for message in found]})
 
     async def send(self, request: Request) -> Response | EventStream:
         dialect = get_dialect(request.query_params.get("dialect", DEFAULT_DIALECT))
@@ -168,7 +171,7 @@ class _Endpoints:
             "messageId": accepted.message_id,
             "clientMessageId": accepted.client_message_id,
         }
-        return reply({**shown, **ids}, 202)
+        return await self._redacted(request, {**shown, **ids}, 202)
 
     async def interrupt(self, request: Request) -> Response:
         form = await json_form(request, Interruption)
@@ -178,11 +181,12 @@ class _Endpoints:
         return reply({"interrupted": done})
 
     async def compact(self, request: Request) -> Response:
-        return reply(views.archive(await self._conversations.compact(user_of(request.scope), _id(request))))
+        made = await self._conversations.compact(user_of(request.scope), _id(request))
+        return await self._redacted(request, views.archive(made))
 
     async def archives(self, request: Request) -> Response:
         found = await self._conversations.archives(user_of(request.scope), _id(request))
-        return reply({"items": [views.archive(each) for each in found]})
+        return await self._redacted(request, {"items": [views.archive(each) for each in found]})
 
     async def archived(self, request: Request) -> Response:
         form = query_form(request, MessageQuery)
@@ -190,14 +194,19 @@ class _Endpoints:
         found = await self._conversations.archived_messages(
             user_of(request.scope), _id(request), archive, form.limit, form.before
         )
-        return redacted(request, {"items": [views.message(message) for message in found]})
+        return await self._redacted(request, {"items": [views.message(message) for message in found]})
 
     async def tool_calls(self, request: Request) -> Response:
         form = query_form(request, ToolCallQuery)
         found = await self._conversations.tool_calls(
             user_of(request.scope), _id(request), limit=form.limit, tool_name=form.tool_name, status=form.status
         )
-        return redacted(request, {"items": [views.tool_call(each) for each in found]})
+        return await self._redacted(request, {"items": [views.tool_call(each) for each in found]})
+
+    async def _redacted(self, request: Request, value: Any, status: int = 200) -> Response:
+        """Return an answer about what was said in the conversation that the path names."""
+        found = await self._conversations.get(user_of(request.scope), _id(request))
+        return redacted(request, found.domain_id, value, status)
 
 
 def turn_routes(business: Business) -> list[Route]:
@@ -205,7 +214,10 @@ def turn_routes(business: Business) -> list[Route]:
     conversations = business.conversations
 
     async def get(request: Request) -> Response:
-        return reply(views.turn(await conversations.turn(user_of(request.scope), request.path_params["turn"])))
+        user = user_of(request.scope)
+        found = await conversations.turn(user, request.path_params["turn"])
+        conversation = await conversations.get(user, found.conversation_id)
+        return redacted(request, conversation.domain_id, views.turn(found))
 
     async def events(request: Request) -> EventStream:
         turn_id = request.path_params["turn"]

@@ -4,7 +4,7 @@ Owns the frames of wire.md ("WebSocket"): their shapes, their checks, their JSON
 conversation and no dialect; events are encoded by ``dialects``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -31,6 +31,7 @@ class Frame(Form):
 class MessageFrame(Frame):
     """Send a message and follow its turn from event 1."""
 
+    cleaned = frozenset({"content"})
     conversation_id: Ident
     content: str
     client_message_id: Ident | None = None
@@ -129,6 +130,10 @@ def reply(kind: str, **fields: object) -> str:
     return orjson.dumps({"type": kind, **{k: v for k, v in fields.items() if v is not None}}).decode()
 
 
-def error(exc: AgenticRagError, known: Mapping[str, str]) -> str:
-    """Return the ``error`` frame of a refusal: no ``turnId`` of its own, unlike the event that ends a turn."""
-    return reply("error", code=exc.code, message=str(exc), details=exc.details or None, **known)
+def error(exc: AgenticRagError, known: Mapping[str, str], redact: Callable[[Any], Any] = lambda value: value) -> str:
+    """Return the ``error`` frame of a refusal: no ``turnId`` of its own, unlike the event that ends a turn.
+
+    ``redact`` takes secrets out of its words; the client's own ids in ``known`` come back as they were.
+    """
+    message, details = redact([str(exc), exc.details or None])
+    return reply("error", code=exc.code, message=message, details=details, **known)

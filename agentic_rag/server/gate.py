@@ -17,7 +17,7 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from agentic_rag.access.auditing import AuditLog, tells
+from agentic_rag.access.auditing import AuditLog, place_of, tells
 from agentic_rag.access.keys import PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User
@@ -210,7 +210,8 @@ class Gate:
     ) -> None:
         """Tell the audit log of a refusal that belongs there."""
         if self._audit is not None and tells(error):
-            await self._audit.refused(Refusal(actor, action, target, error.code, source), request_id)
+            refusal = Refusal(actor, action, target, error.code, source, place_of(error))
+            await self._audit.refused(refusal, request_id)
 
     def _revoked(self, key_id: str) -> None:
         self._loads.pop(key_id, None)

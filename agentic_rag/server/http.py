@@ -3,6 +3,8 @@
 Owns the routes that belong to no noun, and the assembly. Knows no rule and no record.
 """
 
+from functools import partial
+
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -20,7 +22,7 @@ from agentic_rag.server.domain_routes import domain_routes
 from agentic_rag.server.gate import Gate
 from agentic_rag.server.key_routes import audit_routes, key_routes, ticket_routes
 from agentic_rag.server.permits import EXCEPTION_HANDLERS, permitted
-from agentic_rag.server.replies import reply
+from agentic_rag.server.replies import outside_domains, reply
 from agentic_rag.server.role_routes import memory_routes, role_routes
 from agentic_rag.server.server_routes import secret_routes, server_routes
 from agentic_rag.server.ws import websocket_endpoint
@@ -28,6 +30,7 @@ from agentic_rag.server.ws import websocket_endpoint
 
 def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) -> Starlette:
     """Return the ASGI application over a running business layer; it has no lifespan of its own."""
+    errors = partial(outside_domains, business.vault.redact)
     routes = [
         *_process_routes(business),
         *domain_routes(business),
@@ -41,7 +44,7 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
         *key_routes(access),
         *audit_routes(audit),
         *ticket_routes(gate),
-        WebSocketRoute("/ws", websocket_endpoint(business.conversations, business.runtime)),
+        WebSocketRoute("/ws", websocket_endpoint(business.conversations, business.runtime, errors)),
     ]
     app = Starlette(
         routes=permitted(routes, audit),
@@ -55,6 +58,9 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
 def _process_routes(business: Business) -> list[Route]:
     async def health(request: Request) -> Response:
         shown, user = business.health(), user_of(request.scope)
+        for part in shown.values():
+            if isinstance(part, dict) and "reason" in part:  # the rest are our own words, and must stay them
+                part["reason"] = business.vault.redact(part["reason"])
         # whose servers these are is nobody else's business
         shown["servers"] = [each for each in shown["servers"] if "domain" not in each or user.sees(each["domain"])]
         return reply(shown)

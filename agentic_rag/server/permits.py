@@ -5,20 +5,23 @@ whatever an admin changes over REST is told, also by a route that forgot to. Kno
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import acting
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.errors import AgenticRagError, NotFound
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.replies import on_refusal, on_routing, request_id
 from agentic_rag.server.rules import check, rule_of
+
+GONE = 499
+"""A status of nginx's: the client closed the request."""
 
 
 def permitted(routes: Sequence[BaseRoute], audit: AuditLog) -> list[BaseRoute]:
@@ -40,6 +43,7 @@ class _Permit:
         scope["state"]["route"] = self._path
         rule = rule_of(scope["method"], self._path)
         check(caller.user, rule, scope["path_params"].get("domain"))
+        _check_ids(scope["path_params"])
         if rule.streams:
             caller.check_connections()
         if rule.sends:
@@ -57,6 +61,13 @@ class _Permit:
         await self._app(scope, receive, telling)
 
 
+def _check_ids(params: Mapping[str, str]) -> None:
+    """Refuse what PostgreSQL does not take: nothing has an id with a NUL. Other names are not looked for in it."""
+    for noun, ident in params.items():
+        if "\0" in ident and noun not in ("name", "role"):
+            raise NotFound(noun, ident)
+
+
 async def _refuse(request: Request, exc: Exception) -> Response:
     """Tell the audit log of a refusal and answer with it."""
     assert isinstance(exc, AgenticRagError)
@@ -67,5 +78,14 @@ async def _refuse(request: Request, exc: Exception) -> Response:
     return await on_refusal(request, exc)
 
 
-EXCEPTION_HANDLERS: dict[type[Exception], ExceptionHandler] = {AgenticRagError: _refuse, HTTPException: on_routing}
+async def _gone(request: Request, exc: Exception) -> Response:
+    """Answer a client that left while it was sending: nobody reads it, and nothing failed here."""
+    return Response(status_code=GONE)
+
+
+EXCEPTION_HANDLERS: dict[type[Exception], ExceptionHandler] = {
+    AgenticRagError: _refuse,
+    ClientDisconnect: _gone,
+    HTTPException: on_routing,
+}
 """For the application: Starlette's type of a handler takes every exception."""

@@ -18,7 +18,7 @@ from agentic_rag.roles.effective_prompt import effective_prompt
 from agentic_rag.server import role_views, views
 from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_form, query_form
-from agentic_rag.server.replies import nothing, reply
+from agentic_rag.server.replies import nothing, redacted, reply
 from mcp_servers.promptx.dpml import MAX_CHARS, Kind
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.ledger import Engram
@@ -158,7 +158,7 @@ def memory_routes(business: Business) -> list[Route]:
             offset=form.offset,
             limit=form.limit,
         )
-        return reply(role_views.memory_page(page))
+        return redacted(request, request.path_params["domain"], role_views.memory_page(page))
 
     async def delete_memory(request: Request) -> Response:
         form = query_form(request, OfRole)
@@ -170,7 +170,8 @@ def memory_routes(business: Business) -> list[Route]:
         form = query_form(request, WholeMemory)
         found = await memories.export(user_of(request.scope), request.path_params["domain"], form.role)
         # a hundred thousand of them take a while to encode
-        body = await anyio.to_thread.run_sync(lambda: orjson.dumps(role_views.export(found)))
+        redact = request.app.state.redact.of(request.path_params["domain"]).json
+        body = await anyio.to_thread.run_sync(lambda: orjson.dumps(redact(role_views.export(found))))
         return Response(body, media_type="application/json")
 
     async def import_memory(request: Request) -> Response:

@@ -11,19 +11,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.domains.forms import Form, read_form
+from agentic_rag.domains.forms import Form, VariableName, read_form
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.server import views
 from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_body, json_form
 from agentic_rag.server.replies import nothing, reply
-from agentic_rag.tools.placeholders import NAME
 
 
 class SecretName(Form):
     """The last part of ``/api/domains/{id}/secrets/{name}``: what a placeholder can name."""
 
-    name: Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+    name: VariableName
 
 
 class NewSecret(Form):

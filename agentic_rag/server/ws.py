@@ -6,11 +6,12 @@ that closes ends its readers and nothing else. How long a send may take and when
 ``wsprotocol``'s; a send here either finishes or raises.
 
 Each subscription is one task that pulls from the run log at the socket's pace, so a slow socket costs the turn
-nothing and an idle one holds no buffer.
+nothing and an idle one holds no buffer. While the socket takes all it is sent, the task sleeps and the log pushes:
+an event goes from the turn to the socket in one call.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -18,19 +19,23 @@ from typing import assert_never
 import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+from uvicorn.protocols.utils import ClientDisconnected
 
-from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited
-from agentic_rag.runtime.runlog import LogGone
+from agentic_rag.access.users import User
+from agentic_rag.errors import AgenticRagError, InternalError, NotFound, RateLimited
+from agentic_rag.events import AgentEvent
+from agentic_rag.runtime.logreader import LogGone
 from agentic_rag.server import frames
 from agentic_rag.server.auth import caller_of
-from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
+from agentic_rag.server.dialects import choose_dialect, get_dialect
 from agentic_rag.server.frames import InterruptFrame, MessageFrame, PingFrame, SubscribeFrame, UnsubscribeFrame
 from agentic_rag.server.gate import Caller
-from agentic_rag.server.replies import refusal, request_id
-from agentic_rag.server.ws_needs import Accepted, ConversationService, Turns
+from agentic_rag.server.replies import Redact, refusal, request_id
+from agentic_rag.server.ws_needs import Accepted, ConversationService, Turns, Wire
+from agentic_rag.server.wsprotocol import EXTENSION
 from agentic_rag.store.clock import new_id
 
-__all__ = ["ConversationService", "Turns", "choose_dialect", "websocket_endpoint"]
+__all__ = ["ConversationService", "Turns", "websocket_endpoint"]
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -43,11 +48,11 @@ MAX_REFUSED_FRAMES = 200
 REFUSED = 1008
 """Close code "policy violation" (RFC 6455): the key was revoked, or frames came too fast for too long."""
 
-_GONE = (WebSocketDisconnect, WebSocketDisconnected)
-"""What a send raises when the connection ended: the first one of them, and each one after it."""
+PIECE_BYTES = 64 * 1024
+"""Events of a replay are written in pieces of about this size."""
 
-SUBPROTOCOL = "agentic-rag."
-"""Prefix of the subprotocols that choose a dialect."""
+_GONE = (WebSocketDisconnect, WebSocketDisconnected, ClientDisconnected)
+"""What a send raises when the connection ended: the first one of them, each one after it, and the short way's."""
 
 
 class TooManySubscriptions(RateLimited):
@@ -60,8 +65,15 @@ class TooManySubscriptions(RateLimited):
         return f"A socket may follow {MAX_SUBSCRIPTIONS} conversations. Unsubscribe from one first."
 
 
-def websocket_endpoint(conversations: ConversationService, turns: Turns) -> Callable[[WebSocket], Awaitable[None]]:
-    """Return the endpoint of `/ws`. The guard around the application has found the user before."""
+def websocket_endpoint(
+    conversations: ConversationService,
+    turns: Turns,
+    redact: Callable[[User], Redact] = lambda user: lambda value: value,
+) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return the endpoint of `/ws`. The guard around the application has found the user before.
+
+    ``redact`` gives for a user what takes secrets out of an error, which may name what a frame said.
+    """
 
     async def endpoint(websocket: WebSocket) -> None:
         caller, reference = caller_of(websocket.scope), request_id(websocket.scope)
@@ -70,34 +82,16 @@ def websocket_endpoint(conversations: ConversationService, turns: Turns) -> Call
             caller.check_connections()
         except AgenticRagError as exc:
             await caller.refused(exc, "WS", websocket.url.path, reference)
-            await websocket.send_denial_response(refusal(exc, reference))
+            await websocket.send_denial_response(refusal(exc, reference, redact(caller.user)))
             return
         with anyio.CancelScope() as held, caller.connection(held):
             await websocket.accept(subprotocol)
-            await Socket(websocket, caller, conversations, turns, dialect).serve()
+            await Socket(websocket, caller, conversations, turns, dialect, redact).serve()
         if held.cancelled_caught:
             with suppress(*_GONE):
                 await websocket.close(REFUSED, "The key was revoked.")
 
     return endpoint
-
-
-def choose_dialect(offered: list[str]) -> tuple[str, str | None]:
-    """Return the dialect and the subprotocol to answer: the first offered one that is known.
-
-    Raises:
-        InvalidInput: dialects were offered and none is known.
-    """
-    names = [protocol.removeprefix(SUBPROTOCOL) for protocol in offered if protocol.startswith(SUBPROTOCOL)]
-    refused: InvalidInput | None = None
-    for name in names:
-        try:
-            return get_dialect(name).name, SUBPROTOCOL + name
-        except InvalidInput as exc:
-            refused = refused or exc
-    if refused is not None:
-        raise refused
-    return DEFAULT_DIALECT, None  # only what was offered may be answered
 
 
 @dataclass(slots=True, eq=False)
@@ -125,16 +119,23 @@ class Socket:
         "_caller",
         "_dialect",
         "_readers",
+        "_redact",
         "_refused",
-        "_sending",
         "_subscriptions",
         "_turns",
         "_user",
+        "_wire",
         "_ws",
     )
 
     def __init__(
-        self, websocket: WebSocket, caller: Caller, business: ConversationService, turns: Turns, dialect: str
+        self,
+        websocket: WebSocket,
+        caller: Caller,
+        business: ConversationService,
+        turns: Turns,
+        dialect: str,
+        redact: Callable[[User], Redact],
     ) -> None:
         self._ws = websocket
         self._caller = caller
@@ -143,9 +144,10 @@ class Socket:
         self._business = business
         self._turns = turns
         self._dialect = dialect
+        self._redact = redact
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._wire: Wire = websocket.scope["extensions"][EXTENSION]["wire"]
         # Unset from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
         self._announced: anyio.Event | None = None
 
@@ -183,7 +185,7 @@ class Socket:
             error = _refusal(exc)
             target = known.get("conversationId", "")
             await self._caller.refused(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
-            await self._send(frames.error(error, known))
+            await self._send(frames.error(error, known, self._redact(self._user)))
 
     def _take_request(self) -> None:
         """Count a frame; it is not even read when there were too many."""
@@ -303,9 +305,10 @@ class Socket:
             except _GONE:
                 raise
             except Exception as exc:
-                text = frames.error(_refusal(exc), {"conversationId": subscription.conversation_id})
-                await self._emit(subscription, text)
-            if self._subscriptions.get(subscription.conversation_id) is subscription:
+                known = {"conversationId": subscription.conversation_id}
+                text = frames.error(_refusal(exc), known, self._redact(self._user))
+                await self._emit(subscription, [text.encode()])
+            if self._is_current(subscription):
                 self._drop(subscription.conversation_id)
 
     async def _relay_turns(self, subscription: Subscription) -> None:
@@ -318,20 +321,32 @@ class Socket:
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
                 text = frames.reply("resync", conversationId=subscription.conversation_id, turnId=turn, reason=str(exc))
-                await self._emit(subscription, text)
+                await self._emit(subscription, [text.encode()])
             turn, after, last = None, 0, turn
 
     async def _relay(self, subscription: Subscription, turn: str, after: int) -> None:
-        encoder = get_dialect(self._dialect)
-        events = self._turns.follow(turn, after)
-        try:
-            async for event in events:
-                data = encoder.frame(event)
-                if data:
-                    await self._emit(subscription, data.decode())
-        finally:
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()  # now, not when the collector finds it
+        encode = get_dialect(self._dialect).frame
+
+        def push(events: Sequence[AgentEvent]) -> int:
+            if not self._wire.ready or not self._is_current(subscription):
+                return 0
+            texts: list[bytes] = []
+            size = 0
+            for event in events:
+                texts.append(encode(event))
+                size += len(texts[-1])
+                if size >= PIECE_BYTES:
+                    break
+            self._wire.write([text for text in texts if text])
+            return len(texts)
+
+        reader = self._turns.read(turn, after)
+        while events := await reader.next(push):
+            while events:
+                await self._wire.room()
+                if not self._is_current(subscription):
+                    return
+                events = events[push(events) :]
 
     async def _next(self, subscription: Subscription, last: str | None) -> str:
         """Return the turn to read after ``last``: one this socket started, else the next one to start."""
@@ -355,15 +370,17 @@ class Socket:
 
     # Sending
 
-    async def _emit(self, subscription: Subscription, text: str) -> None:
-        """Send for a subscription, unless it was replaced or dropped while this waited for its turn."""
-        async with self._sending:
-            if self._subscriptions.get(subscription.conversation_id) is subscription:
-                await self._ws.send({"type": "websocket.send", "text": text})
+    def _is_current(self, subscription: Subscription) -> bool:
+        return self._subscriptions.get(subscription.conversation_id) is subscription
+
+    async def _emit(self, subscription: Subscription, texts: Sequence[bytes]) -> None:
+        """Send for a subscription, unless it was replaced or dropped while this waited for room."""
+        await self._wire.room()
+        if self._is_current(subscription):
+            self._wire.write([text for text in texts if text])
 
     async def _send(self, text: str) -> None:
-        async with self._sending:
-            await self._ws.send({"type": "websocket.send", "text": text})
+        await self._ws.send({"type": "websocket.send", "text": text})
 
 
 def _refusal(exc: Exception) -> AgenticRagError:

@@ -3,7 +3,7 @@
 Owns the shapes only.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from agentic_rag.access.users import User
@@ -41,12 +41,27 @@ class Accepted(Protocol):
     def queued(self) -> bool: ...
 
 
+class Reader(Protocol):
+    """A reader of a turn's events; see `agentic_rag.runtime.logreader.LogReader`."""
+
+    async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
+
+
 class Turns(Protocol):
     """The part of the runtime that a socket needs."""
 
     def running(self, session_id: str) -> str | None: ...
-    def follow(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]: ...
+    def read(self, turn_id: str, after: int = 0) -> Reader: ...
     async def next_turn(self, session_id: str, after: str | None = None) -> str: ...
+
+
+class Wire(Protocol):
+    """The connection itself; see `agentic_rag.server.wsprotocol.SocketProtocol`."""
+
+    @property
+    def ready(self) -> bool: ...
+    def write(self, texts: Sequence[bytes]) -> None: ...
+    async def room(self) -> None: ...
 
 
 class ConversationService(Protocol):

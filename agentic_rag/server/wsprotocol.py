@@ -1,19 +1,22 @@
 """uvicorn's WebSocket protocol, made to cut a peer that stopped reading, and the options to run it with.
 
-Owns the limits of a socket: frame size, pings, how long one send may take. Knows no frame's meaning.
+Owns the limits of a socket: frame size, pings, how long one send may take; and the short way for events, past the
+layers of ASGI: most of what a delta would cost there. Knows no frame's meaning.
 
 uvicorn waits without end when a peer does not read: ``send`` waits for room, and closing waits until what is
 buffered was taken. Only the transport can end that, and only the protocol holds it; so the limit lives here
 and not in the endpoint. It costs nothing while there is room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.protocol import State
 
 SEND_SECONDS: Final = 30.0
 """A connection is cut when one send waits longer than this for room."""
@@ -27,6 +30,25 @@ socket closed with unread input is reset, and the peer would never see why."""
 
 MAX_FRAME_BYTES: Final = 1024 * 1024
 """A larger frame closes the socket with 1009."""
+
+
+EXTENSION: Final = "agentic_rag.wire"
+"""Where an endpoint finds the protocol itself in its scope's extensions, as ``wire``."""
+
+
+def framed(texts: Sequence[bytes]) -> bytes:
+    """Return each text (UTF-8) as a frame of its own: whole and unmasked, as servers send (RFC 6455, 5.2)."""
+    parts: list[bytes] = []
+    for text in texts:
+        size = len(text)
+        if size < 126:
+            parts.append(b"\x81%c" % size)
+        elif size < 65536:
+            parts.append(b"\x81\x7e" + size.to_bytes(2, "big"))
+        else:
+            parts.append(b"\x81\x7f" + size.to_bytes(8, "big"))
+        parts.append(text)
+    return b"".join(parts)
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
@@ -43,15 +65,47 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             ClientDisconnected: the connection is gone, closing, or was cut because the peer does not read.
         """
         if not self.writable.is_set():
-            with anyio.move_on_after(self.send_seconds) as limit:
-                await self.writable.wait()
-            if limit.cancelled_caught:
-                self.transport.abort()
-                raise ClientDisconnected
+            await self._drained()
         if self.close_sent and message["type"] == "websocket.send":
             # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
             raise ClientDisconnected
         await super().send(message)
+
+    async def _drained(self) -> None:
+        with anyio.move_on_after(self.send_seconds) as limit:
+            await self.writable.wait()
+        if limit.cancelled_caught:
+            self.transport.abort()
+            raise ClientDisconnected
+
+    # The short way
+
+    def handle_connect(self, event: Request) -> None:
+        """Begin the endpoint, and let it find this protocol."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"wire": self}}
+
+    @property
+    def ready(self) -> bool:
+        """Whether `write` may be called: the connection is open and the peer takes what it is sent."""
+        open_ = self.conn.state is State.OPEN and not self.close_sent and not self.transport.is_closing()
+        return open_ and self.writable.is_set()
+
+    def write(self, texts: Sequence[bytes]) -> None:
+        """Send each text (UTF-8) as a message, at once; only while `ready`."""
+        self.transport.write(framed(texts))
+
+    async def room(self) -> None:
+        """Wait until `ready`.
+
+        Raises:
+            ClientDisconnected: as for `send`.
+        """
+        while not self.writable.is_set():  # others that waited may have filled it again
+            await self._drained()
+        if not self.ready:
+            raise ClientDisconnected
 
     async def run_asgi(self) -> None:
         """Run the endpoint; afterwards the connection ends within ``close_seconds``."""

@@ -140,11 +140,10 @@ class LaunchCatalogue:
         os.replace(name, self._folder / ALLOWED)
 
 
-def remedy(command: str, args: Sequence[str], env: Sequence[str]) -> str:
-    """Return the words that name the exact command by which an operator allows a line."""
+def allowing(command: str, args: Sequence[str], env: Sequence[str]) -> str:
+    """Return the exact command by which an operator allows a line."""
     flags = [word for name in env for word in ("--env", name)]
-    line = shlex.join(["agentic-rag", "mcp", "allow", *flags, "--", command, *args])
-    return f"The operator can allow this whole line: {line}"
+    return shlex.join(["agentic-rag", "mcp", "allow", *flags, "--", command, *args])
 
 
 def find_program(command: str, path: str) -> str:

@@ -16,8 +16,8 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import anyio
 import mcp_types as types
@@ -32,8 +32,7 @@ from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
-
-State = Literal["starting", "ready", "degraded", "failed", "stopped"]
+from agentic_rag.tools.status import Patience, ServerStatus, State
 
 HARD_CAP = 10
 """A call that keeps reporting progress is given up after this many times its timeout."""
@@ -49,32 +48,6 @@ _CLIENT_INFO = types.Implementation(name="agentic-rag", version="0.1.0")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls."""
-
-    initialize: float = 10.0
-    close: float = 6.0
-    idle: float | None = 600.0
-    backoff: float = 0.25
-    failures: int = 3
-    window: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """What an admin is shown of one connection. ``stderr``: the last lines the server wrote there."""
-
-    name: str
-    domain: str
-    user: str
-    state: State
-    reason: str
-    tools: int
-    protocol: str
-    stderr: tuple[str, ...]
-
-
 class Connection:
     """The one client of one server, shared by all who may use it. Made by the hub; `call` from any task."""
 
@@ -86,6 +59,7 @@ class Connection:
         *,
         domain: str = "",
         user: str = "",
+        entry: str = "",
         in_process: bool = False,
         patience: Patience | None = None,
         on_state: Callable[["Connection"], None] = lambda connection: None,
@@ -94,11 +68,14 @@ class Connection:
         """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redact``
         takes secrets out of what the server says.
 
-        ``domain`` and ``user`` are labels; an empty one: shared.
+        ``domain`` and ``user`` are labels; an empty one: shared. ``entry``: hash of the entry it was made for.
         """
         self.name = name
         self.domain = domain
         self.user = user
+        self.entry = entry
+        self.retired = False
+        """Whether another connection stands in its place for turns that begin now."""
         self.in_process = in_process
         self.state: State = "stopped"
         self.reason = ""
@@ -121,6 +98,7 @@ class Connection:
         self._wanted = False
         self._closed = False
         self._used = 0.0
+        self._idle: anyio.CancelScope | None = None
 
     # -- for callers ------------------------------------------------------------------------------------------
 
@@ -221,6 +199,19 @@ class Connection:
         self._closed = True
         self._wanted = False
         self._interrupt()
+        self._set("stopped")  # from now on, however long it takes to end
+
+    def retire(self) -> None:
+        """Stop soon after its last call: turns that begin now use another connection."""
+        self.retired = True
+        self._patience = replace(self._patience, idle=self._patience.retired)
+        if self._idle is not None:
+            self._idle.deadline = min(self._idle.deadline, anyio.current_time() + self._patience.retired)
+
+    async def ended(self) -> None:
+        """Wait until nothing of it runs any more; the caller bounds it."""
+        while self._owned:
+            await self._changed.wait()
 
     def status(self) -> ServerStatus:
         """Return the present state; cheap."""
@@ -263,7 +254,7 @@ class Connection:
         try:
             while True:
                 self._wanted = False
-                lost, hopeless = await self._serve()
+                lost, hopeless = ("", False) if self._closed else await self._serve()
                 if lost:
                     self._failed_at.append(anyio.current_time())
                     if hopeless or self._circuit_open():
@@ -338,17 +329,17 @@ class Connection:
 
     async def _until_end(self, attempt: Attempt) -> None:
         """Be ready for calls until the session is lost, ended, or idle for too long."""
-        idle = self._patience.idle
         self._used = anyio.current_time()  # whoever waited for it has had no chance yet
         self._set("ready")
         try:
             while not attempt.end.is_set():
+                idle = self._patience.idle
                 left = math.inf if idle is None else self._used + idle - anyio.current_time()
                 if left <= 0 and not attempt.calls:
                     self._wanted = False
                     attempt.finish()
                 else:
-                    with anyio.move_on_after(left if left > 0 else idle):
+                    with anyio.move_on_after(left if left > 0 else idle) as self._idle:
                         await attempt.end.wait()
         finally:  # also when a failing transport cancels this: no new call may enter
             attempt.release()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as types
 from mcp import MCPError
 from mcp.client import ClientSession
@@ -134,4 +135,6 @@ def explain(exc: BaseException) -> str:
     if isinstance(cause, TimeoutError):
         return "no answer in time"
     text = str(cause).splitlines()[0] if str(cause) else ""
+    if text and isinstance(cause, httpx2.TransportError | httpx2.InvalidURL):
+        return text[:REASON_CHARS]  # its words are ours, or say it all
     return f"{type(cause).__name__}: {text}"[:REASON_CHARS]

@@ -1,12 +1,15 @@
 """An MCP server at the other end of HTTP: streamable HTTP, or the older SSE transport.
 
 Owns the HTTP client: no proxy or credentials from the environment, no redirect, no body beyond a bound, and word to
-the connection when the session is over. Knows nothing of sessions or calls. Which addresses may be reached is decided
-in `endpoint` and, for what a name leads to, in `network`.
+the connection when the session is over or an address was refused. Knows nothing of sessions or calls. Which addresses
+may be reached is decided in `endpoint` and, for what a name leads to, in `network`.
 """
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,7 +21,7 @@ from mcp.shared.message import SessionMessage
 
 from agentic_rag.tools.endpoint import HttpEndpoint
 from agentic_rag.tools.exchange import RESULT_BYTES
-from agentic_rag.tools.network import CheckedBackend, CheckedTransport
+from agentic_rag.tools.network import CheckedBackend, CheckedTransport, Refused, unheard
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, as a longer line of a stdio server is."""
@@ -26,17 +29,27 @@ EVENT_BYTES = 1024 * 1024
 TIMEOUT = httpx2.Timeout(10.0, read=None)
 """Seconds to connect, write, and get a connection. Reading is bounded by each call's own timeout."""
 
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""Of an event stream. After a last ``\\r`` its ``\\n`` may be still to come."""
+
 Item = SessionMessage | Exception
 
 
 class HttpWire:
     """One session with one endpoint, as a `mcp.client.Transport`. Single use."""
 
-    def __init__(self, endpoint: HttpEndpoint, kind: Literal["http", "sse"], lost: Callable[[str], None]) -> None:
-        """``lost`` is called, with the reason, when nothing more will come."""
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        kind: Literal["http", "sse"],
+        lost: Callable[[str], None],
+        refused: Refused = unheard,
+    ) -> None:
+        """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused."""
         self._endpoint = endpoint
         self._kind = kind
         self._lost = lost
+        self._refused = refused
         self._context: AbstractAsyncContextManager[Any] | None = None
 
     async def __aenter__(self) -> Any:
@@ -55,8 +68,9 @@ class HttpWire:
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
         endpoint = self._endpoint
+        backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
         return httpx2.AsyncClient(
-            transport=_Bounded(CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked), self._lost),
+            transport=_Bounded(backend, self._lost, self._refused, announces=self._kind == "sse"),
             headers={**endpoint.headers, **(headers or {})},
             timeout=TIMEOUT,
             trust_env=False,
@@ -65,6 +79,11 @@ class HttpWire:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
+        try:
+            httpx2.URL(self._endpoint.url)
+        except httpx2.InvalidURL as exc:  # odd spellings of numbers, letters that look like others
+            await self._refused(str(exc))
+            raise
         async with AsyncExitStack() as stack:
             transport: Transport
             if self._kind == "sse":
@@ -119,18 +138,93 @@ class _Watched:
 class _Bounded(CheckedTransport):
     """Bounds every body that is not an event stream, and sees a session that the server no longer knows."""
 
-    def __init__(self, backend: CheckedBackend, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, backend: CheckedBackend, lost: Callable[[str], None], refused: Refused, *, announces: bool = False
+    ) -> None:
+        """``announces``: an event stream begins with the address at which the server wants its messages."""
         super().__init__(backend)
         self._lost = lost
+        self._refused = refused
+        self._announces = announces
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         if response.status_code == 404 and "mcp-session-id" in request.headers:
             self._lost("the server ended the session")
+        if response.has_redirect_location:
+            await self._look_at_redirect(request.url, response.headers["location"])
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _BoundedBody(response.stream)
+        elif self._announces:
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Announcement(response.stream, partial(self._goes_elsewhere, request.url))
         return response
+
+    async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
+        """Whether an announced address is another server's; that is told, and ends the session."""
+        with contextlib.suppress(httpx2.InvalidURL):
+            target = asked.join(address)
+            if _origin(target) == _origin(asked):
+                return False
+            address = target.host
+        reason = f"{asked.host} wants its messages at {address}, where none is sent"
+        await self._refused(reason)
+        self._lost(reason)
+        return True
+
+    async def _look_at_redirect(self, asked: httpx2.URL, location: str) -> None:
+        """Tell of a redirect to another host: nobody follows it (the protocol library stays at its origin)."""
+        try:
+            target = asked.join(location)
+        except httpx2.InvalidURL:
+            return
+        if _origin(target) != _origin(asked):
+            await self._refused(f"{asked.host} redirects to {target.host}, which is not followed")
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+class _Announcement(httpx2.AsyncByteStream):
+    """An event stream that ends before an ``endpoint`` event that leads to another server.
+
+    The protocol library refuses such a one too, but then waits until the start's time is over, and tells nobody.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, elsewhere: Callable[[str], Awaitable[bool]]) -> None:
+        self._body = body
+        self._elsewhere = elsewhere
+        self._rest = b""
+        self._event = self._data = ""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        announced = False
+        async for part in self._body:
+            for address in () if announced else self._take(part):
+                announced = True
+                if await self._elsewhere(address):
+                    return
+            yield part
+
+    def _take(self, part: bytes) -> Iterator[str]:
+        """Take a part of the stream; yield the address of each ``endpoint`` event that is whole with it."""
+        *lines, rest = _LINE_END.split(self._rest + part)
+        self._rest = rest[:EVENT_BYTES]
+        for line in lines:
+            name, _, value = line[:EVENT_BYTES].decode("utf-8", "replace").partition(":")
+            if name == "event":
+                self._event = value.strip()
+            elif name == "data":
+                self._data = (self._data + value.strip())[:EVENT_BYTES]
+            elif not line:
+                if self._event == "endpoint":
+                    yield self._data
+                self._event = self._data = ""
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class _BoundedBody(httpx2.AsyncByteStream):

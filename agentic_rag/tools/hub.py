@@ -5,11 +5,11 @@ Knows no tool names and no domains beyond the label in a spec.
 """
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -17,15 +17,24 @@ from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
 
-from agentic_rag.errors import InvalidInput, ServerUnavailable
+from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable
 from agentic_rag.tools.attempt import Dial
-from agentic_rag.tools.connection import Connection, Patience, ServerStatus
+from agentic_rag.tools.catalogue import Entry
+from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.http import HttpWire
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec, Trust
+from agentic_rag.tools.status import Patience, ServerStatus
 from agentic_rag.tools.stdio import StdioWire
 
 CLOSE_SECONDS = 10.0
 """How long all connections together may take to close before they are cancelled (children are killed anyway)."""
+
+
+OnRefused = Callable[[ServerSpec, AgenticRagError], Awaitable[None]]
+
+
+async def _nobody(spec: ServerSpec, error: AgenticRagError) -> None:
+    """Tell nobody."""
 
 
 class Hub:
@@ -41,14 +50,20 @@ class Hub:
         policy: LaunchPolicy | None = None,
         *,
         patience: Patience | None = None,
-        redact: Callable[[str], str] = str,
+        redact: Callable[[str], Callable[[str], str]] = lambda domain: str,
+        on_refused: OnRefused = _nobody,
     ) -> None:
-        """``redact`` takes known secrets out of a text; everything a server says passes through it."""
-        self.redact = redact
+        """``redact`` gives for a domain what takes its secrets out of a text; all its servers say passes through it.
+
+        ``on_refused`` is awaited before the attempt ends in which an entry may not start, or not go where it leads.
+        """
+        self._redact = redact
+        self._on_refused = on_refused
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
         self._pool: WeakValueDictionary[str, Connection] = WeakValueDictionary()
+        self._trusted: WeakKeyDictionary[Connection, tuple[tuple[Entry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
         """Keeps all but stopped connections; a stopped one lasts as long as a toolset still holds it."""
         self._tasks: TaskGroup | None = None
@@ -94,20 +109,50 @@ class Hub:
 
     def connections(self) -> list[Connection]:
         """Return every connection that is not stopped, in the order of `status`."""
-        return sorted(self._live, key=lambda each: (each.domain, each.name, each.user))
+        return sorted(self._live, key=lambda each: (each.domain, each.name, each.user, each.retired))
+
+    def keep(self, domain: str, entries: Mapping[str, str]) -> list[Connection]:
+        """Stop a domain's connections to servers that are not among ``entries``; return those, which end soon.
+
+        ``entries``: the servers there are now, each with its `ServerSpec.entry_hash`. A connection made for another
+        entry of the same name is retired.
+        """
+        leaving = []
+        for key, connection in list(self._pool.items()):
+            if connection.domain != domain or connection.in_process:
+                continue
+            if connection.name not in entries:
+                leaving.append(connection)
+                self._pool.pop(key, None)  # it never starts again; a server of this name that comes back is new
+                connection.stop()
+            elif connection.entry != entries[connection.name]:
+                connection.retire()
+        return leaving
 
     async def prepare(self, spec: ServerSpec) -> None:
         """Install what a server runs, if it is a package that is not installed; see `LaunchPolicy.prepare`."""
-        if self._policy is not None:
+        if self._policy is None:
+            return
+        try:
             await self._policy.prepare(spec)
+        except AgenticRagError as exc:
+            await self._on_refused(spec, exc)
+            raise
 
-    def trust(self, spec: ServerSpec) -> Trust:
-        """Return which tools of a server the launch catalogue trusts."""
-        return Trust() if self._policy is None else self._policy.trust(spec)
+    def trust(self, spec: ServerSpec, connection: Connection) -> Trust:
+        """Return which tools of a server the launch catalogue trusts; ``connection`` is the one of the spec."""
+        if self._policy is None:
+            return Trust()
+        entries = self._policy.catalogue.entries()
+        known = self._trusted.get(connection)
+        if known is None or known[0] != entries:  # the connection stands for the entry and all its values
+            known = self._trusted[connection] = entries, self._policy.trust(spec)
+        return known[1]
 
     def restart(self, name: str, domain: str | None = None) -> int:
         """Restart all connections of this name (in one domain, if given); returns how many there are."""
-        wanted = [each for each in self._pool.values() if each.name == name and domain in (None, each.domain)]
+        named = [each for each in self._pool.values() if each.name == name and domain in (None, each.domain)]
+        wanted = [each for each in named if not each.retired]
         for connection in wanted:
             connection.restart()
         return len(wanted)
@@ -124,13 +169,17 @@ class Hub:
                 self._spawn,
                 domain="" if in_process else spec.domain,
                 user="" if in_process else spec.owner,
+                entry=spec.entry_hash(),
                 in_process=in_process,
                 patience=patience,
                 on_state=self._heard,
-                redact=self.redact,
+                redact=str if in_process else self._redact(spec.domain),  # what is shared, each domain redacts itself
             )
             self._pool[key] = connection
-            self._live -= {each for each in self._live if each.state == "failed" and _label(each) == _label(connection)}
+            for older in [each for each in self._live if _label(each) == _label(connection)]:
+                older.retire()  # the entry or one of its values was changed
+                if older.state == "failed":
+                    self._live.discard(older)
         return connection
 
     def _dial(self, spec: ServerSpec) -> Dial:
@@ -147,10 +196,21 @@ class Hub:
             if spec.kind == "stdio":
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
-                return StdioWire(command, lost, tail)
-            return HttpWire(self._policy.endpoint(spec), spec.kind, lost)
+                return StdioWire(command, lost, tail, refused)
+            return HttpWire(self._policy.endpoint(spec), spec.kind, lost, refused)
 
-        return dial
+        async def refused(reason: str) -> None:
+            place = "command" if spec.kind == "stdio" else "url"
+            await self._on_refused(spec, CommandNotAllowed(f"mcpServers.{spec.name}.{place}", reason))
+
+        async def telling(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
+            try:
+                return await dial(lost, tail)
+            except AgenticRagError as exc:
+                await self._on_refused(spec, exc)
+                raise
+
+        return telling
 
     def _spawn(self, owner: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._tasks is None:

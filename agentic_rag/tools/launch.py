@@ -10,21 +10,26 @@ or, where there is no bubblewrap, the second (``--allow-unsandboxed``).
 
 import hashlib
 import json
+import logging
 import os
+import shlex
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, PackageProblem
-from agentic_rag.tools.allowed import LaunchCatalogue, file_hash, find_program, refuse_inside, remedy
+from agentic_rag.tools.allowed import LaunchCatalogue, allowing, file_hash, find_program, refuse_inside
 from agentic_rag.tools.base import Origin
-from agentic_rag.tools.catalogue import Entry, Match, Package, Refusal, Value, match, pinned
+from agentic_rag.tools.catalogue import Entry, Match, Package, Value, match, pinned
 from agentic_rag.tools.endpoint import HttpEndpoint, endpoint_of
 from agentic_rag.tools.environment import base_environment, declared
 from agentic_rag.tools.leftovers import sweep_leftovers
 from agentic_rag.tools.packages import Packages
 from agentic_rag.tools.sandbox import Sandbox, find_sandbox
+
+logger = logging.getLogger(__name__)
 
 SINGLE_USER = "On a single-user machine, start the server on loopback with --allow-any-command."
 NO_SANDBOX = "Install bubblewrap, or on a single-user machine start the server on loopback with --allow-unsandboxed."
@@ -125,11 +130,15 @@ class StdioCommand:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What saving an entry would store, and what was changed in it, as sentences. ``entry``: id in the catalogue."""
+    """What saving an entry would store, and what was changed in it, as sentences. ``entry``: id in the catalogue.
+
+    ``uninstalled``: the package that must be installed before it can start; empty when there is none.
+    """
 
     config: Mapping[str, Any] = field(repr=False)
     changes: tuple[str, ...] = ()
     entry: str = ""
+    uninstalled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +208,9 @@ class LaunchPolicy:
         for value in (*found.args, *found.env.values()):
             self._value(value, spec)
         stored = pinned(found.entry, _words(spec.config), dict(spec.config.get("env") or {}))
-        return Review({**spec.config, **stored}, found.changes, found.entry.id)
+        runs = found.entry.runs
+        there = not isinstance(runs, Package) or self.packages is None or self.packages.has(runs)
+        return Review({**spec.config, **stored}, found.changes, found.entry.id, "" if there else str(runs))
 
     async def prepare(self, spec: ServerSpec) -> None:
         """Install what an entry runs, if it is a package: at a test or an approval, never at a start.
@@ -268,6 +279,14 @@ class LaunchPolicy:
         """Kill what an earlier process of the same data folder left behind; returns how many were killed."""
         return sweep_leftovers(self.marker)
 
+    def remove_homes(self, domain: str) -> None:
+        """Remove the private folders of a domain's servers, which have ended. Blocks."""
+        for home in self.homes.glob(f"{_digest(domain)[:16]}-*"):
+            try:
+                shutil.rmtree(home)
+            except (OSError, RecursionError) as exc:  # a server can make its own folder hard to remove
+                logger.warning("the folder %s of a deleted domain's server was not removed whole: %r", home, exc)
+
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _match(self, spec: ServerSpec) -> Match | None:
@@ -281,10 +300,10 @@ class LaunchPolicy:
             return found
         if self.any_command:
             return None
-        raise CommandNotAllowed(f"{path}.{found.place}", found.reason, self._remedy(found, command, args, env))
-
-    def _remedy(self, found: Refusal, command: str, args: list[str], env: Mapping[str, str]) -> str:
-        return "" if found.final else f"{remedy(command, args, list(env))} — {SINGLE_USER}"
+        allow = "" if found.final else allowing(command, args, list(env))
+        remedy = f"The operator can allow this whole line: {allow} — {SINGLE_USER}" if allow else ""
+        line = shlex.join([command, *args])
+        raise CommandNotAllowed(f"{path}.{found.place}", found.reason, remedy, command=line, allow=allow)
 
     def _any_line(self, spec: ServerSpec) -> StdioCommand:
         """Return a line that needs no entry: the operator's own, or of the single user who allowed any."""
@@ -338,7 +357,7 @@ class LaunchPolicy:
 
     def _base(self, spec: ServerSpec) -> StdioCommand:
         """Return what every child has: a private folder (it outlives restarts, never its owner), and a marker."""
-        home = self.homes / _digest([spec.domain, spec.name, spec.owner])[:24]
+        home = self.homes / f"{_digest(spec.domain)[:16]}-{_digest([spec.name, spec.owner])[:16]}"
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self._spawned += 1

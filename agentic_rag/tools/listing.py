@@ -12,6 +12,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from agentic_rag.tools.base import Origin, ToolInfo
@@ -37,6 +38,9 @@ SCHEMA_DEPTH = 64
 """A tool whose input schema is nested deeper is left out."""
 
 NAME_CHARS = 64
+
+SHOWN_TOOLS = 4096
+"""Of so many tools it is remembered from turn to turn how they are shown."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _UNUSUAL = re.compile(r"[^\t\n -~]")
@@ -101,24 +105,15 @@ class Catalog:
         for tool in listed:
             if include is not None and tool.name not in include:
                 continue
-            name = tool.name if origin != "user" else user_name(server, tool.name)
-            unfit, text, schema = _shown(tool)
-            problem = self._problem(name, origin) or unfit
+            trusted = None
+            if origin == "user":
+                trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
+            info, unfit = _shown(tool, server, origin, trusted)
+            problem = self._problem(info.name, origin) or unfit
             if problem:
                 self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
-                continue
-            hints = tool.annotations if origin != "user" else None
-            self._tools[name] = ToolInfo(
-                name=name,
-                remote_name=tool.name,
-                server=server,
-                origin=origin,
-                description=text,
-                input_schema=schema,
-                read_only=bool(hints and hints.read_only_hint) or (origin == "user" and tool.name in read_only),
-                idempotent=bool(hints and hints.idempotent_hint) or (origin == "user" and tool.name in idempotent),
-                changed=origin == "user" and tool.name in changed,
-            )
+            else:
+                self._tools[info.name] = info
 
     def _problem(self, name: str, origin: Origin) -> str:
         if not _NAME.fullmatch(name):
@@ -130,27 +125,38 @@ class Catalog:
         return ""
 
 
-_SHOWN: dict[int, tuple[Listed, tuple[str, str, dict[str, Any]]]] = {}
+Trusted = tuple[bool, bool, bool] | None
+"""Of a user's tool: whether it is trusted as read-only, as idempotent, and whether it is changed. None: it is ours."""
+
+_SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str]]] = {}
 """What `_shown` found, by the identity of the tool: lists are the same objects from turn to turn."""
 
-SHOWN_TOOLS = 4096
-"""How many are kept."""
 
-
-def _shown(tool: Listed) -> tuple[str, str, dict[str, Any]]:
-    """Return why a tool is left out (or nothing), its description and its schema as the model sees them."""
+def _shown(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str]:
+    """Return a tool as the model sees it, and why it is left out (or nothing)."""
     known = _SHOWN.get(id(tool))
-    if known is not None and known[0] is tool:
-        return known[1]
+    if known is not None and known[0] is tool and known[1] == server and known[2] == trusted:
+        return known[3]
     problem = _schema_problem(tool.input_schema)
-    schema: dict[str, Any] = {} if problem else _cleaned(tool.input_schema)
-    found = problem, description(tool.description or ""), schema
+    hints = tool.annotations if trusted is None else None
+    info = ToolInfo(
+        name=tool.name if trusted is None else user_name(server, tool.name),
+        remote_name=tool.name,
+        server=server,
+        origin=origin,
+        description=description(tool.description or ""),
+        input_schema={} if problem else _cleaned(tool.input_schema),
+        read_only=bool(hints and hints.read_only_hint) if trusted is None else trusted[0],
+        idempotent=bool(hints and hints.idempotent_hint) if trusted is None else trusted[1],
+        changed=trusted is not None and trusted[2],
+    )
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
-    _SHOWN[id(tool)] = tool, found
-    return found
+    _SHOWN[id(tool)] = tool, server, trusted, (info, problem)
+    return info, problem
 
 
+@lru_cache(SHOWN_TOOLS)
 def user_name(server: str, tool: str) -> str:
     """Return ``{server}__{tool}``, made to fit: other characters become ``_``; a changed name ends in a hash.
 
@@ -164,6 +170,7 @@ def user_name(server: str, tool: str) -> str:
     return f"{fitting[: NAME_CHARS - len(digest) - 1]}_{digest}"
 
 
+@lru_cache(SHOWN_TOOLS)
 def folded(name: str) -> str:
     """Return the form in which server names are compared: two that look alike are one."""
     return unicodedata.normalize("NFKC", clean(name)).casefold().strip()

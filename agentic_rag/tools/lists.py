@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
 import mcp_types as types
 
 from agentic_rag.tools.fingerprints import ToolList, fingerprints, from_json, to_json
@@ -38,14 +39,16 @@ class ToolLists:
         load: Load,
         save: Save,
         load_domain: LoadDomain,
-        redact: Callable[[Any], Any] = lambda tool: tool,
+        redact: Callable[[str], Callable[[Any], Any]] = lambda domain: lambda tool: tool,
     ) -> None:
-        """``redact`` takes secrets out of the strings of a JSON value: a server may describe itself with one."""
+        """``redact`` gives for a domain what takes its secrets out of a JSON value: a server may tell of one."""
         self._load = load
         self._save = save
         self._load_domain = load_domain
         self._redact = redact
         self._known: dict[Key, _Known] = {}
+        self._writing = anyio.Lock()
+        """Held from reading a stored list to writing it: an acceptance in between would be overwritten."""
 
     async def current(
         self, spec: ServerSpec, listed: tuple[types.Tool, ...] | None
@@ -58,38 +61,47 @@ class ToolLists:
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry_hash()
         known = self._known.get(key)
-        if known is None:
-            stored = await self._load(key)
-            known = None if stored is None else _known(stored)
-        if known is not None and known.stored.entry != entry:
-            known = None
-        if listed is None:
+        if known is not None and known.stored.entry == entry and known.listed is listed:
+            return known.tools, known.changed
+        async with self._writing:
+            known = self._known.get(key)
             if known is None:
-                return (), frozenset()
-        elif known is None or known.listed is not listed:
-            known = await self._compared(key, entry, known, listed)
-        self._known[key] = known
-        return known.tools, known.changed
+                stored = await self._load(key)
+                known = None if stored is None else _known(stored)
+            if known is not None and known.stored.entry != entry:
+                known = None
+            if listed is None:
+                if known is None:
+                    return (), frozenset()
+            elif known is None or known.listed is not listed:
+                known = await self._compared(key, entry, known, listed)
+            self._known[key] = known
+            return known.tools, known.changed
 
-    async def pending(self, domain: str) -> dict[str, tuple[str, ...]]:
-        """Return server → names of tools that wait to be accepted, for one domain."""
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """Return server → names of tools that wait to be accepted, for one domain.
+
+        ``entries``: the servers there are, each with its `ServerSpec.entry_hash`; a list of another entry says nothing.
+        """
         found: dict[str, set[str]] = {}
         for (_, server, _), stored in (await self._load_domain(domain)).items():
-            found.setdefault(server, set()).update(stored.changed)
+            if stored.entry == entries.get(server):
+                found.setdefault(server, set()).update(stored.changed)
         return {server: tuple(sorted(names)) for server, names in found.items() if names}
 
-    async def accept(self, domain: str, server: str) -> tuple[str, ...]:
-        """Accept the tools of a server as they were last listed; return the names that were waiting."""
+    async def accept(self, domain: str, server: str, entry: str) -> tuple[str, ...]:
+        """Accept the tools of a server as they were last listed under an entry; return the names that were waiting."""
         waiting: set[str] = set()
-        for key, stored in (await self._load_domain(domain)).items():
-            if key[1] == server:
-                waiting.update(stored.changed)
-                await self._save(key, replace(stored, accepted=fingerprints(stored.tools)))
-                self._known.pop(key, None)
+        async with self._writing:
+            for key, stored in (await self._load_domain(domain)).items():
+                if key[1] == server and stored.entry == entry:
+                    waiting.update(stored.changed)
+                    await self._save(key, replace(stored, accepted=fingerprints(stored.tools)))
+                    self._known.pop(key, None)
         return tuple(sorted(waiting))
 
     async def _compared(self, key: Key, entry: str, known: _Known | None, listed: tuple[types.Tool, ...]) -> _Known:
-        tools = tuple(self._redact(tool) for tool in to_json(listed))
+        tools = tuple(map(self._redact(key[0]), to_json(listed)))
         if known is None:
             stored = ToolList(entry, tools, fingerprints(tools))
         else:

@@ -4,6 +4,7 @@ Owns the resolution of a name right before its connection, once, so that a secon
 effect. TLS is then spoken for the name (certificate and SNI), since only the address is replaced. Knows no MCP.
 """
 
+import functools
 import ipaddress
 import socket
 import ssl
@@ -23,6 +24,13 @@ MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Takes a host and a port; returns addresses as text. Raises `OSError` when there is none."""
 
+Refused = Callable[[str], Awaitable[None]]
+"""Hears, with the reason, of each address that was not connected to."""
+
+
+async def unheard(reason: str) -> None:
+    """Tell nobody."""
+
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return the addresses of a host as the system resolves it; every spelling of a number becomes one form."""
@@ -34,12 +42,18 @@ class CheckedBackend(AsyncNetworkBackend):
     """Opens connections to public addresses and to those the operator listed, no others."""
 
     def __init__(
-        self, exempt: frozenset[tuple[str, int]], *, unchecked: bool = False, resolve: Resolve = resolve_host
+        self,
+        exempt: frozenset[tuple[str, int]],
+        *,
+        unchecked: bool = False,
+        resolve: Resolve = resolve_host,
+        refused: Refused = unheard,
     ) -> None:
         """``exempt``: ``(host, port)`` that may be reached whatever their address; ``unchecked``: any may."""
         self._exempt = exempt
         self._unchecked = unchecked
         self._resolve = resolve
+        self._refused = refused
         self._plain = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -62,7 +76,9 @@ class CheckedBackend(AsyncNetworkBackend):
         for text in addresses:
             problem = address_problem(ipaddress.ip_address(text.partition("%")[0]))
             if problem:  # one is enough: a name with a private address beside a public one is no accident
-                raise httpcore2.ConnectError(f"{host} leads to {text}, which is refused ({problem})")
+                reason = f"{host} leads to {text}, which is refused ({problem})"
+                await self._refused(reason)
+                raise httpcore2.ConnectError(reason)
         last: httpcore2.ConnectError | None = None
         for text in addresses:
             try:
@@ -80,14 +96,21 @@ class CheckedBackend(AsyncNetworkBackend):
         await anyio.sleep(seconds)
 
 
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Reading the certificates of all authorities takes 50 ms of the event loop: once is enough."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
 class CheckedTransport(httpx2.AsyncHTTPTransport):
     """HTTP over checked connections. No proxy and no certificate store from the environment."""
 
     def __init__(self, backend: AsyncNetworkBackend, verify: ssl.SSLContext | None = None) -> None:
-        super().__init__(trust_env=False)
+        context = verify or _trusted()
+        super().__init__(verify=context, trust_env=False)
         # The one way to give it a network backend: the public constructor takes none.
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=verify or httpx2.create_ssl_context(trust_env=False),
+            ssl_context=context,
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_SECONDS,

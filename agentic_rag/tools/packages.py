@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agentic_rag.errors import PackageProblem
+from agentic_rag.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.catalogue import Package
 from agentic_rag.tools.environment import SEARCH_PATH
 
@@ -90,7 +90,7 @@ class Packages:
         """
         lock = self._locks.setdefault(f"{package.registry}:{package.name}", anyio.Lock())
         async with lock:
-            if package.version and self._place(package).is_dir():
+            if package.version and self.has(package):
                 return await anyio.to_thread.run_sync(self.installed, package)
             await anyio.to_thread.run_sync(self._remove_stale)
             staging = Path(
@@ -101,6 +101,10 @@ class Packages:
             finally:
                 with anyio.CancelScope(shield=True):  # a thread that removes files ends by itself
                     await anyio.to_thread.run_sync(lambda: shutil.rmtree(staging, ignore_errors=True))
+
+    def has(self, package: Package) -> bool:
+        """Whether a package is there, as it is or changed."""
+        return self._place(package).is_dir()
 
     def installed(self, package: Package) -> Installed:
         """Return an installed package after looking whether it still is what was installed. Blocks.
@@ -126,7 +130,7 @@ class Packages:
         seen = _tree_hash(tree, _stat_facts)
         if self._seen.get(str(place)) != seen:
             if _tree_hash(tree, _content_facts) != found.sha256:
-                raise PackageProblem(str(package), f"its files were changed since they were installed. Remove {place}.")
+                raise PackageChanged(str(package), f"its files were changed since they were installed. Remove {place}.")
             self._seen[str(place)] = seen
         return found
 

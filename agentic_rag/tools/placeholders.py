@@ -15,6 +15,15 @@ _OURS = re.compile(r"\$\{(" + NAME + r")(?::-([^{}]*))?\}")
 _ANY = re.compile(r"\$\{|\{\{|\{(?=(?:env|file|input|secret|secrets):)")
 _FOREIGN = re.compile(r"\$?\{{1,3}\s*([\w .:-]{0,60}[A-Za-z0-9])\s*\}{1,3}", re.ASCII)
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|api-key|key|digest)?[\s:=,;/@._-]*", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"\$?\{(?:input|env):[A-Za-z_][A-Za-z0-9_-]{0,63}\}|\$?\{\{ ?(?:secrets\.)?[A-Z_][A-Z0-9_]{0,63} ?\}\}", re.ASCII
+)
+"""What a whole value may be and still be repeated: other clients' ways to name a value, with nothing beside it."""
+
+_KINDS = (
+    "'${', '{{' and '{env:' begin a placeholder; the only kinds are ${VAR} and ${VAR:-default}. "
+    "A value that holds such characters is set as a secret of the domain."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +42,19 @@ class Unset(Exception):
         self.name = name
 
 
-def problem(text: str) -> str:
-    """Return what is wrong with the first placeholder that is not ours, with the one to use; empty: nothing."""
+def problem(text: str, *, secret: bool = False) -> str:
+    """Return what is wrong with the first placeholder that is not ours, with the one to use; empty: nothing.
+
+    ``secret``: the text may hold one. Nothing of it is repeated, unless all of it is another client's placeholder.
+    """
     rest = _OURS.sub("\0", text)  # a mark that joins nothing: what is left must not become a placeholder
     found = _ANY.search(rest)
-    return _advice(rest[found.start() :]) if found else ""
+    if found is None:
+        return ""
+    scheme = _SCHEME.match(text)
+    if secret and _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is None:
+        return _KINDS
+    return _advice(rest[found.start() :])
 
 
 def placeholders(text: str) -> Iterator[Placeholder]:
@@ -73,10 +90,7 @@ def _advice(rest: str) -> str:
     """Return the words for a placeholder that begins here; only what is clearly one is repeated."""
     shown = _FOREIGN.match(rest)
     if shown is None:
-        return (
-            "'${', '{{' and '{env:' begin a placeholder; the only kinds are ${VAR} and ${VAR:-default}. "
-            "A value that holds such characters is set as a secret of the domain."
-        )
+        return _KINDS
     parts = [part for part in re.split(r"[:.]", shown[1]) if part.strip()]
     name = re.sub(r"[^A-Za-z0-9]+", "_", parts[-1]).strip("_").upper()
     if name[:1].isdigit():

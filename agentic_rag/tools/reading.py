@@ -46,6 +46,8 @@ _KNOWN = frozenset({"type", "command", "args", "env", "url", "headers", "enabled
 _SHOWN = {"origin": "user", "readOnly": False}
 """What a GET adds to a user's entry; it may come back."""
 
+_NOTHING: Mapping[str, Any] = {}
+
 _ADVICE = {
     "autoApprove": "calls are allowed by the domain's toolPolicy",
     "alwaysAllow": "calls are allowed by the domain's toolPolicy",
@@ -58,39 +60,50 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``servers`` by name, normalised; what was changed to get there; what was not used."""
+    """``servers`` by name, normalised; what was changed to get there; what was not used; names sent as ``null``."""
 
     servers: dict[str, dict[str, Any]] = field(repr=False)
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    deleted: frozenset[str] = frozenset()
 
 
-def read_servers(document: object, path: str = "mcpServers") -> Reading:
+def read_servers(
+    document: object, path: str = "mcpServers", *, ours: Mapping[str, Any] = _NOTHING, deletes: bool = False
+) -> Reading:
     """Return the normalised servers of a document.
 
     ``document``: a map of entries, or one under ``mcpServers``, ``servers`` or ``mcp.servers``. ``path``: what the
-    document is called in messages.
+    map is called in messages, whichever root it stands under. ``ours``: our own entries as a GET shows them; one that
+    comes back unchanged is ignored. ``deletes``: ``null`` in place of an entry means its name.
 
     Raises:
         InvalidInput: names the place of what cannot be understood or may not be.
         ServerReserved: an entry has, or looks like, the name of one of ours.
     """
     notes = Notes()
-    entries, path = _root(document, path, notes)
+    entries = _entries(document, path, notes)
     if len(entries) > MAX_SERVERS:
         raise InvalidInput(path, f"{len(entries)} servers; at most {MAX_SERVERS} are possible.")
     servers: dict[str, dict[str, Any]] = {}
-    taken: set[str] = set()
+    taken: dict[str, str] = {}
+    deleted: set[str] = set()
     for given, entry in entries.items():
+        if given in ours and is_reserved(given) and fields.same(entry, ours[given]):
+            continue
         name = server_name(given, path)
+        if entry is None and deletes:
+            deleted.add(name)
+            continue
         place = f"{path}.{fields.shown(given)}"
-        if name.casefold() in taken:
-            raise InvalidInput(place, f"another server is stored as {name!r} already; choose another name.")
+        other = taken.get(name.casefold())
+        if other is not None:
+            raise InvalidInput(place, f"another server is stored as {other!r} already; choose another name.")
         if name != given:
             notes.change(place, f"stored as {name!r}.")
-        taken.add(name.casefold())
+        taken[name.casefold()] = name
         servers[name] = _entry(entry, place, notes)
-    return Reading(servers, tuple(notes.changes), tuple(notes.warnings))
+    return Reading(servers, tuple(notes.changes), tuple(notes.warnings), frozenset(deleted))
 
 
 def server_name(given: str, path: str) -> str:
@@ -109,18 +122,18 @@ def server_name(given: str, path: str) -> str:
     return name
 
 
-def _root(document: object, path: str, notes: Notes) -> tuple[Mapping[str, object], str]:
+def _entries(document: object, path: str, notes: Notes) -> Mapping[str, object]:
+    """Return the map of entries, out of what it is wrapped in; what stands beside it is warned of."""
     entries = fields.mapping(document, path)
-    if set(entries) & {"mcp"} and not _is_entry(entries["mcp"]) and isinstance(entries["mcp"], Mapping):
-        inner = entries["mcp"]
-        if any(_is_root(inner, root) for root in _ROOTS):
-            _beside(entries, "mcp", path, notes)
-            return _root(inner, f"{path}.mcp", notes)
+    inner = entries.get("mcp")
+    if isinstance(inner, Mapping) and not _is_entry(inner) and any(_is_root(inner, root) for root in _ROOTS):
+        _beside(entries, "mcp", path, notes)
+        return _entries(inner, f"{path}.mcp", notes)
     for root in _ROOTS:
         if _is_root(entries, root):
             _beside(entries, root, path, notes)
-            return fields.mapping(entries[root], f"{path}.{root}"), f"{path}.{root}"
-    return entries, path
+            return fields.mapping(entries[root], path)
+    return entries
 
 
 def _is_root(entries: Mapping[str, object], root: str) -> bool:

@@ -98,8 +98,8 @@ def mapping(value: object, path: str) -> Mapping[str, object]:
     return value
 
 
-def text(value: object, path: str, notes: Notes) -> str:
-    """Return a text; numbers and truth values become one, as in a shell."""
+def text(value: object, path: str, notes: Notes, *, secret: bool = False) -> str:
+    """Return a text; numbers and truth values become one, as in a shell. ``secret``: no message repeats any of it."""
     if isinstance(value, bool):
         notes.change(path, "a truth value became text.")
         return "true" if value else "false"
@@ -115,7 +115,7 @@ def text(value: object, path: str, notes: Notes) -> str:
         raise InvalidInput(path, f"{len(value)} characters; at most {MAX_TEXT} are possible.")
     if any(char == "\x00" or "\ud800" <= char <= "\udfff" for char in value):
         raise InvalidInput(path, "NUL characters and lone surrogates are not possible.")
-    wrong = problem(value)
+    wrong = problem(value, secret=secret)
     if wrong:
         raise InvalidInput(path, wrong)
     return value
@@ -276,7 +276,7 @@ def _value(item: object, path: str, notes: Notes, *, header: bool) -> object:
         if not isinstance(secret, bool):
             raise InvalidInput(f"{path}.secret", "true or false is expected.")
         item = item["value"]
-    content = text(item, path, notes)
+    content = text(item, path, notes, secret=True)
     if header and re.search(r"[\r\n]", content):
         raise InvalidInput(path, "a header has one line.")
     if header and not content.isascii():

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import mcp_types as types
 from anyio.abc import ByteReceiveStream, Process
@@ -32,6 +33,7 @@ from pydantic import ValidationError
 
 from agentic_rag.tools.launch import StdioCommand
 from agentic_rag.tools.leftovers import sweep_leftovers
+from agentic_rag.tools.network import Refused, unheard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,6 +47,9 @@ FLOOD_BYTES = 256 * 1024 * 1024
 EDGE_BYTES = 4096
 """How much of both ends of a thrown-away line is kept, to find the call it answered."""
 
+NOT_STARTED, NOT_STARTED_CODE = "not started: ", 126
+"""How `launcher` says that what was approved is not what is there any more, and with which exit code."""
+
 STDERR_CHARS = 500
 """Longer lines of stderr are cut."""
 
@@ -57,11 +62,14 @@ EXIT_SECONDS = 1.0
 REAP_SECONDS = 2.0
 """How long we wait to see a killed child dead."""
 
-POLL_SECONDS, WATCH_SECONDS = 0.01, 0.25
-"""How often the exit is looked for while closing and while serving (there, end of output tells earlier)."""
-
 OUTBOX = 256
 """Messages that may wait for a slow child; more make their senders wait."""
+
+BURST = 16
+"""After so many lines others get their turn, however much the child has said at once."""
+
+POLL_SECONDS, WATCH_SECONDS = 0.01, 0.25
+"""How often the exit is looked for while closing and while serving (there, end of output tells earlier)."""
 
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -71,18 +79,25 @@ _LONE_SURROGATE = re.compile(  # begins with a literal, which is searched for fa
 _ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,\s*"(?:result|error)"')
 _ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
-Inbox = MemoryObjectSendStream[SessionMessage | Exception]
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+Streams = tuple["_Inbox", MemoryObjectSendStream[SessionMessage]]
 
 
 class StdioWire:
     """One run of one child, as a `mcp.client.Transport`. Single use."""
 
-    def __init__(self, command: StdioCommand, lost: Callable[[str], None], tail: "deque[str]") -> None:
-        """``lost`` is called, with the reason, when nothing more will come; ``tail`` gets the lines of stderr."""
+    def __init__(
+        self, command: StdioCommand, lost: Callable[[str], None], tail: "deque[str]", refused: Refused = unheard
+    ) -> None:
+        """``lost`` is called, with the reason, when nothing more will come; ``tail`` gets the lines of stderr.
+
+        ``refused`` is awaited, with the reason, when the launcher did not start the server.
+        """
         self._command = command
         self._lost = lost
         self._tail = tail
+        self._refused = refused
+        self._heard = anyio.Event()
+        """Set once stderr has ended."""
         self._context: AbstractAsyncContextManager[Streams] | None = None
 
     async def __aenter__(self) -> Streams:
@@ -98,44 +113,24 @@ class StdioWire:
     async def _open(self) -> "AsyncIterator[Streams]":
         process = await _spawn(self._command)
         # No await between the spawn and the task group: a cancellation there would leak the child.
-        inbox, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        inbox = _Inbox(process, self._lost, self._tail)
         write, outbox = anyio.create_memory_object_stream[SessionMessage](OUTBOX)
-        with inbox, read, write, outbox:
+        with write, outbox:
             async with anyio.create_task_group() as pumps:
-                pumps.start_soon(self._read, process, inbox)
                 pumps.start_soon(self._write, process, outbox, inbox)
                 pumps.start_soon(self._keep_stderr, process)
                 pumps.start_soon(self._watch, process, inbox)
                 try:
-                    yield read, write
+                    yield inbox, write
                 finally:
                     with anyio.CancelScope(shield=True):  # every wait in there is bounded
                         await _end(process, self._command.marker)
+                        await self._tell_refusal(process)
                     pumps.cancel_scope.cancel()
 
-    def _lose(self, reason: str, inbox: Inbox) -> None:
-        self._lost(reason)  # before the session sees the end, so that calls are told the reason
-        inbox.close()
-
-    async def _read(self, process: Process, inbox: Inbox) -> None:
-        assert process.stdout is not None
-        lines = _Lines(process.stdout)
-        try:
-            async for line, whole in lines:
-                message = parse_line(line) if whole else _refusal(line)
-                if message is not None:
-                    await inbox.send(SessionMessage(message))
-                elif line.strip():
-                    self._tail.append(f"stdout, not a message: {line[:STDERR_CHARS].decode('utf-8', 'replace')}")
-        except _EndlessLine:
-            self._lose(f"it sent a line of more than {FLOOD_BYTES} bytes", inbox)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            self._lose("its output cannot be read", inbox)  # or the session is gone, and nobody listens
-        else:
-            await _exited(process, WATCH_SECONDS)  # the exit code says more than the end of the output
-            self._lose(_exit_reason(process), inbox)
-
-    async def _write(self, process: Process, outbox: MemoryObjectReceiveStream[SessionMessage], inbox: Inbox) -> None:
+    async def _write(
+        self, process: Process, outbox: MemoryObjectReceiveStream[SessionMessage], inbox: "_Inbox"
+    ) -> None:
         assert process.stdin is not None
         try:
             async for message in outbox:
@@ -143,9 +138,9 @@ class StdioWire:
                 with anyio.fail_after(WRITE_SECONDS):
                     await process.stdin.send(data.encode() + b"\n")
         except TimeoutError:
-            self._lose(f"it did not read its input for {WRITE_SECONDS:g} s", inbox)
+            inbox.lose(f"it did not read its input for {WRITE_SECONDS:g} s")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            self._lose("its input is closed", inbox)
+            inbox.lose("its input is closed")
 
     async def _keep_stderr(self, process: Process) -> None:
         assert process.stderr is not None
@@ -154,12 +149,92 @@ class StdioWire:
                 text = line[: STDERR_CHARS * 4].decode("utf-8", "replace").rstrip()
                 if text:
                     self._tail.append(text[:STDERR_CHARS])
+        self._heard.set()
 
-    async def _watch(self, process: Process, inbox: Inbox) -> None:
+    async def _tell_refusal(self, process: Process) -> None:
+        """A server may say the same of itself: then its own start is told as refused, and nothing else happens."""
+        if process.returncode != NOT_STARTED_CODE:
+            return
+        with anyio.move_on_after(WATCH_SECONDS):
+            await self._heard.wait()
+        said = self._tail[-1] if self._tail else ""
+        if said.startswith(NOT_STARTED):
+            await self._refused(said.removeprefix(NOT_STARTED))
+
+    async def _watch(self, process: Process, inbox: "_Inbox") -> None:
         """See the exit of a child whose output something it started still holds open."""
         await _exited(process, math.inf, WATCH_SECONDS)
         await anyio.sleep(WATCH_SECONDS)  # what it wrote last is still being read
-        self._lose(_exit_reason(process), inbox)
+        inbox.lose(_exit_reason(process))
+
+
+class _Inbox:
+    """What the child says, read in the session's own task: a pump between them would cost each answer a task switch."""
+
+    def __init__(self, process: Process, lost: Callable[[str], None], tail: "deque[str]") -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._lines = _Lines(process.stdout)
+        self._lost = lost
+        self._tail = tail
+        self._ended = False
+        self._burst = 0
+        self._reading = anyio.CancelScope()
+
+    def lose(self, reason: str) -> None:
+        """End the session; the first reason counts."""
+        self._ended = True
+        self._lost(reason)  # before the session sees the end, so that calls are told the reason
+        self._reading.cancel()
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        while not self._ended:
+            with anyio.CancelScope() as self._reading:
+                found = await self._next()
+            if self._reading.cancelled_caught or found is None:
+                break
+            self._burst += 1
+            if self._burst % BURST == 0:
+                await anyio.lowlevel.checkpoint()
+            line, whole = found
+            message = parse_line(line) if whole else _refusal(line)
+            if message is not None:
+                return SessionMessage(message)
+            if line.strip():
+                self._tail.append(f"stdout, not a message: {line[:STDERR_CHARS].decode('utf-8', 'replace')}")
+        raise StopAsyncIteration
+
+    async def receive(self) -> SessionMessage:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def _next(self) -> tuple[bytes, bool] | None:
+        try:
+            return await self._lines.__anext__()
+        except _EndlessLine:
+            self.lose(f"it sent a line of more than {FLOOD_BYTES} bytes")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            self.lose("its output cannot be read")
+        except StopAsyncIteration:
+            await _exited(self._process, WATCH_SECONDS)  # the exit code says more than the end of the output
+            self.lose(_exit_reason(self._process))
+        return None
 
 
 class _EndlessLine(Exception):

@@ -114,7 +114,7 @@ async def open_toolset(
         tools, changed = connection.known_tools, frozenset[str]()
         if lists is not None:
             tools, changed = await lists.current(spec, tools if connection.fresh else None)
-        trust = hub.trust(spec)
+        trust = hub.trust(spec, connection)
         catalog.add(
             spec.name,
             spec.origin,

@@ -30,6 +30,29 @@ async def test_every_change_of_an_admin_is_told_with_who_and_what_but_no_value(t
         assert not any(word in str(rows) for word in ("hidden", "swordfish", key))
 
 
+async def test_changes_of_roles_and_collections_are_told_by_name_once(tmp_path: Path) -> None:
+    role = {"kind": "role", "id": "clerk", "content": "<role><personality>Counts.</personality></role>"}
+    async with Rig(tmp_path, requests_per_second=10_000) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}"
+        rig.http.headers.update(bearer(await make_key(rig, "ann", "admin", domain)))
+        await rig.upload(domain, "a.md", b"# A\n\nText.")
+        await rig.ok("PUT", f"{path}/roles/clerk", {"files": [role]})
+        assert (await rig.refused("PUT", f"{path}/roles/clerk", {"files": [{**role, "content": "half"}]}))[0] == 422
+        await rig.ok("DELETE", f"{path}/roles/clerk")
+        await rig.ok("POST", f"{path}/reindex", {})
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        await rig.ok("POST", f"{path}/reindex", {"rollback": True})
+        rows = await audited(rig, actor="ann", outcome="done")
+        assert [(row["action"], row["target"]) for row in reversed(rows)][1:] == [
+            ("role.write", f"{domain}/clerk"),
+            ("role.delete", f"{domain}/clerk"),
+            ("collection.rebuild", domain),
+            ("collection.rollback", domain),
+        ]
+        assert rows[-2]["details"]["files"] == [".promptx/resource/role/clerk/clerk.role.md"]
+
+
 async def test_a_denied_tool_call_leaves_a_row_and_the_turn_goes_on(tmp_path: Path) -> None:
     calls = Step((Use("promptx_discover", {}),))
     async with Rig(tmp_path, calls, say("Without it then.")) as rig:

@@ -14,6 +14,8 @@ from agentic_rag.errors import RateLimited
 from agentic_rag.server.limits import Limits, Load, TokenBucket
 from agentic_rag.server.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
 
+pytestmark = pytest.mark.attack(kind="web")
+
 EVE = Entrant(User("eve"), "key_eve")
 waits = st.lists(st.floats(0, 30), min_size=1, max_size=60)
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
+from agentic_rag.server.frames import _FRAMES
 from agentic_rag.server.rules import OPEN_PATHS, Rule, rule_of
 from tests.access.tenants import SECRET_WORDS, Tenants, audited, count_refused, make_key, socket, tenants
 from tests.ws.serving import serving
+
+pytestmark = pytest.mark.attack(kind="web")
 
 BODIES = {
     ("POST", "/api/conversations"): {"domainId": "{domain}"},
@@ -135,6 +138,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
             await mallory.say("unsubscribe", conversationId=conversation)
             await mallory.say("interrupt", conversationId=found.own_conversation, turnId=turn)
             assert await mallory.ask("ping") == {"type": "pong"}
+        assert {kind for kind, *_ in frames} | {"unsubscribe", "ping"} == set(_FRAMES), "a new frame needs its line"
         assert await found.state() == before
         told = await audited(found.rig, actor="mallory", outcome="refused")
         assert sum(row["count"] for row in told) == len(frames)

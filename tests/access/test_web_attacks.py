@@ -16,6 +16,8 @@ from tests.access.tenants import as_operator, audited, bearer, count_refused, ma
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 
+pytestmark = pytest.mark.attack(kind="web")
+
 FOREIGN_ORIGINS = [
     "null",
     "",

@@ -89,6 +89,7 @@ def test_long_texts_are_cut_with_a_visible_mark(tmp_path: Path) -> None:
     assert texts[-1] == f"[truncated: kept 0 of {FILE_LIMIT + 5} characters]"
 
 
+@pytest.mark.attack(kind="files")
 def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "secret.md").write_text("secret")
     workspace = tmp_path / "workspace"

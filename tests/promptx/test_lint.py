@@ -54,6 +54,7 @@ def test_the_built_in_roles_are_clean() -> None:
     assert [info.id for info in library.list()] == ["assistant", "nuwa", "researcher"]
 
 
+@pytest.mark.attack(kind="files")
 def test_giants_devices_and_links_out_are_refused_without_being_read(resources: Path, workspace: Path) -> None:
     with (resources / "giant.role.md").open("wb") as giant:
         giant.truncate(50_000_000)

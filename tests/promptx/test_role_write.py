@@ -88,6 +88,7 @@ def test_a_role_others_refer_to_can_still_be_edited(library: RoleLibrary) -> Non
     assert library.activate("user").text.endswith("### principle\n\ntwo")
 
 
+@pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "a\0"])
 def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None:
     with pytest.raises(BadRoleId):
@@ -108,6 +109,7 @@ def test_a_file_other_roles_use_is_not_changed_under_them(library: RoleLibrary) 
         library.write("客服", [built_in])
 
 
+@pytest.mark.attack(kind="files")
 def test_nothing_is_written_through_a_link_out_of_the_workspace(
     library: RoleLibrary, workspace: Path, tmp_path: Path
 ) -> None:

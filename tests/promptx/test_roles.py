@@ -33,6 +33,7 @@ def test_only_the_suffix_makes_a_role(library: RoleLibrary, resources: Path, pla
     assert name in library.ids()
 
 
+@pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a\\b", ".x", "-x", "a b", "x" * 65, "a\0", "\ud800", "a\n"])
 def test_what_is_no_id_is_refused(library: RoleLibrary, name: str) -> None:
     with pytest.raises(BadRoleId):
@@ -154,6 +155,7 @@ def test_roles_that_refer_to_each_other_end(library: RoleLibrary, resources: Pat
     assert library.activate("a").text == "# personality\n\nA \n\n## role: b\n\n### personality\n\nB @!role://a"
 
 
+@pytest.mark.attack(kind="files")
 def test_links_inside_the_root_are_followed_and_links_out_are_not(
     library: RoleLibrary, resources: Path, workspace: Path
 ) -> None:
@@ -166,6 +168,7 @@ def test_links_inside_the_root_are_followed_and_links_out_are_not(
     assert library.activate("y").text.endswith("inside")
 
 
+@pytest.mark.attack(kind="files")
 def test_a_resource_folder_that_is_a_link_out_of_the_workspace_is_ignored(tmp_path: Path) -> None:
     put(tmp_path / "other" / "x.role.md", role("outside"))
     (tmp_path / "workspace" / ".promptx").mkdir(parents=True)

@@ -117,6 +117,7 @@ async def test_deleting_leaves_what_other_roles_use_and_what_lies_elsewhere(tmp_
         assert (folder / "role" / "书记员" / "thought" / "书记员思维.thought.md").exists()
 
 
+@pytest.mark.attack(kind="files")
 async def test_a_role_linked_from_outside_is_unlinked_not_followed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()

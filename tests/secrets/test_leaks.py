@@ -15,6 +15,8 @@ from agentic_rag.store import secrets
 from agentic_rag.testing.steps import say, use
 from tests.server.rig import Rig, types_of
 
+pytestmark = pytest.mark.attack(kind="secrets")
+
 SECRET = "sk-planted-0123456789-wxyz"
 LEAKY = [str(Path(__file__).with_name("leaky.py"))]
 
@@ -206,8 +208,8 @@ async def test_a_trial_starts_the_entry_saves_nothing_and_shows_no_secret(tmp_pa
             assert bad["state"] != "ready"
             assert any("dying with [secret " in line for line in bad["log"])
             assert [note["path"] for note in found["changes"]] == [
-                "mcpServers.mcpServers.good.type",
-                "mcpServers.mcpServers.bad.type",
+                "mcpServers.good.type",
+                "mcpServers.bad.type",
             ]
             assert SECRET not in json.dumps(found)
             assert await rig.ok("GET", path) == before
@@ -229,12 +231,12 @@ async def test_saving_and_reading_entries_starts_nothing(tmp_path: Path) -> None
         assert not mark.exists()
 
 
-async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_is_not_found(tmp_path: Path) -> None:
+async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/mcp-servers"
-        for name in ("promptx", "nothing"):
+        for name, expected in (("promptx", (409, "MCP_SERVER_RESERVED")), ("nothing", (404, "MCP_SERVER_NOT_FOUND"))):
             for action in ("restart", "accept"):
-                assert (await rig.refused("POST", f"{path}/{name}/{action}"))[:2] == (404, "MCP_SERVER_NOT_FOUND")
+                assert (await rig.refused("POST", f"{path}/{name}/{action}"))[:2] == expected
 
 
 async def test_the_routes_of_secrets_take_values_and_give_masks(tmp_path: Path) -> None:

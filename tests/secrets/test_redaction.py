@@ -6,13 +6,17 @@ import json
 import logging
 from urllib.parse import quote
 
-from agentic_rag.redaction import Redactor, redacted_logs
+import pytest
+
+from agentic_rag.redaction import Redaction, redacted_logs
+
+pytestmark = pytest.mark.attack(kind="secrets")
 
 VALUE = 'pa"ss\\wörd/+12345'
 
 
-def known(*values: str) -> Redactor:
-    redact = Redactor()
+def known(*values: str) -> Redaction:
+    redact = Redaction()
     for value in values:
         redact.add("TOKEN", value)
     return redact
@@ -55,7 +59,7 @@ def test_only_strings_are_changed() -> None:
 
 def test_without_secrets_a_value_is_handed_back_as_it_is() -> None:
     value = {"a": ["b"]}
-    assert Redactor().json(value) is value
+    assert Redaction().json(value) is value
 
 
 def test_logs_of_every_logger_are_redacted_with_arguments_and_tracebacks() -> None:

@@ -20,6 +20,8 @@ from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
 
+pytestmark = pytest.mark.attack(kind="secrets")
+
 KEY, OTHER = Key(os.urandom(32)), Key(os.urandom(32))
 VALUE = "sk-planted-0123456789"
 

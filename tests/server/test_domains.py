@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentic_rag.testing.steps import say
@@ -72,6 +73,118 @@ async def test_a_stale_version_is_refused_with_the_current_one(tmp_path: Path) -
         assert response.json()["error"]["details"] == {"given": 1, "current": 2}
         await rig.ok("PATCH", path, {"name": "Three"}, headers={"if-match": '"2"'})
         assert (await rig.refused("PATCH", path, {}, headers={"if-match": "x"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_changes_without_a_version_made_at_once_are_all_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+
+        async def set_variable(name: str) -> None:
+            await rig.ok("PATCH", path, {"settings": {"variables": {name: "1"}}})
+
+        names = {f"V{number}" for number in range(16)}
+        async with anyio.create_task_group() as clients:
+            for name in names:
+                clients.start_soon(set_variable, name)
+        found = await rig.ok("GET", path)
+        assert (set(found["settings"]["variables"]), found["version"]) == (names, 17)
+
+
+async def test_of_changes_made_at_once_from_one_version_one_is_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        statuses: list[int] = []
+
+        async def rename(name: str) -> None:
+            statuses.append((await rig.http.patch(path, json={"name": name, "version": 1})).status_code)
+
+        async with anyio.create_task_group() as clients:
+            for number in range(5):
+                clients.start_soon(rename, f"N{number}")
+        assert sorted(statuses) == [200, 409, 409, 409, 409]
+
+
+@pytest.mark.parametrize("name", ["A\x1b[2J", "A\u202egnp", "A\u2066B", "A\x00", "A\nB", "\u200b\u2060"])
+async def test_a_domains_name_that_shows_as_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        for method, place in (("POST", "/api/domains"), ("PATCH", path)):
+            status, code, message = await rig.refused(method, place, {"name": name})
+            assert (status, code, message.partition(":")[0]) == (422, "VALIDATION_ERROR", "name")
+            assert message.isprintable()
+        status, _, message = await rig.refused("PATCH", path, {"description": "a\u202eb"})
+        assert (status, message.partition(":")[0]) == (422, "description")
+
+
+@pytest.mark.parametrize("name", ["نام‌ها", "शक्‍ति", "👩‍⚖️ Law", "Ünïcode – 法律", "שלום\u200e (A)"])
+async def test_a_domains_name_may_be_of_any_script(tmp_path: Path, name: str) -> None:
+    async with Rig(tmp_path) as rig:
+        made = await rig.ok("POST", "/api/domains", {"name": name, "description": "one\n\ttwo"})
+        assert (made["name"], made["description"]) == (name, "one\n\ttwo")
+
+
+async def test_a_conversations_title_loses_what_would_show_it_as_something_else(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation(title="A\u202e\x1b \n B")
+        path = f"/api/conversations/{conversation}"
+        assert (await rig.ok("GET", path))["title"] == "A B"
+        assert (await rig.ok("PATCH", path, {"title": "\u2067C\x07"}))["title"] == "C"
+        assert (await rig.refused("PATCH", path, {"title": "\u202e"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("settings", "place", "words"),
+    [
+        ({"variables": {"A B": "x"}}, "settings.variables.A B", "letters, digits and _"),
+        ({"variables": {"1A": "x"}}, "settings.variables.1A", "does not begin with a digit"),
+        ({"toolPolicy": {"a b": "deny"}}, "settings.toolPolicy.a b", "*"),
+        ({"language": "not a language"}, "settings.language", "auto"),
+        ({"primaryRoleId": "a b"}, "settings.primaryRoleId", "letters, digits"),
+        ({"reranker": "../x y"}, "settings.reranker", "model"),
+    ],
+)
+async def test_what_a_name_may_be_is_said_in_words(
+    tmp_path: Path, settings: dict[str, Any], place: str, words: str
+) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        _, _, message = await rig.refused("PATCH", path, {"settings": settings})
+        assert message.startswith(f"{place}: ")
+        assert words in message
+        assert not set("^$") & set(message)
+        _, _, message = await rig.refused("PUT", f"{path}/secrets/1-x", {"value": "value-1"})
+        assert "letters, digits and _" in message
+        assert not set("^$") & set(message)
+
+
+async def test_our_entries_of_a_get_may_come_back_after_the_last_document_has_gone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(subRoleIds=["assistant"])
+        path = f"/api/domains/{domain}"
+        document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
+        shown = (await rig.ok("GET", path))["settings"]["mcpServers"]
+        assert set(shown) == {"promptx", "delegate", "retriever"}
+        await rig.ok("DELETE", f"{path}/documents/{document['id']}")
+        await rig.ok("PATCH", path, {"settings": {"subRoleIds": None}})
+        for method in ("PUT", "PATCH"):
+            saved = await rig.ok(method, path, {"settings": {"mcpServers": shown}})
+            assert set(saved["settings"]["mcpServers"]) == {"promptx"}
+        changed = {"retriever": {**shown["retriever"], "enabled": False}}
+        assert (await rig.refused("PUT", path, {"settings": {"mcpServers": changed}}))[0] == 409
+
+
+async def test_a_reranker_that_nobody_knows_is_told_when_it_is_saved(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        saved = await rig.ok("PATCH", path, {"settings": {"reranker": "no/such-model"}})
+        assert [note["path"] for note in saved["warnings"]] == ["settings.reranker"]
+        assert "no/such-model" in saved["warnings"][0]["text"]
+        assert (await rig.ok("PATCH", path, {"name": "Other"}))["warnings"] == []
+        made = await rig.ok("POST", "/api/domains", {"name": "N", "settings": {"reranker": "no/such-model"}})
+        assert [note["path"] for note in made["warnings"]] == ["settings.reranker"]
+        known = {"settings": {"reranker": "Xenova/ms-marco-MiniLM-L-6-v2"}}
+        text = (await rig.ok("PATCH", path, known))["warnings"][0]["text"]
+        assert "fetch-model Xenova/ms-marco-MiniLM-L-6-v2" in text
 
 
 @pytest.mark.parametrize("name", ["promptx", "Retriever", " delegate ", "ｐｒｏｍｐｔｘ"])

@@ -11,6 +11,7 @@ from agentic_rag.server.auth import Guard
 from tests.server.rig import Rig
 
 
+@pytest.mark.attack(kind="web")
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "user@127.0.0.1", "10.0.0.1:8000"])
 async def test_a_foreign_host_is_refused(tmp_path: Path, host: str) -> None:
     async with Rig(tmp_path) as rig:
@@ -23,6 +24,7 @@ async def test_a_loopback_host_is_served(tmp_path: Path, host: str) -> None:
         assert await rig.ok("GET", "/api/ready", headers={"host": host}) == {"ready": True}
 
 
+@pytest.mark.attack(kind="web")
 @pytest.mark.parametrize(
     "origin",
     ["null", "http://evil.example", "http://127.0.0.1:81", "http://127.0.0.1.evil.example", "http://localhost"],
@@ -65,6 +67,7 @@ async def test_health_names_every_part_with_its_state(tmp_path: Path) -> None:
         assert (await rig.ok("GET", "/api/version"))["version"]
 
 
+@pytest.mark.attack(kind="web")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
 async def test_without_a_key_the_server_does_not_start_where_others_could_connect(tmp_path: Path, host: str) -> None:
     with pytest.raises(BadConfiguration, match="agentic-rag keys create --user NAME --role operator"):

@@ -18,6 +18,8 @@ from tests.tools import attack_lines
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
 from tests.tools.support import QUICK
 
+pytestmark = pytest.mark.attack(kind="spawning")
+
 FILESYSTEM = ["-y", "@modelcontextprotocol/server-filesystem"]
 
 
@@ -241,7 +243,11 @@ async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_pat
     assert command.env["TOKEN"] == secret
     shown = [repr(spec), repr(command), command.plan(), repr(policy.review(spec)), spec.key(), spec.entry_hash()]
     assert secret not in " ".join([*shown, *command.args])
-    async with Hub(policy=policy, patience=QUICK, redact=lambda text: text.replace(secret, "[secret]")) as hub:
+
+    def hidden(text: str) -> str:
+        return text.replace(secret, "[secret]")
+
+    async with Hub(policy=policy, patience=QUICK, redact=lambda domain: hidden) as hub:
         connection = (await hub.acquire([spec], wait=20))["x"]
         assert connection.state == "ready"
         connection._tail.append(f"starting with {secret}")

@@ -13,6 +13,8 @@ from agentic_rag.tools.catalogue_file import CatalogueProblem, parse_catalogue
 from agentic_rag.tools.environment import steers_a_program
 from tests.tools import attack_lines
 
+pytestmark = pytest.mark.attack(kind="spawning")
+
 BUILTIN = LaunchCatalogue().builtin
 WIDE = parse_catalogue(
     """

@@ -7,8 +7,11 @@ from typer.testing import CliRunner
 
 from agentic_rag.cli import app
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import ServerSpec
-from tests.tools.captives import CAPTIVE, PYTHON, policy_in
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
+from tests.tools.support import QUICK, tool
 
 
 def run(data: Path, command: str, *words: str) -> str:
@@ -58,3 +61,15 @@ def test_the_same_line_allowed_again_takes_the_place_of_the_first(tmp_path: Path
     run(tmp_path, "allow", "--network", "--", PYTHON, "-I", str(CAPTIVE))
     assert len(run(tmp_path, "list").splitlines()) == 1
     assert "\tnetwork" in run(tmp_path, "list")
+
+
+@needs_bubblewrap
+async def test_a_word_that_is_taken_back_counts_from_the_next_turn_of_a_running_server(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    spec = await allow_captive(policy, read_only=("look",))
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        trusted = await open_toolset(hub, [spec], wait=20)
+        assert tool(trusted, "look").read_only
+        await allow_captive(policy)
+        assert not tool(await open_toolset(hub, [spec], wait=20), "look").read_only
+        assert len(hub.status()) == 1

@@ -6,10 +6,13 @@ import anyio
 import pytest
 
 from agentic_rag.errors import ServerUnavailable
-from agentic_rag.tools.connection import Patience
-from agentic_rag.tools.stdio import LINE_BYTES, parse_line
+from agentic_rag.tools.connection import TAIL_LINES
+from agentic_rag.tools.status import Patience
+from agentic_rag.tools.stdio import LINE_BYTES, STDERR_CHARS, parse_line
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, plain, text_of, until
+
+pytestmark = pytest.mark.attack(kind="model")
 
 
 async def test_a_crash_in_the_middle_of_a_call_is_an_error_and_the_next_call_works(tmp_path: Path) -> None:
@@ -170,6 +173,26 @@ async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
         toolset = await open_toolset(hub, [hostile("noisy")], wait=20)
         assert text_of(await call(toolset, "fine")) == "fine"
         assert any(line.startswith("stdout, not a message") for line in hub.status()[0].stderr)
+
+
+async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_and_no_more(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        with anyio.fail_after(4):  # the protocol library gives a last word to the server 5 s
+            for _ in range(3):
+                outcome = await call(toolset, "deafen", timeout=0.2, text="x" * 1024 * 1024)
+                assert "within 0.2 s" in text_of(outcome)
+
+
+async def test_of_what_a_server_writes_to_stderr_the_last_lines_are_kept_and_cut(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        assert text_of(await call(toolset, "chatter")) == "said"
+        await until(lambda: any(line.startswith("line 199") for line in hub.status()[0].stderr))
+        kept = hub.status()[0].stderr
+        assert len(kept) == TAIL_LINES
+        assert {len(line) for line in kept} == {STDERR_CHARS}
+        assert text_of(await call(toolset, "fine")) == "fine"
 
 
 async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The pool: who shares a connection, who never does, what starts when, and what stops."""
 
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,12 @@ import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
-from agentic_rag.errors import ServerUnavailable
-from agentic_rag.tools.connection import HARD_CAP, Patience
+from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.tool_servers import trial
+from agentic_rag.tools.connection import HARD_CAP, Connection
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import QUICK, call, hostile, open_hub, plain, text_of, until
 
@@ -168,3 +172,61 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
         with anyio.fail_after(20), pytest.raises(ServerUnavailable):
             await connection.call("forever", {}, timeout=0.1)
     assert reports > HARD_CAP  # it lived longer than one timeout
+
+
+async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
+    dialled: list[str] = []
+
+    async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
+        dialled.append("dialled")
+        return MCPServer("late")
+
+    async with anyio.create_task_group() as tasks:
+        connection = Connection("late", dial, lambda owner: tasks.start_soon(owner) and None)
+        connection.start()
+        connection.stop()
+        with anyio.fail_after(5):
+            await connection.ended()
+    assert dialled == []
+    assert connection.state == "stopped"
+
+
+async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_anew(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        kept, gone, elsewhere = hostile(name="kept", domain="a"), hostile(name="gone", domain="a"), hostile(domain="b")
+        toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=20)
+        leaving = hub.keep("a", {"kept": kept.entry_hash()})
+        assert [each.state for each in leaving] == ["stopped"]
+        with anyio.fail_after(10):
+            for connection in leaving:
+                await connection.ended()
+        assert [(each.domain, each.name) for each in hub.status()] == [("a", "kept"), ("b", "hostile")]
+        assert "it was stopped" in text_of(await call(toolset, "gone__fine"))
+        again = await open_toolset(hub, [gone], wait=20)
+        assert text_of(await call(again, "gone__fine")) == "fine"
+
+
+async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_which_then_ends(tmp_path: Path) -> None:
+    async with open_hub(tmp_path, patience=Patience(retired=0.5)) as hub:
+        older = await open_toolset(hub, [hostile(domain="a")], wait=20)
+        connection = hub.connections()[0]
+        newer = await open_toolset(hub, [hostile("noisy", domain="a")], wait=20)
+        assert connection.retired
+        for toolset in (older, newer):
+            assert text_of(await call(toolset, "fine")) == "fine"
+        assert hub.connections()[0] is not connection
+        assert hub.restart("hostile", "a") == 1
+        await until(lambda: connection.state == "stopped")
+        assert [each.retired for each in hub.connections()] == [False]
+        assert text_of(await call(older, "fine", timeout=20)) == "fine"
+
+
+async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leaves_no_child(tmp_path: Path) -> None:
+    policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
+
+    async def refused(spec: ServerSpec, error: AgenticRagError) -> None:
+        raise AssertionError(error)
+
+    found = await trial(policy, hostile("silent"), refused, seconds=0.3)
+    assert (found.state, found.reason) == ("starting", "it was not ready after 0.3 s")
+    assert policy.sweep() == 0

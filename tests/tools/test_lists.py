@@ -11,15 +11,18 @@ import pytest
 from agentic_rag.store import tool_lists
 from agentic_rag.store.database import Database
 from agentic_rag.tool_servers import make_lists
-from agentic_rag.tools.fingerprints import fingerprint, to_json
+from agentic_rag.tools.fingerprints import ToolList, fingerprint, to_json
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import ServerSpec
-from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, text_of, tool, until
 
+pytestmark = pytest.mark.attack(kind="model")
+
 OBJECT: dict[str, Any] = {"type": "object"}
 SPEC = ServerSpec("files", "user", "stdio", {"command": "x"}, domain="law")
+ENTRIES = {"files": SPEC.entry_hash()}
 
 
 def listed(**descriptions: str) -> tuple[types.Tool, ...]:
@@ -33,14 +36,14 @@ def plain_json(value: Any) -> Any:
 
 async def opened(folder: Path) -> tuple[Database, ToolLists]:
     database = await Database.open(folder / "lists.db")
-    return database, make_lists(database, plain_json)
+    return database, make_lists(database, lambda domain: plain_json)
 
 
 async def test_the_first_list_is_accepted_with_the_entry(tmp_path: Path) -> None:
     database, lists = await opened(tmp_path)
     tools = listed(read="Reads.", write="Writes.")
     assert await lists.current(SPEC, tools) == (tools, frozenset())
-    assert await lists.pending("law") == {}
+    assert await lists.pending("law", ENTRIES) == {}
     await database.aclose()
 
 
@@ -61,14 +64,14 @@ async def test_a_tool_that_changed_is_marked_until_it_is_accepted_also_after_a_r
     _, changed = await lists.current(SPEC, listed(**later))
     assert len(changed) == 1
     assert changed != {"write"}
-    again = make_lists(database, plain_json)
+    again = make_lists(database, lambda domain: plain_json)
     assert (await again.current(SPEC, listed(**later)))[1] == changed
     assert (await again.current(SPEC, None))[1] == changed
-    assert await again.pending("law") == {"files": tuple(changed)}
-    assert await again.accept("law", "files") == tuple(changed)
+    assert await again.pending("law", ENTRIES) == {"files": tuple(changed)}
+    assert await again.accept("law", "files", SPEC.entry_hash()) == tuple(changed)
     assert (await again.current(SPEC, listed(**later)))[1] == frozenset()
-    assert await again.pending("law") == {}
-    assert await again.accept("law", "nobody") == ()
+    assert await again.pending("law", ENTRIES) == {}
+    assert await again.accept("law", "nobody", SPEC.entry_hash()) == ()
     await database.aclose()
 
 
@@ -125,7 +128,7 @@ async def test_a_server_that_is_down_keeps_its_tools_also_after_a_restart(tmp_pa
     async with open_hub(tmp_path / "homes") as hub:
         up = await open_toolset(hub, [spec], wait=20, lists=lists)
     async with Hub() as hub:  # another process, in which the server cannot be started
-        down = await open_toolset(hub, [spec], lists=make_lists(database, plain_json))
+        down = await open_toolset(hub, [spec], lists=make_lists(database, lambda domain: plain_json))
         assert down.tools == up.tools
         assert down.notices == (("hostile", "this process starts no other servers"),)
         outcome = await call(down, "hostile__fine")
@@ -149,7 +152,7 @@ async def test_a_tool_that_appears_while_a_server_runs_is_marked_in_the_next_tur
 
         await until(grown)
         assert found[0].changed
-        assert await lists.accept("law", "hostile") == ("grown",)
+        assert await lists.accept("law", "hostile", hostile().entry_hash()) == ("grown",)
         third = await open_toolset(hub, [hostile(domain="law")], wait=20, lists=lists)
         assert not tool(third, "grown").changed
     await database.aclose()
@@ -168,6 +171,39 @@ async def test_many_turns_at_once_see_one_list(tmp_path: Path) -> None:
             turns.start_soon(turn)
     assert found == [(tools, frozenset())] * 20
     await database.aclose()
+
+
+async def test_an_acceptance_while_a_turn_compares_the_list_is_not_lost() -> None:
+    stored: dict[Key, ToolList] = {}
+    reached, go_on = anyio.Event(), anyio.Event()
+    hold = False
+
+    async def load(key: Key) -> ToolList | None:
+        found = stored.get(key)
+        if hold:
+            reached.set()
+            await go_on.wait()
+        return found
+
+    async def save(key: Key, found: ToolList) -> None:
+        stored[key] = found
+
+    async def of_domain(domain: str) -> dict[Key, ToolList]:
+        return dict(stored)
+
+    await ToolLists(load, save, of_domain).current(SPEC, listed(read="Reads."))
+    changed = listed(read="Reads all.")
+    await ToolLists(load, save, of_domain).current(SPEC, changed)
+    lists = ToolLists(load, save, of_domain)  # after a restart: nothing is in memory
+    hold = True
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lists.current, SPEC, changed)
+        await reached.wait()
+        tasks.start_soon(lists.accept, "law", "files", SPEC.entry_hash())
+        await anyio.wait_all_tasks_blocked()
+        hold = False
+        go_on.set()
+    assert (await lists.current(SPEC, changed))[1] == frozenset()
 
 
 def test_a_fingerprint_covers_what_the_model_sees_and_nothing_else() -> None:

@@ -23,14 +23,16 @@ from starlette.types import Receive, Scope, Send
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.addresses import address_problem, parse_hosts
-from agentic_rag.tools.connection import Patience
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
 from agentic_rag.tools.network import CheckedBackend, CheckedTransport, resolve_host
+from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.servers.plain import build
 from tests.tools.support import QUICK, call, text_of
 from tests.tools.test_http import serve
+
+pytestmark = pytest.mark.attack(kind="network")
 
 PRIVATE = [
     "127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.0.1",
@@ -86,9 +88,16 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
         async def resolve(host: str, port: int) -> list[str]:
             return ["93.184.216.34", "127.0.0.1"]
 
+        told: list[str] = []
+
+        async def refused(reason: str) -> None:
+            told.append(reason)
+
+        backend = CheckedBackend(frozenset(), resolve=resolve, refused=refused)
         with pytest.raises(httpcore2.ConnectError, match=r"leads to 127\.0\.0\.1"):
-            await CheckedBackend(frozenset(), resolve=resolve).connect_tcp("both.test", port)
+            await backend.connect_tcp("both.test", port)
         assert knocks() == 0
+        assert told == ["both.test leads to 127.0.0.1, which is refused (loopback)"]
 
 
 async def test_a_name_that_changes_its_answer_is_asked_once_for_each_connection() -> None:
@@ -100,11 +109,17 @@ async def test_a_name_that_changes_its_answer_is_asked_once_for_each_connection(
             asked.append(host)
             return answers[len(asked) - 1]
 
-        backend = CheckedBackend(frozenset(), resolve=resolve)
+        told: list[str] = []
+
+        async def refused(reason: str) -> None:
+            told.append(reason)
+
+        backend = CheckedBackend(frozenset(), resolve=resolve, refused=refused)
         for _ in range(2):
             with pytest.raises(httpcore2.ConnectError):
                 await backend.connect_tcp("rebind.test", port, timeout=5)
         assert asked == ["rebind.test"] * 2
+        assert [reason.split(" ")[3].rstrip(",") for reason in told] == ["198.51.100.7", "127.0.0.1"]
         assert knocks() == 0
 
 

@@ -102,6 +102,58 @@ def test_another_kind_of_placeholder_is_refused_with_the_one_to_use(text: str, a
         read_servers({"x": {"command": "npx", "env": {"A": text}}})
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "p{{hunter2hunter2}}",
+        "{{hunter2hunter2}}",
+        "{{HUNTER2}}-hunter2",
+        "${hunter2:hunter2hunter2}",
+        "pw${hunter2-hunter2}",
+        "x${input:hunter2}",
+        "{env:hunter2}hunter2",
+        "${{hunter2}}",
+        "{{ hunter2.hunter2 }}",
+        "Bearer x{{HUNTER2}}",
+    ],
+)
+def test_no_error_repeats_what_may_be_part_of_a_secret(value: str) -> None:
+    for entry in (
+        {"command": "npx", "env": {"A": value}},
+        {"command": "npx", "env": [f"A={value}"]},
+        {"url": "https://h/mcp", "headers": {"Authorization": value}},
+        {"url": "https://h/mcp", "headers": {"Authorization": {"value": value, "secret": False}}},
+    ):
+        with pytest.raises(InvalidInput, match="placeholder") as caught:
+            read_servers({"x": entry})
+        assert caught.value.path in ("mcpServers.x.env.A", "mcpServers.x.headers.Authorization")
+        assert "hunter2" not in str(caught.value).casefold()
+        assert "${VAR}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        ("${input:api-key}", "${API_KEY}"),
+        ("${env:HOME}", "${HOME}"),
+        ("{env:KEY}", "${KEY}"),
+        ("{{API_KEY}}", "${API_KEY}"),
+        ("Bearer {{ API_KEY }}", "${API_KEY}"),
+        ("token ${{ secrets.GH_TOKEN }}", "${GH_TOKEN}"),
+    ],
+)
+def test_a_placeholder_that_is_plainly_one_is_refused_with_the_one_to_use(value: str, advice: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_servers({"x": {"url": "https://h/mcp", "headers": {"Authorization": value}}})
+    assert f"use {advice} " in str(caught.value)
+
+
+def test_of_two_names_that_differ_in_case_the_one_that_is_there_is_named() -> None:
+    with pytest.raises(InvalidInput, match="another server is stored as 'a' already") as caught:
+        read_servers({"a": {"command": "x"}, "A": {"command": "x"}})
+    assert caught.value.path == "mcpServers.A"
+
+
 def test_a_placeholder_is_replaced_once_and_never_from_the_environment() -> None:
     values = {"A": "${B}", "B": "b", "PATH": None}
     assert expand("${A} ${B} ${C:-c} ${D:-} $A %A%", values.get) == "${B} b c  $A %A%"

@@ -21,6 +21,8 @@ from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
 from tests.tools.support import QUICK, alive, until
 
+pytestmark = pytest.mark.attack(kind="spawning")
+
 
 @needs_bubblewrap
 async def test_a_child_sees_the_system_its_program_and_its_folder_alone(tmp_path: Path) -> None:
@@ -85,6 +87,47 @@ async def test_what_a_child_detaches_dies_with_it(tmp_path: Path) -> None:
     async with captive(tmp_path, "--heartbeat") as child:
         assert await child.try_to("detach") == (True, "detached")
         await until(lambda: beats(child.policy.homes) > 10)
+
+
+@needs_bubblewrap
+async def test_a_daemon_that_forked_twice_and_dropped_its_marker_dies_with_its_server(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        assert await child.try_to("daemon") == (True, "detached")
+        await until(lambda: beats(child.policy.homes) > 10)
+        assert (await child.try_to("look", "."))[0]
+
+
+@needs_bubblewrap
+async def test_a_child_reads_no_secret_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-the-host")
+    for name in ("secret.key", "agentic-rag.db", "workspaces/law/documents/a.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("sk-of-the-host")
+    async with captive(tmp_path) as child:
+        places = [
+            *(tmp_path / name for name in ("secret.key", "agentic-rag.db")),
+            tmp_path / "workspaces/law/documents/a.md",
+            *(f"/proc/{pid}/environ" for pid in (os.getpid(), os.getppid(), 1, "self")),
+            *(f"/proc/1/root{tmp_path}/secret.key", f"/proc/self/root{tmp_path}/secret.key"),
+            *("/proc/1/cwd/../../../secret.key", "../../../secret.key"),
+            *("/proc/self/cwd/../../../secret.key", "/proc/kcore", "/dev/mem", "/etc/shadow"),
+        ]
+        for place in places:
+            _, seen = await child.try_to("read", place)
+            assert "sk-of-the-host" not in str(seen), place
+
+
+@needs_bubblewrap
+async def test_a_child_reaches_no_local_socket(tmp_path: Path) -> None:
+    name = f"agentic-rag-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
+        abstract.bind(f"\0{name}")
+        named.bind(str(tmp_path / "host.sock"))
+        for listening in (abstract, named):
+            listening.listen()
+        async with captive(tmp_path) as child:
+            for place in (f"@{name}", tmp_path / "host.sock", "/run/docker.sock", "/var/run/docker.sock"):
+                assert not (await child.try_to("knock", place))[0], place
 
 
 @needs_bubblewrap

@@ -13,6 +13,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
+from agentic_rag.domains.guarded_tools import GuardedTools
+from agentic_rag.redaction import Redaction
 from agentic_rag.tools.base import CallRequest, Origin, Toolset
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
@@ -216,3 +218,20 @@ def test_content_is_never_empty() -> None:
     assert to_blocks([]) == ({"type": "text", "text": "(no output)"},)
     assert to_blocks([types.TextContent(text=" \n")]) == ({"type": "text", "text": "(no output)"},)
     assert to_blocks([], {"rows": ["ä"]}) == ({"type": "text", "text": '{"rows": ["ä"]}'},)
+
+
+async def test_a_description_that_holds_what_became_a_secret_later_is_redacted_from_then_on() -> None:
+    server = MCPServer("ours")
+
+    @server.tool(description="Send it to hunter2-hunter2.")
+    async def send() -> str:
+        return "sent"
+
+    redact = Redaction()
+    redact.add("OTHER", "something-else")
+    async with Hub({"ours": server}) as hub:
+        inner = await open_toolset(hub, [memory("ours")])
+        assert GuardedTools(inner, redact).tools[0].description == "Send it to hunter2-hunter2."
+        redact.add("TOKEN", "hunter2-hunter2")
+        again = await open_toolset(hub, [memory("ours")])
+        assert GuardedTools(again, redact).tools[0].description == "Send it to [secret TOKEN]."

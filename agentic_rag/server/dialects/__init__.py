@@ -9,9 +9,12 @@ from agentic_rag.errors import InvalidInput
 from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.native import Native
 
-__all__ = ["DEFAULT_DIALECT", "Dialect", "dialect_names", "get_dialect"]
+__all__ = ["DEFAULT_DIALECT", "Dialect", "choose_dialect", "dialect_names", "get_dialect"]
 
 DEFAULT_DIALECT = "native"
+
+SUBPROTOCOL = "agentic-rag."
+"""Prefix of the subprotocols that choose a dialect."""
 
 _FACTORIES: dict[str, Callable[[], Dialect]] = {"native": Native}
 
@@ -31,3 +34,21 @@ def get_dialect(name: str) -> Dialect:
     if factory is None:
         raise InvalidInput("dialect", f"{name[:40]!r} is not known. Known: {', '.join(_FACTORIES)}.")
     return factory()
+
+
+def choose_dialect(offered: list[str]) -> tuple[str, str | None]:
+    """Return the dialect and the subprotocol to answer: the first offered one that is known.
+
+    Raises:
+        InvalidInput: dialects were offered and none is known.
+    """
+    names = [protocol.removeprefix(SUBPROTOCOL) for protocol in offered if protocol.startswith(SUBPROTOCOL)]
+    refused: InvalidInput | None = None
+    for name in names:
+        try:
+            return get_dialect(name).name, SUBPROTOCOL + name
+        except InvalidInput as exc:
+            refused = refused or exc
+    if refused is not None:
+        raise refused
+    return DEFAULT_DIALECT, None  # only what was offered may be answered

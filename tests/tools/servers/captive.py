@@ -17,17 +17,19 @@ TOOLS = [
     "write",
     "look",
     "connect",
+    "knock",
     "environment",
     "descriptors",
     "processes",
     "run",
     "detach",
+    "daemon",
     "breed",
     "fill",
 ]
 
 
-def attempt(name: str, path: str) -> str:
+def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
     match name:
         case "read":
             with open(path, "rb") as file:
@@ -42,6 +44,10 @@ def attempt(name: str, path: str) -> str:
             host, _, port = path.rpartition(":")
             socket.create_connection((host, int(port)), timeout=2).close()
             return "connected"
+        case "knock":
+            with socket.socket(socket.AF_UNIX) as wire:
+                wire.connect(path.replace("@", "\0", 1) if path.startswith("@") else path)
+            return "connected"
         case "environment":
             return json.dumps({**os.environ, "(uid)": str(os.getuid())})
         case "descriptors":
@@ -54,6 +60,13 @@ def attempt(name: str, path: str) -> str:
             return subprocess.run(json.loads(path), capture_output=True, text=True, check=False, timeout=5).stdout
         case "detach":
             subprocess.Popen([sys.executable, "-I", "-c", BEAT], start_new_session=True)
+            return "detached"
+        case "daemon":
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.execve(sys.executable, [sys.executable, "-I", "-c", BEAT], {})
+                os._exit(0)
             return "detached"
         case "breed":
             return str(sum(fork() for _ in range(int(path))))

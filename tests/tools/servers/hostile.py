@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
-    "grow", "vanish",
+    "grow", "vanish", "request", "chatter", "deafen",
 ]  # fmt: skip
 
 
@@ -47,6 +47,17 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             TOOLS.clear()
             put(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
             text(ident, "ok")
+        case "deafen":
+            time.sleep(600)
+        case "chatter":
+            for number in range(200):
+                sys.stderr.write(f"line {number} {'x' * 2000}\n")
+            sys.stderr.write("\xff\x00 without end " + "y" * (3 * MIB))
+            sys.stderr.flush()
+            text(ident, "said")
+        case "request":
+            put(json.dumps({"jsonrpc": "2.0", "id": 4711, **params["arguments"]}).encode())
+            text(ident, next(line for line in sys.stdin if json.loads(line).get("id") == 4711))
         case "wrong_id":
             text(ident + 1000, "not yours")
         case "garbage":

@@ -1,0 +1,279 @@
+"""A domain's admin pastes hostile entries through the edge: each is refused, leaves nothing, and is told in the log."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.testing.steps import say, use
+from agentic_rag.tools.allowed import Grant
+from tests.access.admins import CANARY, Admin, admin
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Json, events_of
+from tests.tools import attack_lines
+from tests.tools.captives import CAPTIVE, PYTHON, beats, marked, needs_bubblewrap, still
+from tests.tools.servers.plain import build
+from tests.tools.support import until
+from tests.tools.test_attacks import STEERING
+from tests.tools.test_http import serve
+from tests.tools.test_network import PRIVATE, SPELLINGS, knocked
+
+MEMORY = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}
+
+
+def stdio(line: str) -> Json:
+    command, *args = line.split(" ")
+    return {"command": command, "args": args, "env": {"TOKEN": CANARY}}
+
+
+def steered(name: str) -> Json:
+    return {**MEMORY, "env": {name: CANARY}}
+
+
+def web(url: str, **headers: str) -> Json:
+    return {"url": url, "headers": {"X-Token": CANARY, **headers}}
+
+
+RESERVED = [
+    "promptx",
+    "PromptX",
+    " retriever ",
+    "ｒｅｔｒｉｅｖｅｒ",
+    "рromptx",
+    "prom\u200bptx",
+    "delegate",
+    "DELEGATE",
+]
+PATHS = ["..", "/etc", "~", "-", "--x", "docs\x00/etc", "../../..", "nowhere"]
+WEB_ENTRIES = {
+    "plain http": web("http://mcp.example.org/mcp"),
+    "this machine": web("http://127.0.0.1:8000/mcp"),
+    "metadata": web("http://169.254.169.254/latest/meta-data"),
+    "file": web("file:///etc/passwd"),
+    "gopher": web("gopher://h/"),
+    "password in it": web("https://user:pw@h/mcp"),
+    "no address": web("https://[::1"),
+    "host header": web("https://mcp.example.org/mcp", Host="internal"),
+    "split header": web("https://mcp.example.org/mcp", X="a\r\nHost: internal"),
+    "proxy header": web("https://mcp.example.org/mcp", **{"Proxy-Authorization": "x"}),
+    "session header": web("https://mcp.example.org/mcp", **{"Mcp-Session-Id": "x"}),
+}
+
+CLASSES: dict[str, list[tuple[str, Json]]] = {
+    "interpreters": [("x", stdio(line)) for line in attack_lines.INTERPRETERS],
+    "runners": [("x", stdio(line)) for line in attack_lines.RUNNERS],
+    "spellings": [("x", stdio(line)) for line in attack_lines.SPELLINGS],
+    "arguments": [("x", stdio(line)) for line in attack_lines.ARGUMENTS],
+    "variables": [("x", steered(name)) for name in STEERING.split(" ")],
+    "reserved names": [(name, dict(MEMORY)) for name in RESERVED],
+    "paths": [
+        ("x", {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", path]}) for path in PATHS
+    ],
+    "web addresses": [("x", entry) for entry in WEB_ENTRIES.values()],
+    "secrets in the open": [
+        ("x", {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory", "${KEY}"]}),
+        ("x", web("https://${KEY}.example.org/mcp")),
+        ("x", {**MEMORY, "env": {"A": "${env:HOME}"}}),
+    ],
+}
+CODES = {"MCP_COMMAND_NOT_ALLOWED", "MCP_SERVER_RESERVED", "VALIDATION_ERROR"}
+
+
+@pytest.mark.attack(kind="spawning")
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_each_hostile_entry_is_refused_leaves_nothing_and_one_row(tmp_path: Path, kind: str) -> None:
+    async with admin(tmp_path) as mallory:
+        await mallory.ask("PUT", f"{mallory.path}/secrets/KEY", {"value": CANARY})
+        await mallory.told()
+        before = await mallory.state()
+        for name, entry in CLASSES[kind]:
+            for action, attempt in (
+                ("PUT /api/domains/{domain}", mallory.save),
+                ("POST /api/domains/{domain}/mcp-servers/test", mallory.test),
+            ):
+                response = await attempt({name: entry})
+                error = response.json()["error"]
+                assert (response.status_code, error["code"]) in {
+                    *((422, code) for code in CODES),
+                    (409, "MCP_SERVER_RESERVED"),
+                }, (name, entry, response.text)
+                (row,) = await mallory.told()
+                assert (row.actor, row.action, row.outcome, row.count) == ("mallory", action, "refused", 1), entry
+                assert row.target.startswith(mallory.path)
+                assert row.details["code"] == error["code"]
+                assert "mcpServers." in row.details["path"]
+                assert CANARY not in response.text + str(row)
+        assert await mallory.state() == before
+
+
+@pytest.mark.attack(kind="spawning")
+async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp_path: Path) -> None:
+    async with admin(tmp_path) as mallory:
+        other = await mallory.rig.domain()
+        member = await make_key(mallory.rig, "max", "member", mallory.domain)
+        await mallory.told()
+        before = await mallory.state()
+        for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other}", 404)):
+            for method, place, body in (
+                ("PUT", path, {"settings": {"mcpServers": {"x": MEMORY}}}),
+                ("PATCH", path, {"settings": {"toolPolicy": {"*": "allow"}}}),
+                ("POST", f"{path}/mcp-servers/test", {"x": MEMORY}),
+                ("POST", f"{path}/mcp-servers/x/restart", {}),
+                ("POST", f"{path}/mcp-servers/x/accept", {}),
+            ):
+                response = await mallory.rig.http.request(method, place, json=body, headers=bearer(key))
+                assert response.status_code == expected, place
+                (row,) = await mallory.told()
+                assert (row.outcome, row.target) == ("refused", place)
+        assert await mallory.state() == before
+
+
+@pytest.mark.attack(kind="network")
+async def test_nobody_knocks_at_an_address_of_this_machine_in_any_spelling(tmp_path: Path) -> None:
+    """They may be saved: where a name leads is known when it is connected to."""
+    async with admin(tmp_path) as mallory, knocked() as (port, knocks):
+        before = await mallory.state()
+        hosts = [*SPELLINGS, *(f"[{each}]" if ":" in each else each for each in PRIVATE[::3])]
+        urls = [f"https://{host}:{port}/mcp" for host in hosts]
+        for start in range(0, len(urls), TOGETHER):
+            entries = {f"x{number}": url for number, url in enumerate(urls[start : start + TOGETHER])}
+            async with anyio.create_task_group() as tasks:
+                for name, url in entries.items():
+                    tasks.start_soon(refused_at_its_start, mallory, name, url)
+            rows = [row for row in await mallory.told() if row.outcome == "refused"]
+            assert {row.actor for row in rows} == {"mallory"}
+            assert {row.details["path"] for row in rows} == {f"mcpServers.{name}.url" for name in entries}
+        assert knocks() == 0
+        assert await mallory.state() == before
+
+
+TOGETHER = 20
+"""Fewer than the kinds of refusals that are told one by one."""
+
+
+async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
+    shown = (await mallory.test({name: {"url": url}})).json()
+    if "error" in shown:
+        assert shown["error"]["code"] == "VALIDATION_ERROR", url
+    else:
+        assert shown["items"][0]["state"] in ("failed", "degraded"), url
+        assert shown["items"][0]["tools"] == []
+
+
+@pytest.mark.attack(kind="spawning")
+@needs_bubblewrap
+async def test_a_program_swapped_after_its_approval_is_told_at_each_start_and_none_is_left(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "server.py"
+    program.parent.mkdir()
+    program.write_text(CAPTIVE.read_text())
+    async with admin(tmp_path, say("Without it.")) as mallory:
+        policy = mallory.rig.application._policy
+        line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
+        assert policy.packages is not None
+        await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
+        saved = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
+        assert saved.is_success, saved.text
+        assert (await restarted(mallory))["state"] == "ready"
+        await until(lambda: beats(policy.homes) > 2)
+        await mallory.told()
+        program.write_text(program.read_text() + "\n")
+        shown = await restarted(mallory)
+        assert shown["state"] == "failed"
+        assert "is not the file that was allowed" in shown["reason"]
+        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+        assert marked(policy.marker) == []
+        await still(policy.homes)
+        events = await talk(mallory)
+        assert events[-1]["type"] == "done"
+        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+
+
+@pytest.mark.attack(kind="spawning")
+async def test_a_folder_swapped_for_a_link_after_it_was_saved_is_told_at_the_start(tmp_path: Path) -> None:
+    async with admin(tmp_path) as mallory:
+        policy = mallory.rig.application._policy
+        assert policy.packages is not None
+        line = [PYTHON, "-I", "-S", str(CAPTIVE), "{path:workspace}"]
+        await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
+        folder = mallory.rig.settings.workspaces / mallory.domain / "notes"
+        folder.mkdir()
+        saved = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
+        assert saved.is_success, saved.text
+        folder.rmdir()
+        folder.symlink_to("/etc")
+        await mallory.told()
+        assert (await restarted(mallory))["state"] == "failed"
+        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
+        assert marked(policy.marker) == []
+
+
+@pytest.mark.attack(kind="network")
+@pytest.mark.parametrize("status", [301, 307])
+async def test_a_redirect_to_another_host_is_told_and_not_followed(tmp_path: Path, status: int) -> None:
+    async with knocked() as (elsewhere, knocks):
+
+        async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                location = f"http://127.0.0.1:{elsewhere}/mcp".encode()
+                await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
+                await send({"type": "http.response.body", "body": b""})
+
+        async with serve(redirecting) as base:
+            listed = f"{base.removeprefix('http://')}, 127.0.0.1:{elsewhere}"
+            async with admin(tmp_path, mcp_hosts=listed) as mallory:
+                before = await mallory.state()
+                shown = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
+                assert shown["items"][0]["tools"] == []
+                rows = [row for row in await mallory.told() if row.outcome == "refused"]
+                assert {(row.actor, row.action, row.details["path"]) for row in rows} == {
+                    ("mallory", "mcp.start", "mcpServers.x.url")
+                }
+                assert CANARY not in str(rows)
+                assert await mallory.state() == before
+        assert knocks() == 0
+
+
+@pytest.mark.attack(kind="network")
+async def test_no_server_is_sent_a_key_of_ours(tmp_path: Path) -> None:
+    app = build().streamable_http_app()
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def recording(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(scope.get("headers", ()))
+        await app(scope, receive, send)
+
+    steps = (use("web__echo", text="hello"), say("Done."))
+    async with serve(recording) as base, admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory:
+        await mallory.save({"web": {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer theirs"}}})
+        await mallory.ask("PATCH", mallory.path, {"settings": {"toolPolicy": {"web__*": "allow"}}})
+        assert (await restarted(mallory, "web"))["state"] == "ready"
+        events = await talk(mallory)
+        assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
+        assert (b"authorization", b"Bearer theirs") in seen
+        sent = b" ".join(value for _, value in seen)
+        for own in (mallory.key, mallory.rig.application.access.local_key):
+            assert own.encode() not in sent
+        assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in seen}
+
+
+async def restarted(mallory: Admin, name: str = "x") -> Json:
+    response = await mallory.ask("POST", f"{mallory.path}/mcp-servers/{name}/restart")
+    assert response.is_success, response.text
+    shown: Json = response.json()
+    return shown
+
+
+async def talk(mallory: Admin) -> list[Json]:
+    """Send a message as mallory and return the events of its turn."""
+    made = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
+    answer = await mallory.ask("POST", f"/api/conversations/{made['id']}/messages", {"content": "Hi"})
+    return events_of(answer.text)
+
+
+async def refused_start(mallory: Admin, code: str, place: str) -> None:
+    """Assert that the last starts of ``x``, and nothing else, were told as refused; alike ones are counted."""
+    rows = [row for row in await mallory.told() if row.outcome == "refused"]
+    told = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
+    assert told == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}

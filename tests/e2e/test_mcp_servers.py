@@ -1,0 +1,182 @@
+"""Published MCP servers from pasted JSON to a call in a turn, through the real server and as an admin does it.
+
+Skipped by name where a registry, a client of one, or bubblewrap is missing.
+"""
+
+import json
+import os
+import shutil
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.replies import Reply
+from agentic_rag.testing.steps import say, use
+from tests.e2e.serving import Event, Server, serving, text_of
+from tests.tools.captives import needs_bubblewrap
+from tests.tools.support import alive, until
+
+INSTALL_SECONDS = 150
+PASTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Claude Desktop": (
+        "files",
+        {"mcpServers": {"files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]}}},
+    ),
+    "Cursor": (
+        "notes",
+        {
+            "mcpServers": {
+                "notes": {
+                    "command": "npx",
+                    "args": ["-y", "@modelcontextprotocol/server-memory"],
+                    "env": {"MEMORY_FILE_PATH": "/home/me/memory.json"},
+                }
+            }
+        },
+    ),
+    "VS Code": (
+        "every",
+        {
+            "inputs": [{"type": "promptString", "id": "key", "description": "A key"}],
+            "servers": {
+                "every": {
+                    "type": "stdio",
+                    "command": "npx",
+                    "args": ["-y", "@modelcontextprotocol/server-everything@latest"],
+                }
+            },
+        },
+    ),
+    "LibreChat": (
+        "clock",
+        {
+            "mcpServers": {
+                "clock": {
+                    "type": "stdio",
+                    "command": "uvx",
+                    "args": ["mcp-server-time"],
+                    "timeout": 60000,
+                    "serverInstructions": True,
+                }
+            }
+        },
+    ),
+}
+
+
+def brain(request: dict[str, Any]) -> Reply:
+    """Call the tool that the user names as JSON, then answer with what it said."""
+    last = request["messages"][-1]["content"]
+    results = [block for block in last if block["type"] == "tool_result"]
+    if results:
+        return Reply(say("".join(part["text"] for part in results[0]["content"] if part["type"] == "text")))
+    asked = json.loads(last[-1]["text"])
+    return Reply(use(asked["tool"], **asked["arguments"]))
+
+
+def request(server: Server, method: str, path: str, body: Any = None) -> Any:
+    """Make a request that may install something; a refusal is returned as its JSON."""
+    made = urllib.request.Request(
+        server.url + path,
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(made, timeout=INSTALL_SECONDS) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as refusal:
+        return json.loads(refusal.read())
+
+
+async def ask(server: Server, method: str, path: str, body: Any = None) -> Any:
+    return await anyio.to_thread.run_sync(request, server, method, path, body)
+
+
+async def paste(server: Server, domain: str) -> None:
+    """Test and save each configuration, as an admin does one after the other."""
+    for client, (name, document) in PASTED.items():
+        tested = await ask(server, "POST", f"/api/domains/{domain}/mcp-servers/test", document)
+        found = tested["items"][0]
+        if "cannot be reached" in found["reason"]:
+            pytest.skip(f"registries: {found['reason']}")
+        assert (found["name"], found["state"]) == (name, "ready"), (client, found["reason"], found["log"])
+        assert found["tools"]
+        change = {"settings": {"mcpServers": document}}
+        saved = await ask(server, "PATCH", f"/api/domains/{domain}", change)
+        assert name in saved["settings"]["mcpServers"], saved
+        paths = {note["path"] for note in (*saved["changes"], *saved["warnings"])}
+        assert all(path.startswith("settings.mcpServers.") for path in paths)
+        assert not any("not installed" in note["text"] for note in saved["warnings"])
+        assert [item["name"] for item in tested["items"]] == [name]
+
+
+def processes(data: Path, word: str) -> list[int]:
+    """Processes that were started from a data folder and have a word in their line."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode("utf-8", "replace")
+        except OSError:  # gone meanwhile
+            continue
+        if str(data) in line and word in line:
+            found.append(int(pid))
+    return sorted(found)
+
+
+def calling(tool: str, **arguments: Any) -> str:
+    return json.dumps({"tool": tool, "arguments": arguments})
+
+
+def outcomes(events: list[Event]) -> list[str]:
+    return [event["status"] for event in events if event["type"] == "tool_result"]
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
+async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recovered(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with FakeMessagesAPI(then=brain) as api:
+        variables = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}
+        with serving(data, **variables) as server:
+            domain = (await ask(server, "POST", "/api/domains", {"name": "Desk"}))["id"]
+            await paste(server, domain)
+            (data / "workspaces" / domain / "a.txt").write_text("from the workspace")
+            async with server.chat(await server.conversation(domain)) as chat:
+                path = str(data / "workspaces" / domain / "a.txt")
+                assert text_of(await chat.say(calling("files__read_text_file", path=path))) == "from the workspace"
+                fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
+                assert outcomes(await chat.say(calling("notes__create_entities", entities=[fact]))) == ["ok"]
+                assert "Article 17" in text_of(await chat.say(calling("notes__search_nodes", query="GDPR")))
+                now = await chat.say(calling("clock__get_current_time", timezone="Asia/Tokyo"))
+                assert "Asia/Tokyo" in text_of(now)
+                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+                killed: list[int] = []
+
+                def kill(event: Event) -> None:
+                    if event["type"] == "tool_progress" and not killed:
+                        killed.extend(processes(data, "server-everything"))
+                        os.kill(killed[-1], signal.SIGKILL)  # the server itself, in its namespace
+
+                slow = calling("every__trigger-long-running-operation", duration=60, steps=600)
+                events = await chat.say(slow, on_event=kill)
+                assert killed
+                assert (outcomes(events), events[-1]["type"]) == (["error"], "done")
+                assert "is not available" in text_of(events)
+                await until(lambda: not any(alive(pid) for pid in killed))
+                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+            items = (await ask(server, "GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+            assert {item["name"]: item["state"] for item in items if item["origin"] == "user"} == dict.fromkeys(
+                ("files", "notes", "every", "clock"), "ready"
+            )
+            await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": None}}})
+            await until(lambda: not processes(data, "server-memory"))
+    assert api.refused == []
+    await until(lambda: not processes(data, ""))

@@ -1,0 +1,191 @@
+"""A model that says a secret: wherever it stands and however it is cut, nobody is shown it and nothing keeps it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.models.base import ModelEvent, ModelRequest, TextDelta
+from agentic_rag.models.redacted import RedactedModel
+from agentic_rag.redaction import Pieces, Redaction
+from agentic_rag.testing.scripted import Broken, ScriptedModel
+from agentic_rag.testing.steps import Say, Step, Think, Use, say, use
+from tests.secrets.test_leaks import assert_nowhere, everything_logged
+from tests.server.rig import Rig, types_of
+from tests.ws.serving import client, serving
+
+pytestmark = pytest.mark.attack(kind="secrets")
+
+SECRET = "sk-planted-0123456789-wxyz"
+VALUES = [SECRET, "sk-planted-0123456789-wxyz-longer", "planted-0123456789", "aaaaaaaa", "aaaaaaaaab"]
+
+
+def knowing(*values: str) -> Redaction:
+    redact = Redaction()
+    for number, value in enumerate(values):
+        redact.add(f"S{number}", value)
+    return redact
+
+
+parts = st.sampled_from([*VALUES, SECRET[:9], SECRET[9:], "a", "sk", "-", " and ", "\n", "Ü"])
+
+
+@given(values=st.sets(st.sampled_from(VALUES)), words=st.lists(parts, max_size=12), cuts=st.lists(st.integers(1, 40)))
+def test_however_a_text_is_cut_the_same_is_redacted_and_nothing_is_lost(
+    values: set[str], words: list[str], cuts: list[int]
+) -> None:
+    redact, text = knowing(*sorted(values)), "".join(words)
+    pieces, left, seen = Pieces(redact), text, ""
+    for cut in cuts:
+        piece, left = left[:cut], left[cut:]
+        seen += pieces.take(piece)
+        assert not any(value in seen for value in values)
+    seen += pieces.take(left) + pieces.end()
+    assert seen == redact(text)
+
+
+def test_what_cannot_become_a_secret_is_not_held_back() -> None:
+    pieces = Pieces(knowing(SECRET))
+    assert [pieces.take(piece) for piece in ("The sk", "y is blue, sk-", "planted flowers.")] == [
+        "The ",
+        "sky is blue, ",
+        "sk-planted flowers.",
+    ]
+
+
+async def events_of_model(model: ScriptedModel, redact: Redaction) -> list[ModelEvent]:
+    request = ModelRequest("m", 10, (), ({"role": "user", "content": [{"type": "text", "text": "Hi"}]},))
+    async with RedactedModel(model, redact).stream(request) as events:
+        return [event async for event in events]
+
+
+async def test_without_a_secret_a_models_events_are_its_own() -> None:
+    step = Step((Think("Hm."), Say("Fine."), Use("search_documents", {"query": "x"}, "t1")))
+    plain, other = ScriptedModel(step), ScriptedModel(step)
+    assert await events_of_model(plain, Redaction()) == await events_of_model(other, knowing(SECRET))
+
+
+async def test_a_text_that_ends_like_the_beginning_of_a_secret_is_whole() -> None:
+    found = await events_of_model(ScriptedModel(say("The risk-")), knowing("-secret-secret"))
+    assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "The risk-"
+
+
+def cut(text: str) -> tuple[str, ...]:
+    return tuple(text[at : at + 5] for at in range(0, len(text), 5))
+
+
+TALKS: dict[str, tuple[Any, ...]] = {
+    "text": (Step((Say(f"It is {SECRET}, keep it.", pieces=cut(f"It is {SECRET}, keep it.")),)),),
+    "arguments": (use("promptx_recall", role="assistant", query=f"find {SECRET}"), say("Done.")),
+    "name of an argument": (use("promptx_recall", **{"role": "assistant", "query": "x", SECRET: 1}), say("Done.")),
+    "broken arguments": (Step((Use("promptx_recall", raw=f'{{"query": "{SECRET}'),)), say("Done.")),
+    "beside a call": (Step((Say(f"I look for {SECRET}"), Use("promptx_discover", {}))), say(SECRET)),
+    "a broken stream": (Broken(say(f"{SECRET} {SECRET} and more"), after=4), say(f"Once more: {SECRET}")),
+}
+
+
+@pytest.mark.parametrize("where", TALKS)
+async def test_a_secret_a_model_says_is_shown_and_kept_nowhere(tmp_path: Path, where: str) -> None:
+    with everything_logged() as log:
+        async with Rig(tmp_path, *TALKS[where], say("The next turn."), retry_budget_seconds=5) as rig:
+            domain = await rig.domain()
+            await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
+            conversation = await rig.conversation(domain)
+            first = await rig.say(conversation, "Hi")
+            assert first[-1]["type"] == "done"
+            if "argument" in where:
+                assert [event["status"] for event in first if event["type"] == "tool_result"] == ["denied"]
+            else:
+                text = "".join(event["text"] for event in first if event["type"] == "text")
+                assert "[secret KEY]" in text
+            second = await rig.say(conversation, "Go on")  # the transcript can be sent: the stand-in looks at it
+            assert types_of(second)[-1] == "done"
+            talk, turn = f"/api/conversations/{conversation}", f"/api/turns/{first[0]['turnId']}"
+            seen = [
+                await rig.ok("GET", place)
+                for place in (talk, f"{talk}/messages", f"{talk}/tool-calls", turn, "/api/conversations", "/api/audit")
+            ]
+            replayed = (await rig.http.get(f"{turn}/events")).text
+            assert SECRET not in json.dumps([first, second, seen]) + replayed
+            assert "sk-pl" not in replayed
+            assert SECRET not in str([request.messages for request in rig.model.requests])
+    assert SECRET not in log.getvalue()
+    assert_nowhere(tmp_path)
+
+
+async def test_signed_thinking_stays_sendable_and_is_shown_without_the_secret(tmp_path: Path) -> None:
+    thought = f"The key is {SECRET}, I must not say it."
+    steps = (Step((Think(thought, cut(thought)), Use("promptx_discover", {}))), say("Done."), say("Again."))
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "Hi")
+        assert types_of(events)[-1] == "done"
+        assert "[secret KEY]" in "".join(event["text"] for event in events if event["type"] == "thinking")
+        assert types_of(await rig.say(conversation, "Go on"))[-1] == "done"
+        messages = await rig.ok("GET", f"/api/conversations/{conversation}/messages")
+        assert SECRET not in json.dumps([events, messages])
+
+
+async def test_a_summary_of_a_model_that_says_a_secret_holds_none(tmp_path: Path) -> None:
+    turns = [say(f"Answer {number}.") for number in range(10)]
+    async with Rig(tmp_path, *turns, say(f"They spoke of {SECRET}."), say("Next.")) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
+        conversation = await rig.conversation(domain)
+        for number in range(10):
+            await rig.say(conversation, f"Question {number}")
+        talk = f"/api/conversations/{conversation}"
+        made = await rig.ok("POST", f"{talk}/compact")
+        assert made["summary"] == "They spoke of [secret KEY]."
+        shown = [await rig.ok("GET", f"{talk}/archives"), await rig.say(conversation, "Go on")]
+        assert SECRET not in json.dumps(shown)
+    assert_nowhere(tmp_path)
+
+
+async def test_what_a_user_types_comes_back_without_a_secret_in_titles_searches_and_errors(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hello.")) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}"
+        await rig.ok("PUT", f"{path}/secrets/KEY", {"value": SECRET})
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, f"{SECRET} is my key")
+        await rig.upload(domain, "a.md", f"# A\n\nThe key is {SECRET} here.".encode())
+        found = await rig.ok("POST", f"{path}/documents/search", {"query": f"key {SECRET}"})
+        document = (await rig.ok("GET", f"{path}/documents"))["items"][0]["id"]
+        shown = [
+            found,
+            await rig.ok("GET", "/api/conversations"),
+            await rig.ok("GET", f"/api/conversations/{conversation}"),
+            await rig.ok("GET", f"/api/conversations/{conversation}/messages"),
+            await rig.ok("GET", f"{path}/documents/{document}/chunks"),
+            await rig.ok("GET", f"{path}/retrievals"),
+            await rig.ok("GET", f"{path}/retrievals/{found['retrievalId']}"),
+            await rig.refused("GET", f"/api/nothing/{SECRET}"),
+            await rig.refused("GET", f"/api/conversations/{SECRET}"),
+        ]
+        async with client(address) as socket:
+            shown += [
+                await socket.ask(SECRET),
+                await socket.ask("subscribe", conversationId=conversation, turnId=SECRET, after=0),
+                await socket.ask("message", conversationId=conversation, content="x", onBusy=SECRET),
+            ]
+        assert [frame["type"] for frame in shown[-3:]] == ["error"] * 3
+        assert SECRET not in json.dumps(shown)
+
+
+async def test_a_refusal_that_names_a_secret_is_told_without_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}"
+        await rig.ok("PUT", f"{path}/secrets/KEY", {"value": SECRET})
+        entry = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"], "env": {SECRET: "x"}}
+        response = await rig.http.patch(path, json={"settings": {"mcpServers": {"x": entry}}})
+        assert response.status_code == 422
+        rows = await rig.ok("GET", "/api/audit", params={"outcome": "refused"})
+        assert len(rows["items"]) == 1
+        assert SECRET not in json.dumps(rows) + response.text

@@ -1,0 +1,282 @@
+"""MCP servers of a domain over REST and through turns: who shares a child, what a save or a removal does."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Step, say, use
+from agentic_rag.tools.environment import MARKER
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig, events_of, types_of
+from tests.tools.captives import allow_captive, marked, needs_bubblewrap
+from tests.tools.support import SERVERS, until
+
+MEMORY = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}
+
+
+def hostile(behaviour: str = "ok", **fields: Any) -> dict[str, Any]:
+    """An entry of the server that starts fast."""
+    return {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), behaviour], **fields}
+
+
+def children(rig: Rig) -> int:
+    """How many servers run: each is started with a mark of its own, which all its processes carry."""
+    marks: set[bytes] = set()
+    for pid in marked(rig.application._policy.marker):
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
+        except OSError:  # gone meanwhile
+            continue
+        marks.update(each for each in environment if each.startswith(MARKER.encode()))
+    return len(marks)
+
+
+def homes(rig: Rig) -> int:
+    folder = rig.application._policy.homes
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
+    """Call the tool, then answer with what it said."""
+
+    def step(request: ModelRequest) -> Step:
+        last = request.messages[-1]["content"]
+        results = [block for block in last if block["type"] == "tool_result"]
+        return say(results[0]["content"][0]["text"]) if results else use(tool, **arguments)
+
+    return step
+
+
+async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+    items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+    return next(item for item in items if item["name"] == name)
+
+
+async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
+    steps = [calling("b__fine")] * 400
+    async with Rig(tmp_path, *steps, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={name: hostile() for name in ("a", "b", "c")})
+        await rig.say(await rig.conversation(domain), "Go")  # starts them
+        limit = anyio.CapacityLimiter(20)
+        most = 0
+
+        async def converse() -> None:
+            nonlocal most
+            async with limit:
+                events = await rig.say(await rig.conversation(domain), "Go")
+                assert types_of(events)[-1] == "done"
+                most = max(most, children(rig))
+
+        async with anyio.create_task_group() as conversations:
+            for _ in range(199):
+                conversations.start_soon(converse)
+        assert most == 3
+
+
+@needs_bubblewrap
+async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_with_nobody(tmp_path: Path) -> None:
+    steps = [calling("captive__look", path=".")] * 10
+    async with Rig(tmp_path, *steps) as rig:
+        spec = await allow_captive(rig.application._policy)
+        entry = {**spec.config, "identity": "user"}
+        domain = await rig.domain(mcpServers={"captive": entry}, toolPolicy={"captive__*": "allow"})
+        keys = {user: await make_key(rig, user, "member", domain) for user in ("anna", "ben")}
+        counts = []
+        for user in ("anna", "anna", "ben", "anna", "ben"):
+            headers = bearer(keys[user])
+            made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=headers)
+            path = f"/api/conversations/{made['id']}/messages"
+            response = await rig.http.post(path, json={"content": "Go"}, headers=headers)
+            assert types_of(events_of(response.text))[-1] == "done"
+            counts.append((children(rig), homes(rig)))
+        assert counts == [(1, 1), (1, 1), (2, 2), (2, 2), (2, 2)]
+        assert {each.user for each in rig.application._tools._hub.status(domain)} == {"anna", "ben"}
+
+
+async def test_a_save_of_a_package_that_is_not_installed_says_so_and_starts_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        saved = await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": MEMORY}}})
+        warning = saved["warnings"][0]
+        assert warning["path"] == "settings.mcpServers.notes"
+        assert "server-memory@" in warning["text"]
+        assert "test or restart the server to install it" in warning["text"]
+        found = await shown(rig, domain, "notes")
+        assert (found["state"], found["reason"], found["connections"]) == ("stopped", warning["text"], 0)
+        disabled = {"settings": {"mcpServers": {"notes": {**MEMORY, "disabled": True}}}}
+        assert (await rig.ok("PATCH", f"/api/domains/{domain}", disabled))["warnings"] == []
+        assert children(rig) == 0
+        assert not (rig.settings.data / "mcp" / "npm").exists()
+
+
+async def test_a_turn_without_the_package_goes_on_and_says_what_to_do(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Fine.")) as rig:
+        domain = await rig.domain(mcpServers={"notes": MEMORY})
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        assert types_of(events)[-1] == "done"
+        assert "Test or restart the server" in str(events)
+        found = await shown(rig, domain, "notes")
+        assert found["state"] == "failed"
+        assert "not installed yet" in found["reason"]
+
+
+async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        policy = rig.application._policy
+        spec = await allow_captive(policy)
+        domain = await rig.domain(mcpServers={"captive": dict(spec.config)})
+        assert (await shown(rig, domain, "captive"))["reason"] == ""
+        policy.catalogue.revoke(policy.catalogue.allowed()[0].id)
+        assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]
+
+
+async def test_a_server_that_is_disabled_or_removed_ends_at_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile(), "b": hostile()})
+        path = f"/api/domains/{domain}"
+        await rig.say(await rig.conversation(domain), "Go")
+        assert children(rig) == 2
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"b": None}}})
+        await until(lambda: children(rig) == 1)
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile(disabled=True)}}})
+        await until(lambda: children(rig) == 0)
+        assert (await shown(rig, domain, "a"))["state"] == "stopped"
+        status, code, message = await rig.refused("POST", f"{path}/mcp-servers/a/restart")
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert "disabled" in message
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
+        events = await rig.say(await rig.conversation(domain), "Go")
+        assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
+
+
+async def test_an_edited_entry_shows_its_own_state_and_its_older_child_ends_when_it_is_not_used(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile()})
+        await rig.say(await rig.conversation(domain), "Go")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"a": hostile("noisy")}}})
+        await rig.say(await rig.conversation(domain), "Go")
+        older, newer = sorted(rig.application._tools._hub.connections()[-2:], key=lambda each: not each.retired)
+        assert (older.retired, newer.retired) == (True, False)
+        assert "stdout, not a message" in str((await shown(rig, domain, "a"))["log"])
+
+
+async def test_a_deleted_domain_leaves_no_child_and_no_folder_of_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
+        other = await rig.domain(mcpServers={"a": hostile()})
+        domain = await rig.domain(mcpServers={"a": hostile(), "b": hostile(identity="user")})
+        for each in (other, domain):
+            await rig.say(await rig.conversation(each), "Go")
+        assert (children(rig), homes(rig)) == (3, 3)
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        assert (children(rig), homes(rig)) == (1, 1)
+
+
+async def test_what_a_get_shows_can_be_tested_as_it_is(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile()})
+        everything = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        for document in (everything, {"mcpServers": everything}):
+            found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document)
+            assert [(item["name"], item["state"]) for item in found["items"]] == [("a", "ready")]
+            assert (found["changes"], found["warnings"]) == ([], [])
+        changed = {**everything, "promptx": {**everything["promptx"], "enabled": False}}
+        assert (await rig.refused("POST", f"/api/domains/{domain}/mcp-servers/test", changed))[:2] == (
+            409,
+            "MCP_SERVER_RESERVED",
+        )
+
+
+async def test_notes_name_the_entry_by_one_path_whatever_it_was_wrapped_in(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        for root in ("mcpServers", "servers"):
+            document = {root: {"a": hostile(iconPath="/x")}}
+            tested = await rig.ok("POST", f"{path}/mcp-servers/test", document)
+            assert [note["path"] for note in tested["changes"]] == ["mcpServers.a.type"]
+            assert [note["path"] for note in tested["warnings"]] == ["mcpServers.a.iconPath"]
+            saved = await rig.ok("PUT", path, {"settings": {"mcpServers": document}})
+            assert [note["path"] for note in saved["changes"]] == ["settings.mcpServers.a.type"]
+            assert [note["path"] for note in saved["warnings"]] == ["settings.mcpServers.a.iconPath"]
+
+
+async def test_tools_that_wait_are_shown_for_the_entry_that_lists_them_and_for_no_other(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[calling("a__grow")] * 2, say("Fine."), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile()})
+        path = f"/api/domains/{domain}"
+        await rig.say(await rig.conversation(domain), "Go")
+
+        async def waiting() -> bool:
+            await rig.application._tools._hub.connections()[-1].tools(5)
+            return "grown" in str([each.name for each in rig.application._tools._hub.connections()[-1].known_tools])
+
+        await until(waiting)
+        await rig.say(await rig.conversation(domain), "Again")
+        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile("noisy")}}})
+        assert (await shown(rig, domain, "a"))["pendingTools"] == []
+        assert (await rig.ok("POST", f"{path}/mcp-servers/a/accept"))["accepted"] == []
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
+        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        assert (await rig.ok("POST", f"{path}/mcp-servers/a/accept"))["accepted"] == ["grown"]
+
+
+async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[calling("a__fine")] * 6, say("Not today."), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile(env={"TOKEN": "${KEY}", "OWN": "own-value-1"})})
+        path = f"/api/domains/{domain}"
+        conversation = await rig.conversation(domain)
+        own = {"settings": {"mcpServers": {"a": hostile(env={"TOKEN": "${KEY}", "OWN": "own-value-2"})}}}
+        changes = [("PUT", f"{path}/secrets/KEY", {"value": "first-value"}), ("PATCH", path, own)]
+        changes.append(("PUT", f"{path}/secrets/KEY", {"value": "second-value"}))
+        for started, (method, place, body) in enumerate(changes, 1):
+            await rig.ok(method, place, body)
+            events = await rig.say(conversation, "Go")
+            assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
+            assert [each.retired for each in rig.application._tools._hub.connections() if each.domain] == [
+                False,
+                *[True] * (started - 1),
+            ]
+        await rig.ok("DELETE", f"{path}/secrets/KEY")
+        assert "${KEY} has no value" in str(await rig.say(conversation, "Go"))
+
+
+async def test_a_server_of_ours_cannot_be_restarted_and_one_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/mcp-servers"
+        for name in ("promptx", "retriever"):
+            for action in ("restart", "accept"):
+                response = await rig.http.post(f"{path}/{name}/{action}")
+                error = response.json()["error"]
+                assert (response.status_code, error["code"]) == (409, "MCP_SERVER_RESERVED")
+                assert error["details"]["path"] == f"mcpServers.{name}"
+                assert "cannot be restarted" in error["message"]
+        status, code, message = await rig.refused("POST", f"{path}/files/restart")
+        assert (status, code, message) == (404, "MCP_SERVER_NOT_FOUND", "There is no MCP server 'files'.")
+
+
+async def test_a_refused_entry_says_in_its_details_where_and_what_would_allow_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}"
+        for name, entry, expected in (
+            (
+                "x",
+                {"command": "/opt/tool", "args": ["a b"], "env": {"KEY": "${K}"}},
+                {
+                    "path": "settings.mcpServers.x.command",
+                    "command": "/opt/tool 'a b'",
+                    "allow": "agentic-rag mcp allow --env KEY -- /opt/tool 'a b'",
+                },
+            ),
+            ("y", {"url": "http://example.com/mcp"}, {"path": "settings.mcpServers.y.url"}),
+        ):
+            response = await rig.http.patch(path, json={"settings": {"mcpServers": {name: entry}}})
+            error = response.json()["error"]
+            assert error["code"] == "MCP_COMMAND_NOT_ALLOWED"
+            assert error["details"].pop("reason") in error["message"]
+            assert error["details"] == expected
+        response = await rig.http.patch(path, json={"settings": {"mcpServers": {"promptx": {"command": "x"}}}})
+        assert response.json()["error"]["details"]["path"] == "settings.mcpServers.promptx"
