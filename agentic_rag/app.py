@@ -110,6 +110,8 @@ class Application:
         self._any_command = any_command and is_loopback(settings.host)
         self._allow_unsandboxed = unsandboxed
         self._scan_seconds = scan_seconds
+        self._unseen: set[str] = set()
+        """Domains made by this start, into whose folders nobody has looked yet."""
         self._stack: AsyncExitStack
         self._policy: LaunchPolicy
         self._tasks: TaskGroup
@@ -172,7 +174,6 @@ class Application:
         )
         runtime = await stack.enter_async_context(Runtime(world))
         domains = self._domains(runtime, roles, vault, policy)
-        domains.servers_changed.append(self._tools.servers_changed)
         incoming = settings.data / "incoming"
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
         documents = Documents(database, domains, knowledge, incoming, settings.max_upload_bytes)
@@ -262,6 +263,10 @@ class Application:
                 await self.business.documents.rescan(domain.id)
             except NotFound:
                 continue  # deleted meanwhile
+            finally:
+                if domain.id in self._unseen:
+                    self._unseen.remove(domain.id)
+                    self._collection_changed(domain.id)
 
     async def _load_demo(self) -> None:
         """Make the demo domain at the first start; once it was deleted it does not come back."""
@@ -275,6 +280,7 @@ class Application:
             await anyio.to_thread.run_sync(lambda: marker.parent.mkdir(parents=True, exist_ok=True))
             try:
                 await self.business.domains.load_template(template)
+                self._unseen.add(template.name)
             except (InvalidInput, ValueError) as exc:  # somebody edited the template: no reason not to start
                 log.warning("the demo domain was not made: %s", exc)
                 return
@@ -303,7 +309,7 @@ class Application:
         self.business.domains.collection_changed(domain_id)
 
     def _domains(self, runtime: Runtime, roles: Roles, vault: Vault, policy: LaunchPolicy) -> Domains:
-        return Domains(
+        domains = Domains(
             self.database,
             runtime,
             self.settings.workspaces,
@@ -314,6 +320,10 @@ class Application:
             partial(admission, policy),
             partial(reranker_problem, cache=self.settings.model_cache.expanduser()),
         )
+        domains.servers_changed.append(self._tools.servers_changed)
+        working_on = self._knowledge.ingestion.working_on
+        domains.taking_in = lambda domain_id: domain_id in self._unseen or working_on(domain_id)
+        return domains
 
     def _defaults(self) -> Defaults:
         return Defaults(

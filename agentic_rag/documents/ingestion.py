@@ -68,7 +68,7 @@ class Ingestion:
     """Works on documents as long as it is entered; leaving stops the jobs, the next start goes on with them.
 
     Args:
-        indexed: called with a domain's id when its searchable documents changed.
+        indexed: called with a domain's id when its searchable documents changed, and when work on one is over.
         dense_wanted: whether an embedder will make dense vectors of what is indexed now.
         failpoint: called with the name of each place at which a kill must do no harm (tests).
     """
@@ -130,6 +130,10 @@ class Ingestion:
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
             self._send.send_nowait(document.id)
+
+    def working_on(self, domain_id: str) -> bool:
+        """Whether documents of a domain are in the queue or at work."""
+        return any(job.domain_id == domain_id for job in self._jobs.values())
 
     async def stop(self, document_id: str) -> None:
         """End the work on a document and wait until its chunks are left alone."""
@@ -210,6 +214,7 @@ class Ingestion:
                         await reader.reset()
                     self._jobs.pop(document_id, None)
                     job.ended.set()
+                    self._indexed(job.domain_id)  # who waits for a first document sees that this one is over
         finally:
             await reader.aclose()
 

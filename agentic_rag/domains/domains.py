@@ -37,6 +37,9 @@ from agentic_rag.tools.reading import Note
 MAX_NAME = 200
 MAX_DESCRIPTION = 4_000
 
+FIRST_DOCUMENT_SECONDS = 10.0
+"""How long a turn of a domain without documents waits for the first of those that are just being taken in."""
+
 
 @dataclass(frozen=True, slots=True)
 class DomainView:
@@ -103,6 +106,10 @@ class Domains:
         self._merging: dict[str, anyio.Lock] = {}
         """Held from reading a record to writing what was merged from it."""
         self._epoch = 0
+        self._changed = anyio.Event()
+        self.first_document_seconds = FIRST_DOCUMENT_SECONDS
+        self.taking_in: Callable[[str], bool] = lambda domain_id: False
+        """Whether documents of a domain are on their way into its collection; whoever works on them says so."""
         self.before_delete: list[Callable[[str], Awaitable[None]]] = []
         """Awaited with the id before the records go: whoever works on a domain stops there."""
         self.servers_changed: list[Callable[[str, Mapping[str, str] | None], Awaitable[None]]] = []
@@ -321,9 +328,21 @@ class Domains:
                 self._facts[domain_id] = facts
         return facts
 
+    async def _first_facts(self, domain_id: str) -> CollectionFacts:
+        """Return the facts once a first document is searchable: who adds one and asks at once means that one."""
+        with anyio.move_on_after(self.first_document_seconds):
+            while self.taking_in(domain_id):
+                changed = self._changed
+                if (facts := await self.facts(domain_id)).count:
+                    return facts
+                await changed.wait()
+        return await self.facts(domain_id)
+
     def collection_changed(self, domain_id: str) -> None:
-        """A document became searchable, or ceased to be."""
+        """A document became searchable, or ceased to be; or it is known that none is being taken in."""
         self._forget(domain_id)
+        self._changed.set()
+        self._changed = anyio.Event()
 
     def _forget(self, domain_id: str) -> None:
         """Drop what is remembered of a domain; what others are reading just now will not be remembered."""
@@ -340,6 +359,8 @@ class Domains:
         """
         record = await self.get(conversation.domain_id)
         facts = await self.facts(record.id)
+        if not facts.count and self.taking_in(record.id):
+            facts = await self._first_facts(record.id)
         components = self.components.read(Path(record.workspace))
         definition = definition_of(user, conversation, record, facts, components.texts, self._defaults)
         notices = tuple(

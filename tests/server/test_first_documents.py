@@ -1,0 +1,39 @@
+"""A question right after a domain's first document was added means that document."""
+
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.testing.steps import say
+from tests.server.rig import WAIT_SECONDS, Rig
+
+TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+
+
+async def add(rig: Rig, domain: str, name: str, content: bytes) -> None:
+    """Upload a file and do not wait for it."""
+    await rig.ok("POST", f"/api/domains/{domain}/documents", files={"file": (name, content)})
+
+
+def tools_of(rig: Rig) -> set[str]:
+    return {tool["name"] for tool in rig.model.requests[-1].tools}
+
+
+async def test_a_question_asked_at_once_can_search_the_first_document(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Twenty-five.")) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        await add(rig, domain, "leave.md", TEXT)
+        await rig.say(conversation, "How many days of leave?")
+        assert "search_documents" in tools_of(rig)
+
+
+async def test_a_first_document_that_fails_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("I have no documents.")) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        rig.application.business.domains.first_document_seconds = 10 * WAIT_SECONDS
+        await add(rig, domain, "empty.md", b"   ")
+        with anyio.fail_after(WAIT_SECONDS):
+            await rig.say(conversation, "How many days of leave?")
+        assert "search_documents" not in tools_of(rig)
