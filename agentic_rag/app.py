@@ -23,22 +23,22 @@ from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog, denied_call
 from agentic_rag.access.keys import REFRESH_SECONDS, Access
 from agentic_rag.business import Business
 from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
-from agentic_rag.data_folder import DataFolder
-from agentic_rag.doctor import Doctor
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.citable import missing_chunks
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.domains.definitions import Defaults
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers, admission
-from agentic_rag.domains.settings import DomainSettings
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.events import Notice
-from agentic_rag.models.anthropic import AnthropicModel
+from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.redacted import RedactedModel
+from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.operations.doctor import Doctor
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
@@ -53,7 +53,7 @@ from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
-from agentic_rag.tools.launch import LaunchPolicy
+from agentic_rag.tools.launch.policy import LaunchPolicy
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.model_files import reranker_problem
 

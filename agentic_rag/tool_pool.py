@@ -17,15 +17,15 @@ from anyio.abc import TaskGroup
 from agentic_rag.domains.guarded_tools import guarded
 from agentic_rag.domains.servers import Running
 from agentic_rag.domains.vault import Vault
-from agentic_rag.runtime.definition import Definition
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.auth import is_loopback
 from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.database import Database
-from agentic_rag.tools.addresses import parse_hosts
-from agentic_rag.tools.allowed import LaunchCatalogue
 from agentic_rag.tools.base import Toolset
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
-from agentic_rag.tools.packages import Packages
+from agentic_rag.tools.launch.addresses import parse_hosts
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
+from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:

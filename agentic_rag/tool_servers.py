@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.domains.server_launch import Values
+from agentic_rag.directory.server_launch import Values
 from agentic_rag.domains.servers import Running, filled
 from agentic_rag.errors import AgenticRagError
-from agentic_rag.runtime.definition import Definition
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -20,7 +20,7 @@ from agentic_rag.store.tables import ToolListRow
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, OnRefused
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.listing import clean, description
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import ServerToolset, open_toolset

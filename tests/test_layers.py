@@ -9,48 +9,37 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    ("errors", "settings", "messages", "redaction"),
+    ("errors", "settings", "messages", "redaction", "forms"),
     ("events",),
     ("models", "tools", "store"),
     ("runtime",),
-    ("access", "domains", "roles", "documents", "conversations", "business"),
+    ("directory",),
+    ("access", "domains", "roles", "documents", "conversations", "operations", "business"),
     ("server",),
-    ("data_folder", "tool_servers", "tool_pool", "doctor", "app", "serving", "commands", "chat", "cli", "testing"),
+    ("tool_servers", "tool_pool", "app", "serving", "commands", "chat", "cli", "testing"),
 )
 """agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
 
 PURE = (
     "agentic_rag/messages.py",
     "agentic_rag/events.py",
-    "agentic_rag/runtime/turn.py",
-    "agentic_rag/runtime/instructions.py",
-    "agentic_rag/runtime/calls.py",
-    "agentic_rag/runtime/citations.py",
-    "agentic_rag/runtime/results.py",
-    "agentic_rag/runtime/request.py",
-    "agentic_rag/runtime/prompt.py",
-    "agentic_rag/runtime/retry.py",
-    "agentic_rag/runtime/session.py",
-    "agentic_rag/runtime/summary.py",
-    "agentic_rag/runtime/window.py",
+    "agentic_rag/forms.py",
+    "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/access/refusals.py",
     "agentic_rag/server/hosts.py",
     "agentic_rag/server/limits.py",
     "agentic_rag/server/rules.py",
-    "agentic_rag/domains/server_launch.py",
-    "agentic_rag/domains/server_settings.py",
-    "agentic_rag/tools/addresses.py",
-    "agentic_rag/tools/catalogue.py",
-    "agentic_rag/tools/catalogue_file.py",
-    "agentic_rag/tools/endpoint.py",
-    "agentic_rag/tools/environment.py",
+    "agentic_rag/directory/server_launch.py",
+    "agentic_rag/directory/server_settings.py",
+    "agentic_rag/tools/entries",
+    "agentic_rag/tools/launch/addresses.py",
+    "agentic_rag/tools/launch/catalogue.py",
+    "agentic_rag/tools/launch/catalogue_file.py",
+    "agentic_rag/tools/launch/endpoint.py",
+    "agentic_rag/tools/launch/environment.py",
     "agentic_rag/tools/fingerprints.py",
     "agentic_rag/tools/listing.py",
-    "agentic_rag/tools/placeholders.py",
-    "agentic_rag/tools/reading.py",
-    "agentic_rag/tools/reading_fields.py",
-    "agentic_rag/tools/server_names.py",
     "agentic_rag/server/dialects",
     "mcp_servers/retriever/chunking.py",
     "mcp_servers/retriever/pacing.py",
@@ -72,9 +61,8 @@ IMPURE_MODULES = {
     "random",
 }
 
-MAX_MODULE = 400
-CATALOGUES = {"errors.py": 540}
-"""The error tree stands in one file on purpose: each class is a few lines of data."""
+MAX_MODULE = 700
+"""400 lines ask whether a module is two nouns; a state machine that is read in one sitting may have this many."""
 MAX_FUNCTION = 60
 
 
@@ -167,7 +155,7 @@ def test_the_core_is_pure(place: str) -> None:
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_functions_stay_small_and_say_what_they_own(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= CATALOGUES.get(path.name, MAX_MODULE), f"{path} has {text.count(chr(10))} lines"
+    assert text.count("\n") <= MAX_MODULE, f"{path} has {text.count(chr(10))} lines"
     module = tree(path)
     if "/versions/" not in str(path):
         assert ast.get_docstring(module), f"{path} does not say what it owns"

@@ -28,13 +28,13 @@ from sqlalchemy import Connection
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
-from agentic_rag.runtime.calls import PlannedCall
+from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
 from agentic_rag.store.audit import Entry, StoredEntry, Verdict, append
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import StoredTurn
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from agentic_rag.chat.screen import Screen
 from agentic_rag.chat.talk import Ending, Server, Talk
 from agentic_rag.commands.client import TIMEOUT_SECONDS, Client, Refused, Unreachable, key_for
-from agentic_rag.data_folder import find_server
 from agentic_rag.errors import AgenticRagError, InvalidInput, StartupError
+from agentic_rag.operations.data_folder import find_server
 from agentic_rag.settings import load_settings
 
 DEFAULT_URL = "http://127.0.0.1:8000"

@@ -10,8 +10,8 @@ from typing import IO, Any, TypeVar
 
 import httpx2
 
-from agentic_rag.data_folder import find_key, find_server
 from agentic_rag.errors import AgenticRagError
+from agentic_rag.operations.data_folder import find_key, find_server
 from agentic_rag.settings import Settings
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ Owns opening and closing the folder around the check. Knows no finding.
 """
 
 from agentic_rag.app import Application
-from agentic_rag.doctor import Finding
+from agentic_rag.operations.doctor import Finding
 from agentic_rag.settings import Settings
 
 

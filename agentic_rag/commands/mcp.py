@@ -16,7 +16,7 @@ from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
-    from agentic_rag.tools.catalogue import Entry
+    from agentic_rag.tools.launch.catalogue import Entry
 
 TEST_SECONDS = 900.0
 """How long the test of a file may take: each of its packages may have to be installed."""
@@ -51,8 +51,8 @@ def allow(
     import anyio
 
     from agentic_rag.settings import client_environment, load_settings
-    from agentic_rag.tools.allowed import Grant, LaunchCatalogue
-    from agentic_rag.tools.packages import Packages
+    from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+    from agentic_rag.tools.launch.packages import Packages
 
     settings = load_settings(data=data)
     folder = settings.data / "mcp"
@@ -69,7 +69,7 @@ def list_allowed(
 ) -> None:
     """List what the operator allowed."""
     from agentic_rag.settings import load_settings
-    from agentic_rag.tools.allowed import LaunchCatalogue
+    from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
     for entry in catalogue.entries() if all_entries else catalogue.allowed():
@@ -80,7 +80,7 @@ def list_allowed(
 def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list print.")], data: Data = None) -> None:
     """Take back what was allowed; it counts from the next start of a server."""
     from agentic_rag.settings import load_settings
-    from agentic_rag.tools.allowed import LaunchCatalogue
+    from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     if not LaunchCatalogue(load_settings(data=data).data / "mcp").revoke(ident):
         raise InvalidInput("id", f"nothing is allowed under {ident!r}.")
@@ -126,6 +126,6 @@ def try_entries(
 
 
 def _runs(entry: "Entry") -> str:
-    from agentic_rag.tools.catalogue import template
+    from agentic_rag.tools.launch.catalogue import template
 
     return f"{' '.join(entry.runs.line)} {template(entry)}"

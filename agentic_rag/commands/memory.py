@@ -121,7 +121,7 @@ def read_folder(folder: Path) -> tuple[list[dict[str, Any]], Mapping[str, int], 
     Raises:
         InvalidInput: it cannot be read.
     """
-    from agentic_rag.domains.forms import read_form
+    from agentic_rag.forms import read_form
     from agentic_rag.server.role_routes import NewEngram
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Ledger

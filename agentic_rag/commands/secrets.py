@@ -51,8 +51,8 @@ def rotate_key(
     """Seal all secrets anew: with a new key, or with the first one in AGENTIC_RAG_SECRET_KEY. Can be repeated."""
     import anyio
 
-    from agentic_rag.data_folder import DataFolder
     from agentic_rag.domains.vault import rotate
+    from agentic_rag.operations.data_folder import DataFolder
     from agentic_rag.settings import load_settings
     from agentic_rag.store.database import Database
 

@@ -16,7 +16,6 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.conversations.transcripts import Transcripts
 from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.forms import is_visible, one_line
 from agentic_rag.errors import (
     ConversationArchived,
     ConversationFull,
@@ -26,6 +25,7 @@ from agentic_rag.errors import (
     NotFound,
 )
 from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title
+from agentic_rag.forms import is_visible, one_line
 from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import conversations, documents, sessions, turns

@@ -2,7 +2,7 @@
 
 import re
 
-from agentic_rag.domains.forms import one_line
+from agentic_rag.forms import one_line
 
 MAX_CHARACTERS = 60
 _SENTENCE = re.compile(r"[.!?]+(?=\s)|[。！？；…]+")

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import orjson
 
-from agentic_rag.domains.languages import languages_of
+from agentic_rag.directory.languages import languages_of
 from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import reader_for

@@ -11,6 +11,8 @@ from typing import Any
 
 import anyio.to_thread
 
+from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.files import place
 from agentic_rag.documents.incoming import Incoming
 from agentic_rag.documents.intake import IndexUnavailable, Intake
@@ -19,8 +21,6 @@ from agentic_rag.documents.names import clean_name, split_name
 from agentic_rag.documents.pauses import Pauses
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.server_map import collection_of
-from agentic_rag.domains.settings import DomainSettings
 from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id

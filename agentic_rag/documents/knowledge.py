@@ -13,13 +13,13 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.retrieval_traces import RetrievalTraces
 from agentic_rag.documents.search import DomainSearch
-from agentic_rag.domains.settings import DomainSettings
 from agentic_rag.errors import BadConfiguration
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database

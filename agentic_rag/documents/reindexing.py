@@ -19,11 +19,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.directory.server_map import collection_of
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.reading import ReadingProcess
-from agentic_rag.domains.server_map import collection_of
 from agentic_rag.errors import AgenticRagError, Conflict, StorageError
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry

@@ -7,8 +7,8 @@ and no request.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agentic_rag.domains.server_map import domain_of
-from agentic_rag.domains.settings import DomainSettings
+from agentic_rag.directory.server_map import domain_of
+from agentic_rag.directory.settings import DomainSettings
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.fusion import FusionMethod
 from mcp_servers.retriever.index import Calibration, Index

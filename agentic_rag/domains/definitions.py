@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.server_map import CollectionFacts, collection_note, collection_of, entries
-from agentic_rag.domains.settings import DomainSettings
-from agentic_rag.runtime.definition import Definition, Limits, Persona
+from agentic_rag.directory.server_map import CollectionFacts, collection_note, collection_of, entries
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.store.tables import Conversation, Domain
 
 

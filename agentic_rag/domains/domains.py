@@ -18,21 +18,21 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.access.users import User
+from agentic_rag.directory.server_map import CollectionFacts, collection_of, enabled, our_entries, server_map
+from agentic_rag.directory.settings import Admit, DomainSettings, Merged, merged
 from agentic_rag.domains.components import ComponentFiles
 from agentic_rag.domains.definitions import Defaults, definition_of
-from agentic_rag.domains.forms import line, wire
-from agentic_rag.domains.server_map import CollectionFacts, collection_of, enabled, our_entries, server_map
-from agentic_rag.domains.settings import Admit, DomainSettings, Merged, merged
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace, remove_workspace
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.events import Notice
-from agentic_rag.runtime.definition import Definition
+from agentic_rag.forms import line, wire
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import conversations, documents, domains, secrets, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import Conversation, Domain, SecretRow
-from agentic_rag.tools.reading import Note
+from agentic_rag.tools.entries.reading import Note
 
 MAX_NAME = 200
 MAX_DESCRIPTION = 4_000

@@ -10,8 +10,8 @@ from typing import Any
 
 from agentic_rag.messages import Block, text_block
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.calls import SECRET_IN_ARGUMENTS
-from agentic_rag.runtime.definition import Definition
+from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo, Toolset
 from agentic_rag.tools.listing import SHOWN_TOOLS
 

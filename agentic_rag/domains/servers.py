@@ -12,19 +12,19 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 from agentic_rag.access.users import User
+from agentic_rag.directory.server_launch import Values, resolved
+from agentic_rag.directory.server_map import our_entries
+from agentic_rag.directory.server_settings import ServerSettings, changed_servers
+from agentic_rag.directory.settings import Admit, DomainSettings
 from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.server_launch import Values, resolved
-from agentic_rag.domains.server_map import our_entries
-from agentic_rag.domains.server_settings import ServerSettings, changed_servers
-from agentic_rag.domains.settings import Admit, DomainSettings
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, NotFound, ServerReserved
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.definition import ServerEntry
+from agentic_rag.runtime.core.definition import ServerEntry
 from agentic_rag.store.tables import Domain
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
-from agentic_rag.tools.reading import Note
-from agentic_rag.tools.server_names import is_reserved
+from agentic_rag.tools.entries.names import is_reserved
+from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 
 MAX_TRIALS = 10
 """How many entries one trial starts."""

@@ -12,11 +12,11 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.errors import NotFound
 from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
-from agentic_rag.runtime.definition import Definition, ServerEntry
+from agentic_rag.runtime.core.definition import Definition, ServerEntry
+from agentic_rag.runtime.core.request import build_request
+from agentic_rag.runtime.core.results import SEARCH_TOOL
+from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
-from agentic_rag.runtime.request import build_request
-from agentic_rag.runtime.results import SEARCH_TOOL
-from agentic_rag.runtime.window import tokens_of
 from agentic_rag.store.tables import Conversation
 from agentic_rag.tools.base import ToolInfo
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from agentic_rag.errors import IdempotencyMismatch, NotFound, TurnInProgress
 from agentic_rag.events import AgentEvent, EventBody, TurnStarted, Usage
 from agentic_rag.messages import Block, Message
-from agentic_rag.runtime.runlog import RunLog
-from agentic_rag.runtime.session import Entry, Measure, Session
+from agentic_rag.runtime.core.session import Entry, Measure, Session
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.store import images, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.turns import StoredTurn
 

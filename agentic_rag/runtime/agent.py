@@ -19,18 +19,18 @@ from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError
 from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
-from agentic_rag.runtime.calls import PlannedCall, Policy
-from agentic_rag.runtime.childlog import ChildLog
 from agentic_rag.runtime.context import Context
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.instructions import CallModel, CallTools, Commit
+from agentic_rag.runtime.core.calls import PlannedCall, Policy
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.instructions import CallModel, CallTools, Commit
+from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
+from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
+from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
-from agentic_rag.runtime.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
-from agentic_rag.runtime.retry import Attempts, after, retry_delay
-from agentic_rag.runtime.runlog import RunLog
-from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.log.childlog import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.storing import hold, store_commit, store_end, store_result
-from agentic_rag.runtime.turn import Turn
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database

@@ -16,14 +16,14 @@ from agentic_rag.errors import AgenticRagError
 from agentic_rag.messages import clean_text, plain_text, user_message
 from agentic_rag.runtime.accepting import Left, load_session, read_left, store_user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent, World
-from agentic_rag.runtime.calls import DELEGATE_TOOL, PlannedCall
-from agentic_rag.runtime.childlog import ChildLog
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.image import Image
+from agentic_rag.runtime.core.calls import DELEGATE_TOOL, PlannedCall
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.image import Image
+from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.log.childlog import ChildLog
 from agentic_rag.runtime.running import Running, definition_of
-from agentic_rag.runtime.session import Session
 from agentic_rag.runtime.storing import LEASE_SECONDS, hold
-from agentic_rag.runtime.turn import Turn
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.turns import StoredTurn

@@ -15,12 +15,12 @@ from agentic_rag.events import Usage
 from agentic_rag.messages import clean_text
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
 from agentic_rag.runtime.agent import World
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.instructions import Spent
-from agentic_rag.runtime.retry import Attempts, after, retry_delay
-from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.instructions import Spent
+from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
+from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.core.summary import AUTOMATIC_SHARE, MINIMUM, head_after, summary_request, words_of
 from agentic_rag.runtime.storing import usage_row
-from agentic_rag.runtime.summary import AUTOMATIC_SHARE, MINIMUM, head_after, summary_request, words_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import StoredCompaction

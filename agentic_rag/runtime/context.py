@@ -11,11 +11,10 @@ from sqlalchemy import Connection
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.request import fixed_tokens
-from agentic_rag.runtime.session import Entry, Measure, Session
-from agentic_rag.runtime.storing import hold
-from agentic_rag.runtime.window import (
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.request import fixed_tokens
+from agentic_rag.runtime.core.session import Entry, Measure, Session
+from agentic_rag.runtime.core.window import (
     Sheddable,
     chosen_to_shed,
     message_tokens,
@@ -24,6 +23,7 @@ from agentic_rag.runtime.window import (
     shed_blocks,
     sheddable,
 )
+from agentic_rag.runtime.storing import hold
 from agentic_rag.store import payloads, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentic_rag.messages import text_block
-from agentic_rag.runtime.calls import failed
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.results import RESULT_BUDGET, part_of
+from agentic_rag.runtime.core.calls import failed
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.results import RESULT_BUDGET, part_of
 from agentic_rag.store import payloads
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles

@@ -13,8 +13,8 @@ from agentic_rag.errors import NotFound
 from agentic_rag.events import Error
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.compaction import Compaction
-from agentic_rag.runtime.runlog import RunLog
-from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.store.turns import StoredTurn
 
 MAX_TRANSCRIPTS = 256

@@ -19,14 +19,14 @@ from agentic_rag.events import AgentEvent, Error, Interrupted, Resumed, Terminal
 from agentic_rag.messages import user_message
 from agentic_rag.runtime.accepting import Left, left_running, load_session, read_left, store_start
 from agentic_rag.runtime.agent import Agent, World
-from agentic_rag.runtime.calls import PlannedCall
 from agentic_rag.runtime.compaction import Compaction, is_due
-from agentic_rag.runtime.definition import Definition
+from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.live import Live, LiveSessions, Unended
-from agentic_rag.runtime.runlog import MAX_UNJOURNALLED, Journal, RunLog
-from agentic_rag.runtime.session import Session
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.runtime.storing import LEASE_SECONDS, end_unrun, hold
-from agentic_rag.runtime.turn import Turn
 from agentic_rag.store import images, run_events, turns
 from agentic_rag.store.clock import later
 from agentic_rag.store.turns import LeaseLost, StoredTurn

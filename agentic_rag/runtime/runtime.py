@@ -25,12 +25,12 @@ from agentic_rag.runtime.accepting import (
 from agentic_rag.runtime.agent import Agent, World
 from agentic_rag.runtime.children import Children
 from agentic_rag.runtime.compaction import Compaction
-from agentic_rag.runtime.definition import Definition
-from agentic_rag.runtime.image import Image, Images
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.image import Image, Images
+from agentic_rag.runtime.core.session import Session
 from agentic_rag.runtime.live import Live
-from agentic_rag.runtime.logreader import LogReader, follow
+from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.running import Running
-from agentic_rag.runtime.session import Session
 from agentic_rag.runtime.storing import LEASE_SECONDS
 from agentic_rag.store import images, payloads, turns
 from agentic_rag.store.clock import later, new_id, now

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from agentic_rag.events import Done, Error, Interrupted, Terminal
-from agentic_rag.runtime.calls import PlannedCall
-from agentic_rag.runtime.instructions import Commit, Spent
-from agentic_rag.runtime.results import FinishedCall
-from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.runtime.turn import Turn
+from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.instructions import Commit, Spent
+from agentic_rag.runtime.core.results import FinishedCall
+from agentic_rag.runtime.core.session import Entry, Session
+from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.store import payloads, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import StoredPayload

@@ -15,8 +15,8 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-from agentic_rag.domains.forms import read_form
 from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import read_form
 
 FormT = TypeVar("FormT", bound=BaseModel)
 

@@ -14,7 +14,7 @@ from agentic_rag.business import Business
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.names import clean_name
 from agentic_rag.documents.search import SearchOptions
-from agentic_rag.domains.forms import Form
+from agentic_rag.forms import Form
 from agentic_rag.server import views
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.replies import nothing, redacted, reply

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.domains.forms import Form
 from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import Form
 from agentic_rag.server import views
 from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_form, query_form

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from agentic_rag.domains.forms import Form, read_form
 from agentic_rag.errors import AgenticRagError, InvalidInput
+from agentic_rag.forms import Form, read_form
 
 MAX_ID = 200
 """Longest id a client may name or choose, in characters."""

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access, Role
-from agentic_rag.domains.forms import Form
 from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import Form
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.gate import TICKET_PROTOCOL, Gate

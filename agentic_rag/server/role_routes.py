@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.domains.forms import Form
+from agentic_rag.forms import Form
 from agentic_rag.roles.effective_prompt import effective_prompt
 from agentic_rag.server import role_views, views
 from agentic_rag.server.auth import user_of

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.business import Business
-from agentic_rag.domains.forms import Form, VariableName, read_form
+from agentic_rag.directory.settings import VariableName
 from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.forms import Form, read_form
 from agentic_rag.server import views
 from agentic_rag.server.auth import user_of
 from agentic_rag.server.bodies import json_body, json_form

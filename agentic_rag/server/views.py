@@ -16,7 +16,7 @@ from agentic_rag.store.compactions import StoredCompaction
 from agentic_rag.store.tables import CollectionRow, Conversation, Document, RetrievalRow
 from agentic_rag.store.tool_calls import StoredToolCall
 from agentic_rag.store.turns import StoredTurn
-from agentic_rag.tools.reading import Note
+from agentic_rag.tools.entries.reading import Note
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.retrieval import Retrieval

@@ -24,7 +24,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError, NotFound, RateLimited
 from agentic_rag.events import AgentEvent
-from agentic_rag.runtime.logreader import LogGone
+from agentic_rag.runtime.log.reader import LogGone
 from agentic_rag.server import frames
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import choose_dialect, get_dialect

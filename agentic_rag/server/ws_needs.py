@@ -42,7 +42,7 @@ class Accepted(Protocol):
 
 
 class Reader(Protocol):
-    """A reader of a turn's events; see `agentic_rag.runtime.logreader.LogReader`."""
+    """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
 
     async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
 

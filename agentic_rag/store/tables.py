@@ -22,7 +22,7 @@ def table(row: type[SQLModel]) -> Table:
 
 
 class Domain(SQLModel, table=True):
-    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.domains.settings.DomainSettings`)."""
+    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.directory.settings.DomainSettings`)."""
 
     __tablename__ = "domains"
 

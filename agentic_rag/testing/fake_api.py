@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentic_rag.models.anthropic_request import search_results
+from agentic_rag.models.anthropic.request import search_results
 from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.testing.frames import error_json, frames, message_json
 from agentic_rag.testing.problems import problems

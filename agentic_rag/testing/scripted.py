@@ -18,7 +18,7 @@ from typing import Self
 import anyio
 
 from agentic_rag.errors import ModelError
-from agentic_rag.models.anthropic_request import request_body, search_results
+from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.steps import Step, step_events

@@ -19,12 +19,12 @@ from mcp.server import MCPServer
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable
 from agentic_rag.tools.attempt import Dial
-from agentic_rag.tools.catalogue import Entry
 from agentic_rag.tools.connection import Connection
-from agentic_rag.tools.http import HttpWire
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec, Trust
+from agentic_rag.tools.launch.catalogue import Entry
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec, Trust
 from agentic_rag.tools.status import Patience, ServerStatus
-from agentic_rag.tools.stdio import StdioWire
+from agentic_rag.tools.transports.http import HttpWire
+from agentic_rag.tools.transports.stdio import StdioWire
 
 CLOSE_SECONDS = 10.0
 """How long all connections together may take to close before they are cancelled (children are killed anyway)."""

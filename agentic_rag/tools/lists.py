@@ -11,7 +11,7 @@ import anyio
 import mcp_types as types
 
 from agentic_rag.tools.fingerprints import ToolList, fingerprints, from_json, to_json
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 
 Key = tuple[str, str, str]
 """Domain, server, and the user of an ``identity: user`` entry (else empty)."""

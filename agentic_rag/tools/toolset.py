@@ -15,7 +15,7 @@ from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolI
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, to_blocks
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.listing import Catalog, folded
 from agentic_rag.tools.lists import ToolLists
 

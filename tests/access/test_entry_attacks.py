@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.testing.steps import say, use
-from agentic_rag.tools.allowed import Grant
+from agentic_rag.tools.launch.allowed import Grant
 from tests.access.admins import CANARY, Admin, admin
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, events_of

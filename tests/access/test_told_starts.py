@@ -9,10 +9,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.errors import AgenticRagError
-from agentic_rag.tools.allowed import Grant
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec, StdioCommand
-from agentic_rag.tools.stdio import StdioWire
+from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec, StdioCommand
+from agentic_rag.tools.transports.stdio import StdioWire
 from tests.access.admins import admin
 from tests.tools.captives import CAPTIVE, PYTHON, beats, needs_bubblewrap, policy_in
 from tests.tools.support import QUICK

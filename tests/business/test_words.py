@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.conversations.titles import MAX_CHARACTERS, title_of
+from agentic_rag.directory.languages import languages_of
+from agentic_rag.directory.server_map import CollectionFacts, collection_note
 from agentic_rag.documents.names import MAX_BYTES, clean_name, media_type
-from agentic_rag.domains.languages import languages_of
-from agentic_rag.domains.server_map import CollectionFacts, collection_note
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic_rag.messages import Block
-from agentic_rag.runtime.results import search_result_block
+from agentic_rag.runtime.core.results import search_result_block
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.parsing import parse

@@ -6,9 +6,9 @@ import pytest
 
 from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
 from agentic_rag.models.extractive_decision import decide
-from agentic_rag.runtime.definition import Persona
-from agentic_rag.runtime.prompt import bootstrap_prompt
-from agentic_rag.runtime.request import turn_notes
+from agentic_rag.runtime.core.definition import Persona
+from agentic_rag.runtime.core.prompt import bootstrap_prompt
+from agentic_rag.runtime.core.request import turn_notes
 from tests.extractive.agent import (
     PROMPT,
     TOOLS,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from agentic_rag.app import Application
-from agentic_rag.models.anthropic import AnthropicModel
+from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.steps import Cite, Say, Step, say, use

@@ -14,9 +14,9 @@ import pytest
 from agentic_rag.errors import BadConfiguration, ModelError
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Message, ToolSpec, tool_result_block, user_message
-from agentic_rag.models.anthropic import AnthropicModel, CitationMode
-from agentic_rag.models.anthropic_decoder import AnswerDecoder
-from agentic_rag.models.anthropic_request import request_body, search_results
+from agentic_rag.models.anthropic.decoder import AnswerDecoder
+from agentic_rag.models.anthropic.model import AnthropicModel, CitationMode
+from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -292,7 +292,7 @@ async def test_warming_up_builds_the_client_once_and_closing_twice_is_fine() -> 
 
 def test_making_a_model_imports_no_sdk() -> None:
     code = (
-        "import sys; from agentic_rag.models.anthropic import AnthropicModel; AnthropicModel('k');"
+        "import sys; from agentic_rag.models.anthropic.model import AnthropicModel; AnthropicModel('k');"
         "print([name for name in ('anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

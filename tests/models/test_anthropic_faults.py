@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
 from agentic_rag.messages import ToolSpec, user_message
-from agentic_rag.models.anthropic import AnthropicModel
-from agentic_rag.models.anthropic_decoder import AnswerDecoder
+from agentic_rag.models.anthropic.decoder import AnswerDecoder
+from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.models.sse import SSEReader
 from agentic_rag.testing.fake_api import FakeMessagesAPI

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.errors import ModelError
-from agentic_rag.models.anthropic_errors import (
+from agentic_rag.models.anthropic.errors import (
     FINAL_STATUSES,
     RETRYABLE_STATUSES,
     SDK_EXCEPTIONS,

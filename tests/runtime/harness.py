@@ -13,7 +13,7 @@ from agentic_rag.events import AgentEvent, Terminal
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
 from agentic_rag.runtime.agent import World
-from agentic_rag.runtime.definition import Definition, Limits, Persona
+from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import now

@@ -8,9 +8,9 @@ import anyio
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import plain_text
-from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.definition import Limits, ServerEntry
+from agentic_rag.runtime.core.definition import Limits, ServerEntry
 from agentic_rag.store import sessions
 from agentic_rag.store.sessions import StoredSession
 from agentic_rag.testing.scripted import ScriptedModel

@@ -11,9 +11,9 @@ import pytest
 
 from agentic_rag.events import AgentEvent
 from agentic_rag.messages import plain_text, user_message
-from agentic_rag.models.anthropic_request import request_body
+from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.request import OUTCOME_UNKNOWN, build_request
+from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request
 from agentic_rag.store import sessions, tool_calls
 from agentic_rag.store.database import Database
 from agentic_rag.testing.problems import problems

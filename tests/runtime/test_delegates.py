@@ -11,7 +11,7 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import AgentEvent, Usage
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.definition import Definition, Limits, ServerEntry
+from agentic_rag.runtime.core.definition import Definition, Limits, ServerEntry
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.sessions import StoredSession
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agentic_rag.events import IterationStart, Text
-from agentic_rag.runtime.runlog import MAX_UNJOURNALLED, Journal, RunLog
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store.database import Database
 
 

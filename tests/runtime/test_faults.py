@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from agentic_rag.errors import ModelError, StorageFull, TurnInProgress
 from agentic_rag.events import AgentEvent
 from agentic_rag.messages import user_message
-from agentic_rag.models.anthropic_request import request_body
-from agentic_rag.runtime.definition import Limits
-from agentic_rag.runtime.request import build_request
+from agentic_rag.models.anthropic.request import request_body
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import run_events, sessions, turns
 from agentic_rag.store.database import Database

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from agentic_rag.messages import text_block, user_message
-from agentic_rag.runtime import image
-from agentic_rag.runtime.calls import Policy
-from agentic_rag.runtime.image import Image, Images
-from agentic_rag.runtime.session import Entry, Session
-from agentic_rag.runtime.window import message_tokens
+from agentic_rag.runtime.core import image
+from agentic_rag.runtime.core.calls import Policy
+from agentic_rag.runtime.core.image import Image, Images
+from agentic_rag.runtime.core.session import Entry, Session
+from agentic_rag.runtime.core.window import message_tokens
 from tests.runtime.harness import definition, info
 
 

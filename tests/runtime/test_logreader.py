@@ -11,8 +11,8 @@ import pytest
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
-from agentic_rag.runtime.logreader import LogReader
-from agentic_rag.runtime.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
+from agentic_rag.runtime.log.reader import LogReader
+from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 

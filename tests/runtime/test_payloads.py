@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.definition import Definition, ServerEntry
-from agentic_rag.runtime.results import (
+from agentic_rag.runtime.core.definition import Definition, ServerEntry
+from agentic_rag.runtime.core.results import (
     RESULT_BUDGET,
     ROLE_BUDGET,
     cut_at_section,

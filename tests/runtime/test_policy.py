@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.runtime.calls import PlannedCall, Policy, plan_call
+from agentic_rag.runtime.core.calls import PlannedCall, Policy, plan_call
 from agentic_rag.tools.base import ToolInfo
 from tests.runtime.harness import info
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.runtime.runlog import MAX_UNJOURNALLED
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest

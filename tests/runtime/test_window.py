@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.messages import Block, Message, text_block, tool_result_block, user_message
-from agentic_rag.runtime.definition import Limits
-from agentic_rag.runtime.window import (
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.window import (
     TurnSize,
     as_sent,
     carried_role,

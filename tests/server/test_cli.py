@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.data_folder import DataFolder
+from agentic_rag.operations.data_folder import DataFolder
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 

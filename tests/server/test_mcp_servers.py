@@ -9,7 +9,7 @@ import anyio
 
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Step, say, use
-from agentic_rag.tools.environment import MARKER
+from agentic_rag.tools.launch.environment import MARKER
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of, types_of
 from tests.tools.captives import allow_captive, marked, needs_bubblewrap

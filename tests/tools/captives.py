@@ -11,12 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.tools.allowed import Grant, LaunchCatalogue
-from agentic_rag.tools.environment import MARKER
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
-from agentic_rag.tools.packages import Packages
-from agentic_rag.tools.sandbox import find_sandbox
+from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.launch.environment import MARKER
+from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.sandbox import find_sandbox
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.support import QUICK, call, text_of
 

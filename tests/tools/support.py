@@ -10,7 +10,7 @@ import anyio
 
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import ServerToolset
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput, PackageProblem
-from agentic_rag.tools.allowed import Grant, LaunchCatalogue
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools import attack_lines
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
@@ -214,7 +214,7 @@ def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> 
         "import sys, subprocess, os\n"
         "def no(*args, **kwargs): open(sys.argv[1], 'w').close()\n"
         "subprocess.Popen.__init__ = os.execve = os.fork = os.posix_spawn = no\n"
-        "import agentic_rag.tools.launch as launch, agentic_rag.tools.reading\n"
+        "import agentic_rag.tools.launch.policy as launch, agentic_rag.tools.entries.reading\n"
         "from pathlib import Path\n"
         "policy = launch.LaunchPolicy(Path(sys.argv[2]))\n"
         "config = {'command': 'npx', 'args': ['-y', '@modelcontextprotocol/server-memory']}\n"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from agentic_rag.cli import app
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
 from tests.tools.support import QUICK, tool

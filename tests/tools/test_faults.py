@@ -8,8 +8,8 @@ import pytest
 from agentic_rag.errors import ServerUnavailable
 from agentic_rag.tools.connection import TAIL_LINES
 from agentic_rag.tools.status import Patience
-from agentic_rag.tools.stdio import LINE_BYTES, STDERR_CHARS, parse_line
 from agentic_rag.tools.toolset import open_toolset
+from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line
 from tests.tools.support import call, hostile, open_hub, plain, text_of, until
 
 pytestmark = pytest.mark.attack(kind="model")

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentic_rag.errors import InvalidInput
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.servers.plain import build
 from tests.tools.support import call, open_hub, text_of, until

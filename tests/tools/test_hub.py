@@ -14,7 +14,7 @@ from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tool_servers import trial
 from agentic_rag.tools.connection import HARD_CAP, Connection
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import QUICK, call, hostile, open_hub, plain, text_of, until

@@ -13,7 +13,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.tool_servers import make_lists
 from agentic_rag.tools.fingerprints import ToolList, fingerprint, to_json
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, text_of, tool, until

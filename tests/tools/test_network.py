@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
-from agentic_rag.tools.addresses import address_problem, parse_hosts
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
-from agentic_rag.tools.network import CheckedBackend, CheckedTransport, resolve_host
+from agentic_rag.tools.launch.addresses import address_problem, parse_hosts
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, resolve_host
 from tests.tools.servers.plain import build
 from tests.tools.support import QUICK, call, text_of
 from tests.tools.test_http import serve

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from agentic_rag.errors import PackageProblem
-from agentic_rag.tools.catalogue import Package
-from agentic_rag.tools.packages import Packages
+from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.packages import Packages
 from tests.tools.support import alive, until
 
 DEMO = Package("pypi", "demo-server", "1.2.3")

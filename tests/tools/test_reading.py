@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_rag.errors import InvalidInput, ServerReserved
-from agentic_rag.tools.placeholders import Unset, expand, problem, refers_only
-from agentic_rag.tools.reading import read_servers
-from agentic_rag.tools.server_names import is_reserved
+from agentic_rag.tools.entries.names import is_reserved
+from agentic_rag.tools.entries.placeholders import Unset, expand, problem, refers_only
+from agentic_rag.tools.entries.reading import read_servers
 
 CORPUS = sorted((Path(__file__).parent.parent / "mcp_configs").glob("*.json"))
 

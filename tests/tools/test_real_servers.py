@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from agentic_rag.errors import PackageProblem
-from agentic_rag.tools.allowed import LaunchCatalogue
-from agentic_rag.tools.catalogue import Package
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
-from agentic_rag.tools.packages import Packages
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
+from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.captives import marked, needs_bubblewrap
 from tests.tools.support import QUICK, alive, call, text_of, tool, until

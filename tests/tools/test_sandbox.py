@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed
-from agentic_rag.tools import launch
-from agentic_rag.tools.allowed import Grant
-from agentic_rag.tools.environment import MARKER
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec, StdioCommand
-from agentic_rag.tools.sandbox import Sandbox
+from agentic_rag.tools.launch import policy as launch
+from agentic_rag.tools.launch.allowed import Grant
+from agentic_rag.tools.launch.environment import MARKER
+from agentic_rag.tools.launch.policy import ServerSpec, StdioCommand
+from agentic_rag.tools.launch.sandbox import Sandbox
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
 from tests.tools.support import QUICK, alive, until

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
-from agentic_rag.tools.environment import MARKER
-from agentic_rag.tools.launch import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.environment import MARKER
+from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import alive, call, hostile, open_hub, plain, text_of, until
 

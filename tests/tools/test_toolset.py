@@ -19,7 +19,7 @@ from agentic_rag.tools.base import CallRequest, Origin, Toolset
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch import ServerSpec
+from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.listing import DESCRIPTION_BYTES, OUR_TOOLS, SCHEMA_BYTES, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, plain, text_of, tool

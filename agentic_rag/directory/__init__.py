@@ -1,0 +1,1 @@
+"""What everyone reads of domains: records, settings, facts."""

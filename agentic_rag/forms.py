@@ -1,0 +1,121 @@
+"""Values that come from outside: camelCase or snake_case in, camelCase out, unknown keys refused.
+
+Owns the base model of everything a client or an admin sends, and the one place where pydantic's errors become
+ours. Knows no record and no route.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from agentic_rag.errors import InvalidInput
+
+FormT = TypeVar("FormT", bound=BaseModel)
+
+_MISLEADING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what turns the direction of the text around it."""
+
+
+class Form(BaseModel):
+    """Base of request and settings models.
+
+    ``cleaned``: fields whose taker removes NUL characters itself; anywhere else one is refused.
+    """
+
+    # Built when first used: all of them together would cost every start a tenth of a second.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
+    cleaned: ClassVar[frozenset[str]] = frozenset()
+
+
+def shaped(pattern: str, words: str) -> AfterValidator:
+    """Return the validator of a text that has the shape of a regular expression, which users read as ``words``."""
+    shape = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if shape.fullmatch(text) is None:
+            raise ValueError(words)
+        return text
+
+    return AfterValidator(check)
+
+
+def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
+    """Validate ``value``; ``path`` is what its own place is called in messages (empty: the body itself).
+
+    Raises:
+        InvalidInput: names the first field that does not fit and says what would.
+    """
+    cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
+    for place in _nul_places(value, path, cleaned):
+        raise InvalidInput(place or "body", "a NUL character is not possible.")
+    try:
+        return model.model_validate(value)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False)[0]
+        parts = [str(part) for part in first["loc"] if part != "[key]"]  # pydantic's word for the key before it
+        place = ".".join([path, *parts]).strip(".") or "body"
+        raise InvalidInput(place, _problem(first["type"], first["msg"])) from exc
+
+
+def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[str]:
+    """Yield the places of NUL characters, which PostgreSQL does not take, in a JSON value as deep as it may be."""
+    if isinstance(value, Mapping) and cleaned:
+        value = {key: item for key, item in value.items() if key not in cleaned}
+    waiting: list[tuple[str, object]] = [(path, value)]
+    while waiting:
+        place, item = waiting.pop()
+        if isinstance(item, str) and "\0" in item:
+            yield place
+        elif isinstance(item, Mapping):
+            inner = [(f"{place}.{key}".lstrip("."), each) for key, each in item.items()]
+            yield from (where.replace("\0", "\ufffd") for where, _ in inner if "\0" in where)
+            waiting += reversed(inner)
+        elif isinstance(item, list | tuple):
+            waiting += reversed([(f"{place}.{at}".lstrip("."), each) for at, each in enumerate(item)])
+
+
+def _problem(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "this key is not known."
+    if kind == "missing":
+        return "this key is required."
+    if kind == "string_pattern_mismatch":
+        return "this does not have the form that is expected."
+    message = message.removeprefix("Value error, ")
+    return message if message.endswith(".") else f"{message}."
+
+
+def wire(form: BaseModel) -> dict[str, Any]:
+    """Return the camelCase JSON form."""
+    return form.model_dump(mode="json", by_alias=True)
+
+
+def line(path: str, text: str, limit: int, *, required: bool, breaks: bool = False) -> str:
+    """Return a text without the space around it. ``breaks``: it may have line ends and tabs.
+
+    Raises:
+        InvalidInput: it has more than ``limit`` characters, or none and is required, or shows as something else.
+    """
+    text = text.strip()
+    if required and not is_visible(text):
+        raise InvalidInput(path, "at least one visible character is needed.")
+    if len(text) > limit:
+        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
+    if _MISLEADING.search(re.sub(r"[\t\r\n]", "", text) if breaks else text):
+        raise InvalidInput(path, "control characters and those that change the direction of text are not possible.")
+    return text
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, without characters that show it as something else."""
+    return " ".join(_MISLEADING.sub(" ", text).split())
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text has a character that can be seen."""
+    return any(char.isprintable() and not char.isspace() for char in text)

@@ -1,0 +1,177 @@
+"""The Messages API's stream, event by event, as model events.
+
+Owns the state of one answer: its open blocks, usage and stop reason. Pure; knows neither SSE nor HTTP: it takes
+the JSON of each event. Events and deltas of types it does not know are skipped, as the API asks of clients.
+"""
+
+from typing import Any
+
+import orjson
+
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block
+from agentic_rag.models.anthropic.errors import broken_stream, stream_error
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Citation,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+
+MAX_BLOCKS = 10_000
+"""Content blocks of one answer; more is a fault of the endpoint."""
+
+
+class _OpenBlock:
+    """A block that is being streamed: its first state and the pieces that came since."""
+
+    __slots__ = ("block", "citations", "pieces", "signature")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.pieces: list[str] = []
+        self.citations: list[dict[str, Any]] = []
+        self.signature: str = block.get("signature") or ""
+
+    def whole(self) -> Block:
+        kind, joined = self.block["type"], "".join(self.pieces)
+        if kind == "text":
+            whole: Block = {"type": "text", "text": self.block.get("text", "") + joined}
+            if self.citations:
+                whole["citations"] = self.citations
+            return whole
+        if kind == "thinking":
+            return {
+                "type": "thinking",
+                "thinking": self.block.get("thinking", "") + joined,
+                "signature": self.signature,
+            }
+        if kind == "tool_use":
+            return {"type": "tool_use", "id": self.block["id"], "name": self.block["name"], **self._input(joined)}
+        return self.block
+
+    def _input(self, joined: str) -> Block:
+        if not joined:  # a tool without arguments streams no input
+            return {"input": self.block.get("input") or {}}
+        try:
+            parsed = orjson.loads(joined)
+        except orjson.JSONDecodeError:
+            parsed = None
+        return {"input": parsed} if isinstance(parsed, dict) else {"input": {}, "_broken_input": joined}
+
+
+class AnswerDecoder:
+    """Give it the data of each event in order; it returns the model events that came of it.
+
+    ``completed`` is true after ``message_stop``. Whoever reaches the end of the stream before that has lost the
+    rest of the answer.
+    """
+
+    def __init__(self) -> None:
+        self.completed = False
+        self._open: dict[int, _OpenBlock] = {}
+        self._started = 0
+        self._usage: dict[str, int] = {}
+        self._stop_reason: str | None = None
+
+    def decode(self, data: bytes) -> ModelEvent | None:
+        """Return the model event of one event's JSON, None if it has none (pings, usage, signatures).
+
+        Raises:
+            ModelError: the service reports an error, or the data is not what the API sends.
+        """
+        try:
+            event = orjson.loads(data)
+            if event["type"] == "content_block_delta":
+                return self._delta(event["index"], event["delta"])
+            return self._other(event)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise broken_stream("cannot be read: the service sent a malformed event", "malformed_stream") from exc
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> ModelEvent | None:
+        kind = delta["type"]
+        block = self._open[index]
+        if kind == "text_delta":
+            text = delta["text"]
+            if type(text) is not str:
+                raise TypeError("text is no string")
+            block.pieces.append(text)
+            return TextDelta(index, text) if text else None
+        if kind == "thinking_delta":
+            thinking = delta["thinking"]
+            if type(thinking) is not str:
+                raise TypeError("thinking is no string")
+            block.pieces.append(thinking)
+            return ThinkingDelta(index, thinking) if thinking else None
+        if kind == "input_json_delta":
+            block.pieces.append(delta["partial_json"])
+        elif kind == "signature_delta":
+            block.signature = delta["signature"]
+        elif kind == "citations_delta":
+            return self._citation(index, block, delta["citation"])
+        return None
+
+    def _citation(self, index: int, block: _OpenBlock, raw: dict[str, Any]) -> ModelEvent | None:
+        block.citations.append(raw)
+        if raw["type"] != "search_result_location":
+            return None
+        return CitationDelta(
+            index,
+            Citation(
+                raw["search_result_index"], raw["start_block_index"], raw["end_block_index"], raw["cited_text"], raw
+            ),
+        )
+
+    def _other(self, event: dict[str, Any]) -> ModelEvent | None:
+        kind = event["type"]
+        if kind == "content_block_start":
+            return self._block_start(event["index"], event["content_block"])
+        if kind == "content_block_stop":
+            return BlockStopped(event["index"], self._open.pop(event["index"]).whole())
+        if kind == "message_start":
+            message = event["message"]
+            self._count(message.get("usage") or {})
+            return MessageStarted(message["model"], self._reported())
+        if kind == "message_delta":
+            self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
+            self._count(event.get("usage") or {})
+        elif kind == "message_stop":
+            return self._complete()
+        elif kind == "error":
+            error = event.get("error") or {}
+            raise stream_error(str(error.get("type") or ""), str(error.get("message") or ""))
+        return None
+
+    def _block_start(self, index: int, block: Block) -> ModelEvent:
+        self._started += 1
+        if index in self._open or self._started > MAX_BLOCKS:
+            raise ValueError("a block was opened twice, or too many were")
+        opened = {key: value for key, value in block.items() if value is not None}
+        if opened["type"] == "tool_use":
+            opened = {key: opened[key] for key in ("type", "id", "name", "input") if key in opened}
+        self._open[index] = _OpenBlock(opened)
+        return BlockStarted(index, opened)
+
+    def _complete(self) -> ModelEvent:
+        if self._open or self._stop_reason is None:
+            raise ValueError("the message stopped with an open block or without a stop reason")
+        self.completed = True
+        return MessageCompleted(self._stop_reason, self._reported())
+
+    def _reported(self) -> Usage:
+        usage = self._usage.get
+        return Usage(
+            usage("input_tokens", 0),
+            usage("cache_read_input_tokens", 0),
+            usage("cache_creation_input_tokens", 0),
+            usage("output_tokens", 0),
+        )
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        """Figures are totals so far; one that is absent keeps its last value."""
+        self._usage.update((key, value) for key, value in usage.items() if isinstance(value, int))

@@ -1,0 +1,238 @@
+"""Claude, and every endpoint that speaks the Messages API.
+
+Owns the SDK's client and the life of one streamed call. What is sent is `anthropic_request`'s, what comes back
+`anthropic_decoder`'s, what goes wrong `anthropic_errors`'. Knows no turn: retries, the idle timeout and budgets
+are the agent's.
+
+The official SDK builds, signs and sends the request and maps its failures; the body of the answer is read raw
+and parsed by our own reader, over the SDK's aiohttp transport: half the CPU of its default one, and with our
+reader a quarter of the SDK's stream (a test holds both to the same events). The SDK is imported on first use, in a
+thread: that takes over a second.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+import anyio
+import orjson
+
+from agentic_rag.errors import BadConfiguration, ModelError
+from agentic_rag.messages import Block
+from agentic_rag.models.anthropic.decoder import AnswerDecoder
+from agentic_rag.models.anthropic.errors import broken_stream, model_error
+from agentic_rag.models.anthropic.request import request_body
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.marks import MarkedAnswer, with_numbered_passages
+from agentic_rag.models.sse import EventTooLarge, SSEReader
+
+if TYPE_CHECKING:
+    import httpx2
+    from anthropic import AsyncAnthropic
+
+CitationMode = Literal["native", "marks"]
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+CONNECT_SECONDS = 10.0
+WRITE_SECONDS = 60.0
+"""For one write of the request's body to be taken. Reading has no limit here: the agent measures silence."""
+UNLIMITED = 0
+"""aiohttp's word. Connections are not limited: turns are, and a full pool would hold a turn back without a word."""
+KEEPALIVE_SECONDS = 55.0
+"""Longer than most tools take between two steps, shorter than the idle limit of common load balancers."""
+TAIL_SECONDS = 0.1
+"""How long the end of the body is awaited after ``message_stop``: read to its end, the connection is used again."""
+CLOSE_SECONDS = 1.0
+"""How long closing a connection may hold up a cancelled call."""
+
+
+_NO_STREAMS = frozenset({"text/html", "application/json", "application/xhtml+xml"})
+
+
+class AnthropicModel(Model):
+    """A `Model` over the Messages API. Safe for any number of simultaneous streams on one event loop.
+
+    ``citations``: ``native`` sends search results as they are; ``marks`` is for endpoints that refuse them
+    (see `marks`).
+    """
+
+    def __init__(self, api_key: str, base_url: str | None = None, *, citations: CitationMode = "native") -> None:
+        """Import nothing and connect to nothing.
+
+        Raises:
+            BadConfiguration: the key cannot be sent in a header, or the URL is none.
+        """
+        self._key = api_key.strip()
+        # Checked here, since a client that fails to encode the header quotes it in its message.
+        if not self._key or not self._key.isascii() or not self._key.isprintable() or " " in self._key:
+            raise BadConfiguration("ANTHROPIC_API_KEY", "must be a key of printable ASCII characters without spaces")
+        self._base_url = (base_url or DEFAULT_BASE_URL).strip()
+        self._shown_url = _shown(self._base_url)
+        self._marks = citations == "marks"
+        self._lock = anyio.Lock()
+        self._client: AsyncAnthropic | None = None
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return "anthropic"
+
+    def __repr__(self) -> str:
+        return f"AnthropicModel({self._shown_url!r}, api_key=***)"
+
+    async def warm_up(self) -> None:
+        """Import the SDK and build the client, in a thread. Idempotent; the first stream does it otherwise."""
+        await self._ready()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        async with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        return self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        passages: list[Block] = []
+        if self._marks:
+            request, passages = with_numbered_passages(request)
+        response = await self._open(request)
+        try:
+            self._expect_stream(response)
+            # Read to the end below, so that the connection can be used again.
+            async with aclosing(_chunks(response)) as chunks:
+                decoder = AnswerDecoder()
+                events = self._events(chunks, decoder, request.model)
+                async with aclosing(_cited(events, passages) if passages else events) as cited:
+                    yield cited
+                if decoder.completed:
+                    await _finish(chunks)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+                await response.aclose()
+
+    async def _open(self, request: ModelRequest) -> "httpx2.Response":
+        """Send the request; return the answer's head, with 200 and the body unread."""
+        client = await self._ready()
+        from anthropic import AsyncStream
+
+        content = _encoded({**request_body(request), "stream": True})
+        try:
+            stream = await client.post(
+                "/v1/messages",
+                content=content,
+                cast_to=object,
+                options={"headers": {"Content-Type": "application/json", "Accept": "text/event-stream"}},
+                stream=True,
+                stream_cls=AsyncStream[Any],
+            )
+        except Exception as exc:
+            raise model_error(exc, model=request.model, base_url=self._shown_url, secret=self._key) from exc
+        return stream.response
+
+    def _expect_stream(self, response: "httpx2.Response") -> None:
+        """A web page with status 200 is a portal's or another service's: asking again would not help."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in _NO_STREAMS:
+            raise ModelError(
+                f"{self._shown_url} answers with {kind}, not with a stream. Check ANTHROPIC_BASE_URL.",
+                http_status=200,
+                kind="no_stream",
+            )
+
+    async def _events(
+        self, chunks: AsyncGenerator[bytes, None], decoder: AnswerDecoder, model: str
+    ) -> AsyncGenerator[ModelEvent, None]:
+        reader = SSEReader()
+        decode = decoder.decode
+        while True:
+            try:
+                chunk = await anext(chunks, None)
+                parsed = reader.feed(chunk) if chunk is not None else None
+            except EventTooLarge as exc:
+                raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
+            except Exception as exc:
+                error = model_error(exc, model=model, base_url=self._shown_url, secret=self._key, started=True)
+                raise error from exc
+            if parsed is None:
+                raise broken_stream("ended before it was complete", "incomplete_stream")
+            for _, data in parsed:
+                event = decode(data)
+                if event is not None:
+                    yield event
+                    if decoder.completed:
+                        return
+
+    async def _ready(self) -> "AsyncAnthropic":
+        client = self._client
+        if client is None:
+            async with self._lock:
+                if self._closed:
+                    raise RuntimeError("the model was closed")
+                if self._client is None:
+                    self._client = await anyio.to_thread.run_sync(self._build)
+                client = self._client
+        return client
+
+    def _build(self) -> "AsyncAnthropic":
+        import httpx2
+        from anthropic import AsyncAnthropic, DefaultAioHttpClient
+
+        timeout = httpx2.Timeout(connect=CONNECT_SECONDS, read=None, write=WRITE_SECONDS, pool=None)
+        limits = httpx2.Limits(max_connections=UNLIMITED, keepalive_expiry=KEEPALIVE_SECONDS)
+        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits)
+        # Retries are the agent's: it tells the user of them.
+        return AsyncAnthropic(
+            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=timeout, http_client=http_client
+        )
+
+
+def _chunks(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
+    """Return the body as it comes; where nothing is to be decoded without the three layers that would do it."""
+    plain = response.headers.get("content-encoding", "identity") == "identity"
+    chunks = aiter(response.stream) if plain else response.aiter_bytes()  # type: ignore[arg-type]
+    assert isinstance(chunks, AsyncGenerator)
+    return chunks
+
+
+async def _finish(chunks: AsyncGenerator[bytes, None]) -> None:
+    """Read what follows the last event, normally nothing; an endpoint that goes on is cut off."""
+    import httpx2
+
+    # The answer is complete: that the connection fails now takes nothing from it.
+    with suppress(httpx2.HTTPError), anyio.move_on_after(TAIL_SECONDS):
+        async for _ in chunks:
+            pass
+
+
+async def _cited(events: AsyncGenerator[ModelEvent, None], passages: list[Block]) -> AsyncGenerator[ModelEvent, None]:
+    answer = MarkedAnswer(passages)
+    async with aclosing(events):
+        async for event in events:
+            for cited in answer.take(event):
+                yield cited
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    """Return the body's JSON; a lone surrogate, which the API refuses, becomes a question mark."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # besides surrogates: integers beyond 64 bits, which are legal JSON
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _shown(base_url: str) -> str:
+    """Return the URL as it may be shown: without user, password, query."""
+    try:
+        parts = urlsplit(base_url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme not in ("http", "https") or not host:
+        raise BadConfiguration("ANTHROPIC_BASE_URL", f"must be a URL such as {DEFAULT_BASE_URL}")
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"

@@ -1,0 +1,212 @@
+"""The consistency check: what does not fit together in a data folder, and its repair.
+
+Owns the findings and their remedies. A remedy never removes what a user wrote: it gives a session without a
+conversation a conversation again, and has documents indexed anew. Knows no HTTP and no model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio.to_thread
+from sqlalchemy import Connection
+
+from agentic_rag.conversations.titles import title_of
+from agentic_rag.directory.server_map import collection_of
+from agentic_rag.errors import InternalError
+from agentic_rag.events import Error, encode
+from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.tables import Conversation
+from mcp_servers.retriever.index import Index
+
+MAX_UNSEEN = 64
+"""Events that readers may have seen and the log does not hold; see `agentic_rag.runtime.log.runlog`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not fit. ``subject`` is its id; ``remedy`` says what a repair does, or has done."""
+
+    code: str
+    subject: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.subject}: {self.problem} ({self.remedy})"
+
+
+class Doctor:
+    """Examines the records of one data folder. A repair wants the folder for itself: no server may run on it."""
+
+    def __init__(self, database: Database, files: PayloadFiles, index: Index) -> None:
+        self._db = database
+        self._files = files
+        self._index = index
+
+    async def examine(self, *, repair: bool = False) -> list[Finding]:
+        """Return what does not fit, in a stable order; with ``repair``, remedied.
+
+        Raises:
+            IndexFault: the index cannot be asked.
+            StorageFull: a repair could not be stored.
+        """
+        return [
+            *await self._records(
+                checks.conversations_without_session,
+                "CONVERSATION_WITHOUT_SESSION",
+                "its messages are gone",
+                "gets an empty session",
+                _give_session if repair else None,
+            ),
+            *await self._records(
+                checks.sessions_without_owner,
+                "SESSION_WITHOUT_CONVERSATION",
+                "nobody can reach its messages",
+                "gets a conversation again, or is deleted if its domain or its parent is gone",
+                _give_conversation if repair else None,
+            ),
+            *await self._records(
+                checks.turns_without_message,
+                "TURN_WITHOUT_MESSAGE",
+                "it runs and cannot be resumed",
+                "is ended with an error",
+                _end if repair else None,
+            ),
+            *await self._records(
+                lambda conn: checks.stale_leases(conn, now()),
+                "STALE_LEASE",
+                "its owner is gone",
+                "is released; a turn that runs is resumed at the next start",
+                _release if repair else None,
+            ),
+            *await self._payloads(repair),
+            *await self._documents(repair),
+        ]
+
+    async def _records(
+        self,
+        find: Callable[[Connection], list[str]],
+        code: str,
+        problem: str,
+        remedy: str,
+        mend: Callable[[Connection, str], None] | None,
+    ) -> list[Finding]:
+        def work(conn: Connection) -> list[str]:
+            found = sorted(find(conn))
+            for subject in found if mend is not None else ():
+                assert mend is not None
+                mend(conn, subject)
+            return found
+
+        found = await (self._db.read(work) if mend is None else self._db.write(work, durable=True))
+        return [Finding(code, subject, problem, remedy) for subject in found]
+
+    async def _payloads(self, repair: bool) -> list[Finding]:
+        # Records first: a file that is written meanwhile is listed with its record missing, never the reverse.
+        known = await self._db.read(payloads.all_refs)
+        files = await anyio.to_thread.run_sync(self._files.listed)
+        known |= await self._db.read(payloads.all_refs)
+        orphans, missing = sorted(files - known), sorted(known - files)
+        if repair:
+            await self._files.remove(orphans)
+            await self._db.write(lambda conn: payloads.forget(conn, missing))
+        return [
+            *(Finding("PAYLOAD_WITHOUT_RECORD", ref, "no session refers to the file", "is removed") for ref in orphans),
+            *(Finding("PAYLOAD_WITHOUT_FILE", ref, "its file is gone", "its record is removed") for ref in missing),
+        ]
+
+    async def _documents(self, repair: bool) -> list[Finding]:
+        findings = []
+        for domain in await self._db.read(domains.list_all):
+            collection = collection_of(domain.id)
+            of_domain = await self._db.read(lambda conn, key=domain.id: documents.list_of(conn, key))  # type: ignore[misc]
+            counted = 0
+            for document in of_domain:
+                count = await self._index.count(collection, document.id)
+                counted += count
+                if document.status != "indexed" or count == document.chunk_count:
+                    continue
+                problem = f"{count} of its {document.chunk_count} chunks are in the index"
+                findings.append(Finding("DOCUMENT_NOT_AS_INDEXED", document.id, problem, "is indexed again"))
+                if repair:
+                    await self._db.write(lambda conn, key=document.id: _queue(conn, key), durable=True)  # type: ignore[misc]
+            surplus = await self._index.count(collection) - counted
+            if surplus > 0:
+                problem = f"the index holds {surplus} chunks of documents that are gone"
+                remedy = "the collection is dropped and its documents are indexed again"
+                findings.append(Finding("INDEX_WITHOUT_DOCUMENT", domain.id, problem, remedy))
+                if repair:
+                    await self._index.drop(collection)
+                    for document in of_domain:
+                        if document.status == "indexed":
+                            await self._db.write(lambda conn, key=document.id: _queue(conn, key), durable=True)  # type: ignore[misc]
+        return findings
+
+
+def _give_session(conn: Connection, conversation_id: str) -> None:
+    found = conversations.get(conn, conversation_id)
+    if found is not None:
+        labels = {"conversation_id": found.id, "domain_id": found.domain_id, "user_id": found.owner_id}
+        sessions.create(conn, found.session_id, labels, created_at=now())
+        conversations.update(conn, conversation_id, message_count=0)
+
+
+def _give_conversation(conn: Connection, session_id: str) -> None:
+    session = sessions.get(conn, session_id)
+    if session is None:  # deleted with its parent a moment ago
+        return
+    labels = session.labels
+    wanted = ("conversation_id", "domain_id", "user_id")
+    lost = session.parent_turn_id is not None or any(label not in labels for label in wanted)
+    if lost or domains.get(conn, labels["domain_id"]) is None or conversations.get(conn, labels["conversation_id"]):
+        sessions.delete(conn, session_id)
+        return
+    held = turns.of_session(conn, session_id)
+    conversations.insert(
+        conn,
+        Conversation(
+            id=labels["conversation_id"],
+            domain_id=labels["domain_id"],
+            owner_id=labels["user_id"],
+            session_id=session_id,
+            title=title_of(held[0].content) if held else "",
+            message_count=sessions.count_messages(conn, session_id),
+            context_document_ids=[],
+            meta={},
+            started_at=session.created_at,
+            updated_at=now(),
+            last_message_at=held[-1].started_at if held else None,
+        ),
+    )
+
+
+def _end(conn: Connection, turn_id: str) -> None:
+    turn = turns.get(conn, turn_id)
+    if turn is None:
+        return
+    error = InternalError(new_id("err"))
+    final = Error(error.code, str(error), error.retryable)
+    seq = run_events.last_seq(conn, turn_id) + MAX_UNSEEN + 1
+    event = encode(final, conversation_id=turn.conversation_id, turn_id=turn_id, seq=seq, ts=now())
+    run_events.append(conn, [(turn_id, seq, event.data)])
+    turns.finish(
+        conn,
+        turn_id,
+        status="failed",
+        end_reason="error",
+        ended_at=now(),
+        steps=turn.steps,
+        usage=turn.usage,
+        error={"code": final.code, "message": final.message, "retryable": final.retryable},
+    )
+
+
+def _release(conn: Connection, turn_id: str) -> None:
+    turns.release(conn, turn_id)
+
+
+def _queue(conn: Connection, document_id: str) -> None:
+    documents.update(conn, document_id, status="queued", progress={"stage": "queued"}, updated_at=now())

@@ -1,0 +1,1 @@
+"""A turn without I/O: no await, no store, no clock."""

@@ -1,0 +1,62 @@
+"""Citations: from what a model claims to what a passage says. Pure.
+
+Owns the check that makes a citation true: its text must stand in the passage that its index names. Knows no
+turn and no numbering of events.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agentic_rag.events import Reference
+from agentic_rag.messages import Message
+from agentic_rag.models.base import Citation
+from agentic_rag.runtime.core.request import REMOVED, CitablePassage
+
+
+def verified(
+    citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
+) -> Reference | None:
+    """Return the reference a citation stands for: one of ``known`` or a new one with the next number.
+
+    None if the cited text is not what the passage says; spaces aside, nothing is forgiven.
+    """
+    if not 0 <= citation.search_result_index < len(passages):
+        return None
+    passage = passages[citation.search_result_index]
+    if passage is None or not 0 <= citation.start < citation.end <= len(passage.texts):
+        return None
+    texts = passage.texts[citation.start : citation.end]
+    cited = " ".join(citation.cited_text.split())
+    stored = " ".join("".join(texts).split())
+    spaced = " ".join(" ".join(texts).split())
+    if not cited or REMOVED in texts or (cited not in stored and cited not in spaced):
+        return None
+    chunk = passage.chunk_ids[citation.start]
+    for reference in known:
+        if reference.chunk_id == chunk and reference.cited_text == spaced:
+            return reference
+    return Reference(
+        number=len(known) + 1,
+        document_id=passage.document_id,
+        document_name=passage.document_name,
+        chunk_id=chunk,
+        page=passage.page,
+        cells=passage.cells,
+        cited_text=spaced,
+        relevance_score=passage.score,
+    )
+
+
+def references_of(messages: Sequence[Message]) -> list[Reference]:
+    """Return the references of a turn from its committed messages, by number."""
+    found: dict[int, Reference] = {}
+    for message in messages:
+        for block in message["content"]:
+            for kept in block.get("_references", ()):
+                found.setdefault(kept["number"], Reference(**kept))
+    return [found[number] for number in sorted(found)]
+
+
+def reference_json(reference: Reference) -> dict[str, Any]:
+    """Return the form in which a text block keeps its references (``_references``)."""
+    return {name: getattr(reference, name) for name in Reference.__slots__}

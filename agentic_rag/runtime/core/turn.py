@@ -1,0 +1,400 @@
+"""A turn as a state machine without I/O: model events and tool outcomes in; next step, events and messages out.
+
+Owns the order of a turn: when the model is called, which calls run, what is committed and how it ends. It
+decides denials from the policy and refuses calls that do not fit. Knows no model client, no MCP, no store,
+no clock; `agentic_rag.runtime.agent` does what it asks for.
+
+::
+
+    next() → CallModel ─► begin_step, receive… ─► next() → Commit(assistant message, calls)
+                ▲                                              │ committed()
+                │                                              ▼
+          committed()                                   next() → CallTools ─► finish_call…
+                └──────────── next() → Commit(results) ◄───────┘
+
+A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may come at any time between
+instructions, also while a model or tools run; the next instruction is then such a commit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import (
+    Done,
+    Error,
+    EventBody,
+    Interrupted,
+    IterationStart,
+    Reference,
+    SourceReference,
+    StepReset,
+    Terminal,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+)
+from agentic_rag.messages import Block, Message, kept_of_partial, tool_uses, user_message, whole_content
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    Citation,
+    CitationDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.runtime.core.calls import PlannedCall, Policy, failed, plan_call, stopped
+from agentic_rag.runtime.core.citations import reference_json, references_of, verified
+from agentic_rag.runtime.core.instructions import CallModel, CallTools, Commit, EndedCall, Instruction, Spent
+from agentic_rag.runtime.core.request import CitablePassage
+from agentic_rag.runtime.core.results import SEARCH_TOOL, FinishedCall, finished_call
+from agentic_rag.tools.base import CallOutcome, ToolInfo
+
+CONTINUE = "[continue]"
+"""What answers a ``pause_turn``: a request must not end with an assistant message."""
+
+
+_State = Literal["model", "streaming", "received", "tools", "running", "results", "over"]
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one model call has brought so far."""
+
+    passages: Sequence[CitablePassage | None] = ()
+    references_before: int = 0
+    blocks: dict[int, Block] = field(default_factory=dict)
+    citations: dict[int, list[Citation]] = field(default_factory=dict)
+    text_length: int = 0
+    block_from: int = 0
+    emitted: bool = False
+    reported: Usage = field(default_factory=Usage)
+    completed: MessageCompleted | None = None
+
+    def content(self) -> list[Block]:
+        return [self.blocks[index] for index in sorted(self.blocks)]
+
+
+class Turn:
+    """One turn from its accepted user message to its end.
+
+    Args:
+        message_id: id of the answer.
+        model: the model's name until the service reports its own.
+        policy: which tools may be called.
+        max_steps: model calls the turn may make.
+        new_ref: names what is kept whole beside the transcript.
+    """
+
+    def __init__(
+        self,
+        *,
+        message_id: str,
+        model: str,
+        policy: Policy,
+        max_steps: int,
+        new_ref: Callable[[], str] = str,
+    ) -> None:
+        self.message_id = message_id
+        self.model = model
+        self.iteration = 0
+        self.usage = Usage()
+        self.references: list[Reference] = []
+        self.dropped_citations = 0
+        self.timings: dict[str, int] = {}
+        self._tools: dict[str, ToolInfo] = {}
+        self._policy = policy
+        self._max_steps = max_steps
+        self._new_ref = new_ref
+        self._state: _State = "model"
+        self._step = _Step()
+        self._calls: tuple[PlannedCall, ...] = ()
+        self._finished: dict[str, FinishedCall] = {}
+        self._answered = False
+        self._spent: list[Spent] = []
+        self._stop: AgenticRagError | Literal["interrupt"] | None = None
+
+    def offer(self, tools: Iterable[ToolInfo]) -> None:
+        """Say which tools the turn has; before its first step."""
+        self._tools = {tool.name: tool for tool in tools}
+
+    # What to do next
+
+    def next(self) -> Instruction | None:
+        """Return what to do now; None when the turn is over."""
+        instruction = self._next()
+        return replace(instruction, spent=tuple(self._spent)) if isinstance(instruction, Commit) else instruction
+
+    def _next(self) -> Instruction | None:
+        if self._state == "over":
+            return None
+        if self._stop is not None:
+            return self._closing()
+        if self._state in ("model", "streaming"):
+            if self.iteration >= self._max_steps and self._state == "model":
+                return Commit(self.iteration, (), final=self._done("max_steps"))
+            if self._state == "model":
+                self.iteration += 1
+                self._state = "streaming"
+            return CallModel(self.iteration)
+        if self._state == "received":
+            return self._commit_received()
+        if self._state in ("tools", "running"):
+            self._state = "running"
+            return CallTools(tuple(call for call in self._calls if call.id not in self._finished))
+        return Commit(self.iteration, (self._results(),))
+
+    def committed(self, commit: Commit) -> None:
+        """Say that a `Commit` is stored."""
+        self._answered = self._answered or any(message["role"] == "assistant" for message in commit.messages)
+        del self._spent[: len(commit.spent)]
+        if commit.final is not None:
+            self._state = "over"
+        elif self._state == "received" and commit.calls:
+            self._state = "tools"
+        else:
+            self._calls, self._finished = (), {}
+            self._state = "model"
+
+    # The model's side
+
+    def begin_step(self, passages: Sequence[CitablePassage | None]) -> tuple[EventBody, ...]:
+        """Begin to stream a step whose request numbers its search results as ``passages``."""
+        self._step = _Step(passages=passages, references_before=len(self.references))
+        return (IterationStart(self.iteration),)
+
+    def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
+        """Take one model event; return what a client should see of it."""
+        step = self._step
+        if type(event) is TextDelta:
+            block = step.blocks[event.index]
+            block["text"] += event.text
+            step.text_length += len(event.text)
+            step.emitted = True
+            return (Text(event.text),)
+        if type(event) is ThinkingDelta:
+            step.blocks[event.index]["thinking"] += event.text
+            step.emitted = True
+            return (Thinking(event.text),)
+        if type(event) is BlockStarted:
+            return self._block_started(event)
+        if type(event) is CitationDelta:
+            step.citations.setdefault(event.index, []).append(event.citation)
+        elif type(event) is BlockStopped:
+            return self._blockstopped(event)
+        elif type(event) is MessageCompleted:
+            step.completed = event
+            step.reported = event.usage
+            self._count_step()
+            self._state = "received"
+        elif type(event) is MessageStarted:
+            self.model = event.model
+            step.reported = event.usage
+        return ()
+
+    def _count_step(self) -> None:
+        """Count what the running step's call has reported, once."""
+        reported, self._step.reported = self._step.reported, Usage()
+        if reported != Usage():
+            self.usage += reported
+            self._spent.append(Spent(self.iteration, self.model, reported))
+
+    def reset_step(self) -> tuple[EventBody, ...]:
+        """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
+        seen = self._step.emitted
+        self._count_step()
+        del self.references[self._step.references_before :]
+        self._step = _Step(passages=self._step.passages, references_before=len(self.references))
+        return (StepReset(self.iteration),) if seen else ()
+
+    # The tools' side
+
+    def finish_call(self, call: PlannedCall, outcome: CallOutcome) -> FinishedCall:
+        """Take the outcome of a call; the last one makes the results ready to commit."""
+        finished = finished_call(call.id, call.name, call.tool, call.arguments, outcome, self._new_ref)
+        self._finished[call.id] = finished
+        if call.name == SEARCH_TOOL:
+            self.timings["retrieval"] = self.timings.get("retrieval", 0) + outcome.duration_ms
+        if all(planned.id in self._finished for planned in self._calls):
+            self._state = "results"
+        return finished
+
+    def reopen_call(self, call: PlannedCall) -> None:
+        """Take back the outcome of a call: it could not be stored, and the turn is about to end with that."""
+        self._finished.pop(call.id, None)
+        self._state = "running"
+
+    def restore(
+        self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
+    ) -> tuple[PlannedCall, ...]:
+        """Go on with a turn whose server stopped.
+
+        Args:
+            messages: the turn's committed messages after the user's own, oldest first.
+            finished: ``tool_result`` blocks by call id of calls that had ended.
+            spent: tokens of the committed steps.
+
+        Returns:
+            the calls of the last message that had not ended, in order.
+        """
+        self.iteration = sum(message["role"] == "assistant" for message in messages)
+        self._answered = self.iteration > 0
+        self.usage = spent
+        self.references = references_of(messages)
+        if not messages or not tool_uses(messages[-1]["content"]):
+            return ()
+        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(messages[-1]["content"]))
+        for call in self._calls:
+            if call.id in finished:
+                self._finished[call.id] = FinishedCall(finished[call.id], ())
+        open_calls = tuple(call for call in self._calls if call.id not in self._finished)
+        self._state = "tools" if open_calls else "results"
+        return open_calls
+
+    # The end
+
+    def interrupt(self) -> None:
+        """End as a user asked; what came so far is kept."""
+        if self._stop is None:
+            self._stop = "interrupt"
+
+    def fail(self, error: AgenticRagError) -> None:
+        """End with an error; what came so far is kept."""
+        if self._stop is None:
+            self._stop = error
+
+    def _closing(self) -> Commit:
+        """Commit what may stay of the running step, answer every open call, and end."""
+        messages: tuple[Message, ...] = ()
+        ended: tuple[EndedCall, ...] = ()
+        partial = False
+        if self._state in ("streaming", "received"):
+            self._count_step()
+            kept = kept_of_partial(self._step.content())
+            if kept:
+                messages = ({"role": "assistant", "content": kept},)
+                partial = True
+        elif self._state in ("tools", "running", "results"):
+            outcome = stopped(self._stop == "interrupt")
+            still_open = [call for call in self._calls if call.id not in self._finished]
+            ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in still_open)
+            messages = (self._results(),)
+        answered = self._answered or partial
+        final: Terminal
+        if isinstance(self._stop, AgenticRagError):
+            final = Error(self._stop.code, str(self._stop), self._stop.retryable)
+        else:
+            final = Interrupted(self.message_id if answered else None)
+        bodies = tuple(body for call in ended for body in call.finished.bodies)
+        return Commit(self.iteration, messages, bodies, partial=partial, final=final, ended=ended)
+
+    def _done(self, stop_reason: str) -> Done:
+        return Done(
+            message_id=self.message_id,
+            usage=self.usage,
+            stop_reason=stop_reason,
+            references=tuple(self.references),
+            model=self.model,
+            timings=dict(self.timings),
+        )
+
+    # A finished model call
+
+    def _commit_received(self) -> Commit:
+        step = self._step
+        assert step.completed is not None
+        reason = step.completed.stop_reason
+        usage = step.completed.usage
+        content = whole_content(step.content())
+        messages: tuple[Message, ...]
+        if reason == "pause_turn" and not tool_uses(content):
+            kept = kept_of_partial(content)
+            messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
+            return Commit(self.iteration, messages, usage=usage)
+        if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
+            self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(content))
+            self._finished = {}
+            bodies = tuple(ToolCall(call.id, call.name, call.server, call.arguments) for call in self._calls)
+            messages = ({"role": "assistant", "content": content},)
+            return Commit(self.iteration, messages, bodies, self._calls, usage=usage)
+        return self._final_commit(content, reason, usage)
+
+    def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
+        calls = tool_uses(content)
+        if not calls:
+            content = kept_of_partial(content)
+            messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
+            return Commit(self.iteration, messages, usage=usage, final=self._done(reason))
+        # cut off by max_tokens or refused: none of them runs, each is answered
+        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
+        outcome = failed(f"not run: the message was cut off ({reason})")
+        ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
+        bodies = tuple(
+            body
+            for each in ended
+            for body in (
+                ToolCall(each.call.id, each.call.name, each.call.server, each.call.arguments),
+                *each.finished.bodies,
+            )
+        )
+        answers: Message = {"role": "user", "content": [each.finished.block for each in ended]}
+        return Commit(
+            self.iteration,
+            ({"role": "assistant", "content": content}, answers),
+            bodies,
+            self._calls,
+            usage=usage,
+            final=self._done(reason),
+            ended=ended,
+        )
+
+    def _results(self) -> Message:
+        return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}
+
+    # Blocks and citations
+
+    def _block_started(self, event: BlockStarted) -> tuple[EventBody, ...]:
+        self._step.blocks[event.index] = dict(event.block)
+        self._step.block_from = self._step.text_length
+        first = event.block["text"] if event.block["type"] == "text" else ""
+        self._step.text_length += len(first)
+        return (Text(first),) if first else ()
+
+    def _blockstopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
+        block = dict(event.block)
+        self._step.blocks[event.index] = block
+        if block["type"] != "text":
+            return ()
+        bodies = []
+        references = []
+        for citation in self._step.citations.get(event.index, ()):
+            reference = verified(citation, self._step.passages, self.references)
+            if reference is None:
+                self.dropped_citations += 1
+                continue
+            if reference.number > len(self.references):
+                self.references.append(reference)
+            references.append(reference)
+            bodies.append(
+                SourceReference(
+                    number=reference.number,
+                    iteration=self.iteration,
+                    text_from=self._step.block_from,
+                    text_to=self._step.text_length,
+                    document_id=reference.document_id,
+                    document_name=reference.document_name,
+                    chunk_id=reference.chunk_id,
+                    cited_text=reference.cited_text,
+                    score=reference.relevance_score,
+                    page=reference.page,
+                    cells=reference.cells,
+                )
+            )
+        if references:
+            block["_references"] = [reference_json(reference) for reference in references]
+        return tuple(bodies)

@@ -1,0 +1,1 @@
+"""The run log: numbered events of turns, journalled and read."""

@@ -1,0 +1,1 @@
+"""Pasted MCP entries: from any known shape to one type. Pure."""

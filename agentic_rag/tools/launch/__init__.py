@@ -1,0 +1,1 @@
+"""What may be spawned or connected to, and in what form."""

@@ -1,0 +1,195 @@
+"""What the operator allowed, beside the built-in launch catalogue: files in the data folder.
+
+Owns ``catalogue.toml`` (written by the operator, only read here) and ``allowed.json`` (written by ``agentic-rag mcp
+allow`` and ``revoke``). Each look reads them anew if they changed, so a word of the operator counts from the next
+start of a server, without a restart of ours.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.launch.catalogue import Entry, Package, Refusal, Wanted, read_line
+from agentic_rag.tools.launch.catalogue_file import CatalogueProblem, entries_of, parse_catalogue
+from agentic_rag.tools.launch.environment import SEARCH_PATH
+from agentic_rag.tools.launch.packages import Packages
+
+logger = logging.getLogger(__name__)
+
+OPERATORS, ALLOWED = "catalogue.toml", "allowed.json"
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What ``mcp allow`` gives beside the line itself. Paths are absolute."""
+
+    network: bool = False
+    env: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Other folders it may read."""
+
+
+class LaunchCatalogue:
+    """The entries that may run now: the operator's, then the built-in ones."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """``folder``: where the operator's files lie; None: built-in entries only."""
+        builtin = Path(__file__).with_name("catalogue.toml")
+        self.builtin = parse_catalogue(builtin.read_text(encoding="utf-8"), builtin.name)
+        self._folder = folder
+        self._read: dict[str, tuple[Stamp, tuple[Entry, ...]]] = {}
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return all entries, the operator's first. A file that cannot be read allows nothing, and is logged."""
+        return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
+
+    def allowed(self) -> tuple[Entry, ...]:
+        """Return what ``mcp allow`` allowed."""
+        return self._of(ALLOWED)
+
+    async def allow(self, line: Sequence[str], grant: Grant, packages: Packages, kept_out: Sequence[Path]) -> Entry:
+        """Allow one whole line and return its entry; a package is installed, a program bound to its hash.
+
+        ``kept_out``: folders in which a model or a child writes: nothing in them may be a program.
+
+        Raises:
+            InvalidInput: the line cannot be allowed as it is.
+            PackageProblem: the package cannot be installed.
+        """
+        command, *args = line
+        wanted = read_line(command, args)
+        if isinstance(wanted, Refusal):
+            raise InvalidInput(wanted.place, wanted.reason)
+        if wanted.registry:
+            installed = await packages.install(Package(wanted.registry, wanted.name, wanted.version))
+            separator = "@" if wanted.registry == "npm" else "=="
+            table: dict[str, Any] = {wanted.registry: f"{wanted.name}{separator}{installed.version}"}
+        else:
+            table = _program_table(wanted, kept_out)
+        table |= {
+            "id": _ident(wanted, line),
+            "args": list(wanted.args),
+            "env": dict.fromkeys(grant.env, "{text}"),
+            "network": grant.network,
+            "read_only": list(grant.read_only),
+            "folders": list(grant.folders),
+        }
+        try:
+            entry = entries_of({"entry": [table]}, "allow")[0]
+        except CatalogueProblem as exc:
+            raise InvalidInput("allow", str(exc)) from exc
+        self._write([*(each for each in self._tables() if each["id"] != entry.id), table])
+        return entry
+
+    def revoke(self, ident: str) -> bool:
+        """Take back what was allowed under an id; False when there is none."""
+        tables = self._tables()
+        kept = [each for each in tables if each["id"] != ident]
+        if len(kept) < len(tables):
+            self._write(kept)
+        return len(kept) < len(tables)
+
+    def _of(self, name: str) -> tuple[Entry, ...]:
+        if self._folder is None:
+            return ()
+        path = self._folder / name
+        try:
+            found = path.stat()
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known = self._read.get(name)
+            if known is None or known[0] != stamp:
+                text = path.read_text(encoding="utf-8")
+                entries = parse_catalogue(text, name) if name == OPERATORS else entries_of(json.loads(text), name)
+                known = self._read[name] = (stamp, entries)
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, CatalogueProblem) as exc:
+            logger.error("%s allows nothing: %s", path, exc)
+            return ()
+        return known[1]
+
+    def _tables(self) -> list[dict[str, Any]]:
+        if self._folder is None or not (self._folder / ALLOWED).exists():
+            return []
+        try:
+            tables: list[dict[str, Any]] = json.loads((self._folder / ALLOWED).read_text(encoding="utf-8"))["entry"]
+            entries_of({"entry": [dict(each) for each in tables]}, ALLOWED)
+        except (ValueError, KeyError, TypeError, CatalogueProblem) as exc:
+            raise InvalidInput(ALLOWED, f"{self._folder / ALLOWED} cannot be read: {exc}") from exc
+        return tables
+
+    def _write(self, tables: list[dict[str, Any]]) -> None:
+        """Replace the file in one step; a reader sees the old one or the new one."""
+        if self._folder is None:
+            raise InvalidInput(ALLOWED, "there is no data folder to keep this in.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=".allowed-")
+        with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp makes it 0600
+            json.dump({"entry": tables}, file, indent=2, ensure_ascii=False)
+        os.replace(name, self._folder / ALLOWED)
+
+
+def allowing(command: str, args: Sequence[str], env: Sequence[str]) -> str:
+    """Return the exact command by which an operator allows a line."""
+    flags = [word for name in env for word in ("--env", name)]
+    return shlex.join(["agentic-rag", "mcp", "allow", *flags, "--", command, *args])
+
+
+def find_program(command: str, path: str) -> str:
+    """Return the absolute path of a program, a bare name looked up on the fixed `SEARCH_PATH`.
+
+    Raises:
+        InvalidInput: ``path`` is where the entry says so.
+    """
+    if "/" in command and not os.path.isabs(command):
+        raise InvalidInput(path, f"{command!r} is a relative path; use a program name or an absolute path.")
+    candidates = [command] if "/" in command else [f"{folder}/{command}" for folder in SEARCH_PATH]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    where = "" if "/" in command else f" in {':'.join(SEARCH_PATH)}"
+    raise InvalidInput(path, f"there is no program {command!r}{where}.")
+
+
+def refuse_inside(file: str, folders: Sequence[Path], path: str) -> None:
+    """Refuse a program that lies where a model or a child can write."""
+    real = Path(file).resolve()
+    if any(real.is_relative_to(folder.resolve()) for folder in folders):
+        raise CommandNotAllowed(path, "nothing under a workspace may be the program.")
+
+
+def file_hash(path: str) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _program_table(wanted: Wanted, kept_out: Sequence[Path]) -> dict[str, Any]:
+    """Bind a line to the program and to every file it names."""
+    path = os.path.realpath(find_program(wanted.name, "command"))
+    files = {}
+    for each in wanted.args:
+        named = each.partition("=")[2] or each
+        if os.path.isabs(named) and os.path.isfile(named):
+            files[os.path.realpath(named)] = file_hash(named)
+            if os.path.realpath(named) != named:
+                raise InvalidInput("args", f"{named} is a link; name {os.path.realpath(named)} itself.")
+    for file in (path, *files):
+        refuse_inside(file, kept_out, "command")
+    return {"executable": path, "command": wanted.name, "sha256": file_hash(path), "files": files}
+
+
+def _ident(wanted: Wanted, line: Sequence[str]) -> str:
+    digest = hashlib.sha256(json.dumps(list(line)).encode()).hexdigest()[:8]
+    return f"{wanted.name.rpartition('/')[2]}-{digest}"

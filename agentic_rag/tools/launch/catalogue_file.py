@@ -1,0 +1,120 @@
+"""The form in which a launch catalogue is written: TOML tables, or the same as JSON, into entries.
+
+Owns keys, slots in templates and the words for what is wrong in a file. Pure: reads no file itself.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentic_rag.tools.launch.catalogue import Entry, Package, Part, Program, Refusal, SlotKind, read_line
+
+_SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
+
+
+class CatalogueProblem(Exception):
+    """A catalogue file that cannot be used; the text says where and why."""
+
+
+def parse_catalogue(text: str, source: str) -> tuple[Entry, ...]:
+    """Return the entries of a catalogue file.
+
+    Raises:
+        CatalogueProblem: names ``source``, the entry and the key.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise CatalogueProblem(f"{source}: {exc}") from exc
+    return entries_of(document, source)
+
+
+def entries_of(document: Mapping[str, Any], source: str) -> tuple[Entry, ...]:
+    """Return the entries of a parsed catalogue: ``{"entry": [table, …]}``; see `parse_catalogue`."""
+    tables = document.get("entry", [])
+    if set(document) - {"entry"} or not isinstance(tables, list):
+        raise CatalogueProblem(f"{source}: only [[entry]] tables are known")
+    found: dict[str, Entry] = {}
+    for number, each in enumerate(tables, 1):
+        where = f"{source}: entry {number}"
+        try:
+            entry = _entry(dict(each))
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise CatalogueProblem(f"{where}: {exc}") from exc
+        if entry.id in found:
+            raise CatalogueProblem(f"{where}: the id {entry.id!r} is taken")
+        found[entry.id] = entry
+    return tuple(found.values())
+
+
+def _entry(table: dict[str, Any]) -> Entry:
+    ident = _text(table.pop("id"))
+    args = tuple(_parts(table.pop("args", [])))
+    if any(part.many for part in args[:-1]):
+        raise ValueError("only the last argument may be repeated")
+    options = {_text(name): _kind(kind) for name, kind in table.pop("options", {}).items()}
+    env = {_text(name): _kind(kind) for name, kind in table.pop("env", {}).items()}
+    entry = Entry(
+        id=ident,
+        runs=_runs(table),
+        args=args,
+        options=options,
+        env=env,
+        fixed={_text(name): _text(value) for name, value in table.pop("set", {}).items()},
+        network=_flag(table.pop("network", False)),
+        write=_flag(table.pop("write", False)),
+        folders=tuple(_text(folder) for folder in table.pop("folders", [])),
+        read_only=frozenset(_text(name) for name in table.pop("read_only", [])),
+        idempotent=frozenset(_text(name) for name in table.pop("idempotent", [])),
+        limits={_text(name): int(value) for name, value in table.pop("limits", {}).items()},
+    )
+    if table:
+        raise ValueError(f"the key {min(table)!r} is not known")
+    if set(entry.limits) - {"open_files", "processes", "file_bytes"}:
+        raise ValueError("limits are open_files, processes and file_bytes")
+    return entry
+
+
+def _runs(table: dict[str, Any]) -> Package | Program:
+    registry = next((each for each in ("npm", "pypi") if each in table), None)
+    if registry is None:
+        path = _text(table.pop("executable"))
+        if not path.startswith("/"):
+            raise ValueError("executable: an absolute path is needed")
+        files = {path: _text(table.pop("sha256")), **table.pop("files", {})}
+        command = _text(table.pop("command", path))
+        return Program(path, command, {_text(name): _text(digest).lower() for name, digest in files.items()})
+    wanted = read_line("npx" if registry == "npm" else "uvx", [_text(table.pop(registry))])
+    if isinstance(wanted, Refusal) or not wanted.version:
+        raise ValueError(f"{registry}: a package name with an exact version is needed")
+    return Package("npm" if registry == "npm" else "pypi", wanted.name, wanted.version, _text(table.pop("program", "")))
+
+
+def _parts(words: Sequence[Any]) -> Iterator[Part]:
+    for word in words:
+        slot = _SLOT.fullmatch(_text(word))
+        if slot is None:
+            yield Part("literal", word)
+        else:
+            many = slot[2] in ("...", "*")
+            yield Part(_kind("{" + slot[1] + "}"), needed=slot[2] in (None, "..."), many=many)
+
+
+def _kind(word: Any) -> SlotKind:
+    kinds: Mapping[str, SlotKind] = {"": "literal", "{path:workspace}": "path", "{text}": "text", "{url}": "url"}
+    if word not in kinds:
+        raise ValueError(f"{word!r} is no slot; slots are {{path:workspace}}, {{text}} and {{url}}")
+    return kinds[word]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value

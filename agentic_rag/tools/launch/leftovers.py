@@ -1,0 +1,60 @@
+"""Finding and killing processes by the marker in their environment.
+
+Owns the walk through ``/proc``. Children that left their process group, and those of a server that died, are found
+by it. Knows nothing of servers.
+"""
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+from agentic_rag.tools.launch.environment import MARKER
+
+SWEEP_PASSES = 10
+"""How often a sweep looks again for what was forked meanwhile."""
+
+SWEEP_MILLISECONDS = 1000
+"""How long a sweep waits for one killed process to be gone."""
+
+
+def sweep_leftovers(marker: str) -> int:
+    """Kill every process whose environment carries ``marker`` (a whole one, or the part before the colon).
+
+    Returns how many were killed, once they are gone; 0 where there is no ``/proc``. Blocks for milliseconds, so
+    call it in a thread. Looks again until a pass finds none, since a process may fork while it is looked for.
+    """
+    if not sys.platform.startswith("linux"):
+        return 0
+    wanted = f"{MARKER}={marker}".encode()
+    killed = 0
+    for _ in range(SWEEP_PASSES):
+        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _kill_marked(int(pid), wanted)]
+        killed += len(found)
+        if not found:
+            break
+    return killed
+
+
+def _kill_marked(pid: int, wanted: bytes) -> bool:
+    """Kill one process if it is marked. It is pinned before it is looked at: a number given anew is never hit."""
+    if pid == os.getpid():
+        return False
+    try:
+        pinned = os.pidfd_open(pid)
+    except OSError:  # gone meanwhile
+        return False
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
+        if not any(each == wanted or each.startswith(wanted + b":") for each in variables):
+            return False
+        signal.pidfd_send_signal(pinned, signal.SIGKILL)
+        gone = select.poll()
+        gone.register(pinned, select.POLLIN)
+        gone.poll(SWEEP_MILLISECONDS)
+        return True
+    except OSError:  # gone meanwhile, or another user's
+        return False
+    finally:
+        os.close(pinned)

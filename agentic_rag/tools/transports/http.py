@@ -1,0 +1,243 @@
+"""An MCP server at the other end of HTTP: streamable HTTP, or the older SSE transport.
+
+Owns the HTTP client: no proxy or credentials from the environment, no redirect, no body beyond a bound, and word to
+the connection when the session is over or an address was refused. Knows nothing of sessions or calls. Which addresses
+may be reached is decided in `endpoint` and, for what a name leads to, in `network`.
+"""
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal
+
+import httpx2
+from mcp.client import Transport
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from agentic_rag.tools.exchange import RESULT_BYTES
+from agentic_rag.tools.launch.endpoint import HttpEndpoint
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
+
+EVENT_BYTES = 1024 * 1024
+"""A longer SSE event is refused, as a longer line of a stdio server is."""
+
+TIMEOUT = httpx2.Timeout(10.0, read=None)
+"""Seconds to connect, write, and get a connection. Reading is bounded by each call's own timeout."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""Of an event stream. After a last ``\\r`` its ``\\n`` may be still to come."""
+
+Item = SessionMessage | Exception
+
+
+class HttpWire:
+    """One session with one endpoint, as a `mcp.client.Transport`. Single use."""
+
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        kind: Literal["http", "sse"],
+        lost: Callable[[str], None],
+        refused: Refused = unheard,
+    ) -> None:
+        """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused."""
+        self._endpoint = endpoint
+        self._kind = kind
+        self._lost = lost
+        self._refused = refused
+        self._context: AbstractAsyncContextManager[Any] | None = None
+
+    async def __aenter__(self) -> Any:
+        self._context = self._open()
+        return await self._context.__aenter__()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return None if self._context is None else await self._context.__aexit__(exc_type, exc, traceback)
+
+    def _client(
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        endpoint = self._endpoint
+        backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
+        return httpx2.AsyncClient(
+            transport=_Bounded(backend, self._lost, self._refused, announces=self._kind == "sse"),
+            headers={**endpoint.headers, **(headers or {})},
+            timeout=TIMEOUT,
+            trust_env=False,
+            follow_redirects=False,  # its headers are for the address the admin wrote, and for no other
+        )
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
+        try:
+            httpx2.URL(self._endpoint.url)
+        except httpx2.InvalidURL as exc:  # odd spellings of numbers, letters that look like others
+            await self._refused(str(exc))
+            raise
+        async with AsyncExitStack() as stack:
+            transport: Transport
+            if self._kind == "sse":
+                transport = sse_client(self._endpoint.url, httpx_client_factory=self._client)
+            else:
+                client = await stack.enter_async_context(self._client())
+                transport = streamable_http_client(
+                    self._endpoint.url, http_client=client, max_sse_event_size=EVENT_BYTES
+                )
+            read, write = await stack.enter_async_context(transport)
+            yield _Watched(read, self._lost), write
+
+
+class _Watched:
+    """A read stream that tells when it ends: the protocol library closes it on a broken connection and goes on."""
+
+    def __init__(self, stream: Any, lost: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._lost = lost
+
+    async def receive(self) -> Item:
+        try:
+            item: Item = await self._stream.receive()
+        except Exception:
+            self._lost("the connection was closed")
+            raise
+        return item
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> "_Watched":
+        return self
+
+    async def __anext__(self) -> Item:
+        try:
+            item: Item = await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._lost("the connection was closed")
+            raise
+        return item
+
+    async def __aenter__(self) -> "_Watched":
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _Bounded(CheckedTransport):
+    """Bounds every body that is not an event stream, and sees a session that the server no longer knows."""
+
+    def __init__(
+        self, backend: CheckedBackend, lost: Callable[[str], None], refused: Refused, *, announces: bool = False
+    ) -> None:
+        """``announces``: an event stream begins with the address at which the server wants its messages."""
+        super().__init__(backend)
+        self._lost = lost
+        self._refused = refused
+        self._announces = announces
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if response.status_code == 404 and "mcp-session-id" in request.headers:
+            self._lost("the server ended the session")
+        if response.has_redirect_location:
+            await self._look_at_redirect(request.url, response.headers["location"])
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _BoundedBody(response.stream)
+        elif self._announces:
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Announcement(response.stream, partial(self._goes_elsewhere, request.url))
+        return response
+
+    async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
+        """Whether an announced address is another server's; that is told, and ends the session."""
+        with contextlib.suppress(httpx2.InvalidURL):
+            target = asked.join(address)
+            if _origin(target) == _origin(asked):
+                return False
+            address = target.host
+        reason = f"{asked.host} wants its messages at {address}, where none is sent"
+        await self._refused(reason)
+        self._lost(reason)
+        return True
+
+    async def _look_at_redirect(self, asked: httpx2.URL, location: str) -> None:
+        """Tell of a redirect to another host: nobody follows it (the protocol library stays at its origin)."""
+        try:
+            target = asked.join(location)
+        except httpx2.InvalidURL:
+            return
+        if _origin(target) != _origin(asked):
+            await self._refused(f"{asked.host} redirects to {target.host}, which is not followed")
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+class _Announcement(httpx2.AsyncByteStream):
+    """An event stream that ends before an ``endpoint`` event that leads to another server.
+
+    The protocol library refuses such a one too, but then waits until the start's time is over, and tells nobody.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, elsewhere: Callable[[str], Awaitable[bool]]) -> None:
+        self._body = body
+        self._elsewhere = elsewhere
+        self._rest = b""
+        self._event = self._data = ""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        announced = False
+        async for part in self._body:
+            for address in () if announced else self._take(part):
+                announced = True
+                if await self._elsewhere(address):
+                    return
+            yield part
+
+    def _take(self, part: bytes) -> Iterator[str]:
+        """Take a part of the stream; yield the address of each ``endpoint`` event that is whole with it."""
+        *lines, rest = _LINE_END.split(self._rest + part)
+        self._rest = rest[:EVENT_BYTES]
+        for line in lines:
+            name, _, value = line[:EVENT_BYTES].decode("utf-8", "replace").partition(":")
+            if name == "event":
+                self._event = value.strip()
+            elif name == "data":
+                self._data = (self._data + value.strip())[:EVENT_BYTES]
+            elif not line:
+                if self._event == "endpoint":
+                    yield self._data
+                self._event = self._data = ""
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        taken = 0
+        async for part in self._body:
+            taken += len(part)
+            if taken > RESULT_BYTES:
+                raise httpx2.StreamError(f"the answer is longer than {RESULT_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._body.aclose()

@@ -1,0 +1,118 @@
+"""Connecting to users' addresses: the address that was checked is the one that is connected to.
+
+Owns the resolution of a name right before its connection, once, so that a second answer of a name server has no
+effect. TLS is then spoken for the name (certificate and SNI), since only the address is replaced. Knows no MCP.
+"""
+
+import functools
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import anyio
+import httpcore2
+import httpx2
+from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
+
+from agentic_rag.tools.launch.addresses import address_problem
+
+MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
+"""Of one server; as the HTTP client has them."""
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Takes a host and a port; returns addresses as text. Raises `OSError` when there is none."""
+
+Refused = Callable[[str], Awaitable[None]]
+"""Hears, with the reason, of each address that was not connected to."""
+
+
+async def unheard(reason: str) -> None:
+    """Tell nobody."""
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Return the addresses of a host as the system resolves it; every spelling of a number becomes one form."""
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class CheckedBackend(AsyncNetworkBackend):
+    """Opens connections to public addresses and to those the operator listed, no others."""
+
+    def __init__(
+        self,
+        exempt: frozenset[tuple[str, int]],
+        *,
+        unchecked: bool = False,
+        resolve: Resolve = resolve_host,
+        refused: Refused = unheard,
+    ) -> None:
+        """``exempt``: ``(host, port)`` that may be reached whatever their address; ``unchecked``: any may."""
+        self._exempt = exempt
+        self._unchecked = unchecked
+        self._resolve = resolve
+        self._refused = refused
+        self._plain = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> AsyncNetworkStream:
+        if self._unchecked or (host.lower(), port) in self._exempt:
+            return await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
+        try:
+            with anyio.fail_after(timeout):
+                addresses = await self._resolve(host, port)
+        except TimeoutError as exc:
+            raise httpcore2.ConnectTimeout(f"{host} was not resolved in time") from exc
+        except (OSError, UnicodeError) as exc:
+            raise httpcore2.ConnectError(f"{host} cannot be resolved: {exc}") from exc
+        for text in addresses:
+            problem = address_problem(ipaddress.ip_address(text.partition("%")[0]))
+            if problem:  # one is enough: a name with a private address beside a public one is no accident
+                reason = f"{host} leads to {text}, which is refused ({problem})"
+                await self._refused(reason)
+                raise httpcore2.ConnectError(reason)
+        last: httpcore2.ConnectError | None = None
+        for text in addresses:
+            try:
+                return await self._plain.connect_tcp(text, port, timeout, local_address, socket_options)
+            except httpcore2.ConnectError as exc:
+                last = exc
+        raise last or httpcore2.ConnectError(f"{host} has no address")
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> AsyncNetworkStream:
+        raise httpcore2.ConnectError("a local socket is no address of a server")
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Reading the certificates of all authorities takes 50 ms of the event loop: once is enough."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+class CheckedTransport(httpx2.AsyncHTTPTransport):
+    """HTTP over checked connections. No proxy and no certificate store from the environment."""
+
+    def __init__(self, backend: AsyncNetworkBackend, verify: ssl.SSLContext | None = None) -> None:
+        context = verify or _trusted()
+        super().__init__(verify=context, trust_env=False)
+        # The one way to give it a network backend: the public constructor takes none.
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_CONNECTIONS,
+            keepalive_expiry=KEEPALIVE_SECONDS,
+            network_backend=backend,
+        )
