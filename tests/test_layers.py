@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    ("errors", "settings", "messages", "redaction", "forms"),
+    ("failpoints", "json_form", "errors", "settings", "messages", "redaction", "forms", "workers"),
     ("events",),
-    ("models", "tools", "store"),
+    ("tools", "models", "store"),
     ("runtime",),
     ("directory",),
     ("access", "domains", "roles", "documents", "conversations", "operations", "business"),
@@ -24,6 +24,7 @@ PURE = (
     "agentic_rag/messages.py",
     "agentic_rag/events.py",
     "agentic_rag/forms.py",
+    "agentic_rag/json_form.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/access/refusals.py",

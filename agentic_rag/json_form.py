@@ -1,0 +1,114 @@
+"""Values as JSON documents, and back: the one place that knows camelCase.
+
+Owns how a frozen dataclass is written (`to_json`) and read (`from_json`): for stored documents, for what the API
+answers, for frozen definitions. Names are camelCase in JSON and snake_case in Python. Knows no table and no route;
+what strangers send is read by ``forms``, which says what is wrong with it.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Json = dict[str, Any]
+"""A JSON object."""
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def camel(name: str) -> str:
+    """Return a snake_case name in camelCase: ``chunk_id`` → ``chunkId``."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+@cache
+def _members(kind: type) -> tuple[tuple[str, str], ...]:
+    """Return (attribute, JSON name) of a dataclass's fields."""
+    return tuple((field.name, camel(field.name)) for field in dataclasses.fields(kind))
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON form: dataclasses as objects, enums by value, sequences as lists, mappings with keys as they are.
+
+    Raises:
+        TypeError: a value that has no JSON form.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {name: to_json(getattr(value, attribute)) for attribute, name in _members(kind)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [to_json(item) for item in value]
+    if isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"{kind.__name__} has no JSON form")
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """Return the value of a type from what `to_json` made of it; absent members take their defaults.
+
+    Types: dataclasses, enums, ``X | None``, ``tuple[X, ...]``, ``list[X]``, ``frozenset[X]``, mappings from text, and
+    whatever JSON itself has. Members that the type does not know are ignored.
+
+    Raises:
+        TypeError, KeyError, ValueError: the document is not one of this type.
+    """
+    hint: Any = kind
+    result: T = _reader(hint)(value)
+    return result
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what reads a value of a type."""
+    if isinstance(hint, typing.NewType):
+        return _reader(hint.__supertype__)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _object_reader(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _reader(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return _optional_reader(arguments)
+    if origin in (tuple, list, frozenset, Sequence):
+        inner = _reader(arguments[0])
+        make: Callable[[Any], Any] = list if origin is list else frozenset if origin is frozenset else tuple
+        return lambda value: make(inner(item) for item in value)
+    if origin in (dict, Mapping):
+        inner = _reader(arguments[1])
+        return lambda value: {key: inner(item) for key, item in value.items()}
+    return lambda value: value
+
+
+def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+    others = [argument for argument in arguments if argument is not type(None)]
+    if len(others) == 1:
+        inner = _reader(others[0])
+        return lambda value: None if value is None else inner(value)
+    if any(dataclasses.is_dataclass(each) for each in others):
+        raise TypeError(f"a union of records needs a from_json of its own: {arguments}")
+    return lambda value: value
+
+
+def _object_reader(kind: type) -> Callable[[Any], Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    readers = tuple((attribute, name, _reader(hints[attribute])) for attribute, name in _members(kind))
+
+    def read(value: Any) -> Any:
+        return kind(**{attribute: inner(value[name]) for attribute, name, inner in readers if name in value})
+
+    return read

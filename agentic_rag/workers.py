@@ -1,0 +1,57 @@
+"""Background work: one way in which every part that works beside answering lives.
+
+Owns the tasks and what becomes of their failures: a part that fails is logged and, if it repeats, tried again; it
+never ends the process. Knows no part by name.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from agentic_rag.errors import AgenticRagError
+
+log = logging.getLogger(__name__)
+
+
+class Workers:
+    """Tasks that live as long as the block; leaving it cancels them and waits for their ends."""
+
+    def __init__(self) -> None:
+        self._tasks: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something once. ``name`` is what its failure is logged under."""
+        self._tasks.start_soon(attempt, name, work)
+
+    def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Do something now and again ``seconds`` after each end of it."""
+        self._tasks.start_soon(self._repeat, name, work, seconds)
+
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        while True:
+            await attempt(name, work)
+            await anyio.sleep(seconds)
+
+
+async def attempt(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do something whose failure must not end the process: what it did not do is met again later."""
+    try:
+        await work()
+    except AgenticRagError as exc:
+        log.error("%s: %s", name, exc)
+    except Exception as exc:  # nothing that is done beside answering may end the server
+        log.error("%s failed", name, exc_info=exc)

@@ -1,0 +1,71 @@
+"""The one camelCase machine: what is written can be read, and nothing else is understood."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.json_form import camel, from_json, to_json
+
+
+class Colour(StrEnum):
+    RED = "red"
+    DARK_BLUE = "dark blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    chunk_ids: tuple[str, ...]
+    page_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    display_name: str
+    colour: Colour
+    inner: Inner
+    others: tuple[Inner, ...] = ()
+    by_name: Mapping[str, Inner] = field(default_factory=dict)
+    words: frozenset[str] = frozenset()
+
+
+INNERS = st.builds(Inner, st.lists(st.text(), max_size=3).map(tuple), st.none() | st.integers())
+OUTERS = st.builds(
+    Outer,
+    st.text(),
+    st.sampled_from(Colour),
+    INNERS,
+    st.lists(INNERS, max_size=3).map(tuple),
+    st.dictionaries(st.text(), INNERS, max_size=3),
+    st.frozensets(st.text(), max_size=3),
+)
+
+
+@given(OUTERS)
+def test_what_is_written_is_read_back(value: Outer) -> None:
+    assert from_json(Outer, to_json(value)) == value
+
+
+def test_names_are_camel_case_and_the_keys_of_mappings_stay() -> None:
+    written = to_json(Outer("A", Colour.DARK_BLUE, Inner(("c",), 3), by_name={"my_key": Inner(())}))
+    assert written["displayName"] == "A"
+    assert written["colour"] == "dark blue"
+    assert written["inner"] == {"chunkIds": ["c"], "pageNumber": 3}
+    assert list(written["byName"]) == ["my_key"]
+    assert camel("tool_call_id") == "toolCallId"
+
+
+def test_absent_members_take_their_defaults_and_unknown_ones_are_ignored() -> None:
+    assert from_json(Inner, {"chunkIds": ["a"], "else": 1}) == Inner(("a",))
+
+
+def test_a_document_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError):
+        from_json(Inner, {})
+    with pytest.raises(ValueError):
+        from_json(Outer, {"displayName": "A", "colour": "green", "inner": {"chunkIds": []}})
+    with pytest.raises(TypeError):
+        to_json(object())
