@@ -1,0 +1,177 @@
+"""Names a reader can trust: functions are verbs, words have one meaning, and what a text refers to exists."""
+
+import ast
+import builtins
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import ROOT, module_name, sources, tree
+
+NOT_PARTICIPLES = frozenset({"embed", "feed", "need", "seed", "shed", "speed", "proceed", "exceed", "succeed", "keyed"})
+IRREGULAR = frozenset(
+    {"begun", "broken", "chosen", "done", "drawn", "fallen", "forgotten", "found", "given", "gone", "held", "hidden"}
+    | {"kept", "known", "led", "lost", "made", "meant", "paid", "said", "seen", "sent", "shown", "sold", "spent"}
+    | {"spoken", "stolen", "taken", "taught", "thought", "told", "torn", "understood", "won", "worn", "written"}
+)
+"""Those that are also a verb's or a noun's own form (cut, split, left) are allowed."""
+
+SAID_SO = frozenset({"reached"})
+"""``failpoints.reached("commit.begin")`` reads as what it says."""
+
+GONE_WORDS = ("wire",)
+"""Words the glossary has given up, wherever a name would use them."""
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(each).endswith(("property", ".setter")) for each in node.decorator_list)
+
+
+def is_participle(word: str) -> bool:
+    return word in IRREGULAR or (word.isalpha() and word.endswith("ed") and word not in NOT_PARTICIPLES | SAID_SO)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_is_a_bare_participle(path: Path) -> None:
+    bare = [
+        f"{node.lineno} {node.name}"
+        for node in functions(path)
+        if not is_property(node) and is_participle(node.name.strip("_"))
+    ]
+    assert not bare, f"{path}: a function is a verb: {', '.join(bare)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_name_uses_a_word_that_was_given_up(path: Path) -> None:
+    names = {path.stem}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    words = {word.lower() for name in names for word in re.findall(r"[A-Za-z][a-z]*|[A-Z]+(?![a-z])", name)}
+    assert not words & set(GONE_WORDS), f"{path}: {words & set(GONE_WORDS)}"
+
+
+# What texts refer to
+
+MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("roles/**/*.md")])
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+CITED_FILE = re.compile(r"`{1,2}([\w./{}-]+\.(?:py|md|toml|json|jsonl))`{1,2}|\b([a-z][\w-]*\.md)\b")
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_pages_resolve(path: Path) -> None:
+    for target in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (path.parent / target).exists(), f"{path}: {target}"
+
+
+def python_texts() -> Iterator[tuple[Path, str]]:
+    for path in [*sources(), *ROOT.glob("tests/**/*.py"), *(each for each in ROOT.glob("scripts/*") if each.is_file())]:
+        yield path, path.read_text(encoding="utf-8")
+
+
+def test_no_source_cites_a_page_that_is_not_in_the_repository() -> None:
+    """A page is cited by its name; examples of users' own files are not pages."""
+    pages = {path.name for path in ROOT.glob("**/*.md") if ".venv" not in path.parts}
+    cited = re.compile(r"(?<![\w/.-])((?:docs/)?[a-z-]+\.md)(?: \(\"|, \"| has | says | lists |'s)")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in python_texts()
+        for name in cited.findall(text)
+        if name.rpartition("/")[2] not in pages
+    ]
+    assert not wrong, wrong
+
+
+# Docstring references: `Name`, `Name.member`, `module.name` in single backticks.
+
+REFERENCE = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
+KNOWN_ELSEWHERE = frozenset({"HEAD"})
+
+
+@cache
+def product_names() -> frozenset[str]:
+    """Return every name the product and its tests define: modules, classes, functions, members, parameters."""
+    names: set[str] = set(dir(builtins))
+    for path in [*sources(), *ROOT.glob("tests/**/*.py")]:
+        names.add(path.stem)
+        names.update(module_name(path).split(".")) if path.is_relative_to(ROOT / "agentic_rag") else None
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.alias):
+                names.update((node.asname or node.name).split("."))
+                names.update(node.name.split("."))
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.update(node.module.split("."))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                names.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg:
+                names.add(node.arg)
+    return frozenset(names)
+
+
+def importable(dotted: str) -> bool:
+    module, _, rest = dotted.partition(".")
+    try:
+        found: object = importlib.import_module(module)
+    except ImportError:
+        return False
+    while rest:
+        name, _, rest = rest.partition(".")
+        if not hasattr(found, name):
+            try:
+                found = importlib.import_module(f"{getattr(found, '__name__', '')}.{name}")
+            except ImportError:
+                return False
+        else:
+            found = getattr(found, name)
+    return True
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_docstrings_refer_to_exists(path: Path) -> None:
+    wrong = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for name in REFERENCE.findall(node.value.value):
+                parts = name.strip(".").split(".")
+                if not all(part in product_names() for part in parts) and not importable(name):
+                    wrong.append(f"{node.lineno} `{name}`")
+    assert not wrong, f"{path}: {', '.join(wrong)}"
+
+
+# Types at the borders
+
+LOOSE = re.compile(r"(dict|Mapping)\[str, (Any|object)\]")
+MOST_LOOSE = 80
+
+
+def test_few_signatures_take_or_return_untyped_documents() -> None:
+    loose = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sources()
+        for node in functions(path)
+        if LOOSE.search(ast.unparse(node.args) + (ast.unparse(node.returns) if node.returns else ""))
+    ]
+    assert len(loose) <= MOST_LOOSE, f"{len(loose)} at most {MOST_LOOSE}: {loose}"
