@@ -23,11 +23,11 @@ from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog, denied_call
 from agentic_rag.access.keys import REFRESH_SECONDS, Access
 from agentic_rag.business import Business
 from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
-from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.citable import missing_chunks
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.domains.definitions import Defaults
+from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers, admission
 from agentic_rag.domains.vault import Vault
@@ -79,6 +79,7 @@ class Application:
         serving: False for a command that only uses the data folder: turns and files of others are left alone.
         any_command: users' stdio servers may run anything; counts on loopback only.
         scan_seconds: between two looks into the documents folders.
+        first_document_seconds: how long a turn waits for a domain's first document.
         unsandboxed: where there is no bubblewrap they run without a sandbox; counts on loopback only.
         failpoint: called at places where a kill must do no harm (tests).
 
@@ -95,6 +96,7 @@ class Application:
         any_command: bool = False,
         unsandboxed: bool = False,
         scan_seconds: float = SCAN_SECONDS,
+        first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
         failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self.settings = settings
@@ -110,8 +112,7 @@ class Application:
         self._any_command = any_command and is_loopback(settings.host)
         self._allow_unsandboxed = unsandboxed
         self._scan_seconds = scan_seconds
-        self._unseen: set[str] = set()
-        """Domains made by this start, into whose folders nobody has looked yet."""
+        self._first_document_seconds = first_document_seconds
         self._stack: AsyncExitStack
         self._policy: LaunchPolicy
         self._tasks: TaskGroup
@@ -140,9 +141,10 @@ class Application:
         stack.push_async_callback(database.aclose)
         stack.enter_context(redacted_logs(redact := Redactor()))
         await self._open_access(stack, redact)
+        directory = Directory(database, first_document_seconds=self._first_document_seconds)
         vault = await Vault.open(database, settings.data, settings.secret_key, redact)
         knowledge = self._knowledge = await stack.enter_async_context(
-            Knowledge(settings, database, self._settings_of, self._collection_changed, self._failpoint)
+            Knowledge(settings, database, directory, self._failpoint)
         )
         policy = self._policy = launch_policy(
             settings,
@@ -156,31 +158,26 @@ class Application:
             ToolServers(knowledge.search, settings.roles, policy, vault, database, self._run_child, told)
         )
         roles = Roles(database, settings.roles)
-        world = World(
-            database=database,
-            model=lambda domain_id: RedactedModel(self._model, redact.of(domain_id)),
-            open_toolset=self._tools.open,
-            role_hash=roles.hash,
-            missing=partial(missing_chunks, knowledge.index, database),
-            on_end=count_turn,
-            on_denied=denied_call,
-            on_compact=count_again,
-            payloads=PayloadFiles(settings.data / "payloads"),
-            redact=lambda domain_id: redact.of(domain_id).json,
-            failpoint=self._failpoint,
-            opening=(EXTRACTIVE,) if self._quotes_only else (),
-            model_idle=settings.model_idle_seconds,
-            retry_budget=settings.retry_budget_seconds,
-        )
-        runtime = await stack.enter_async_context(Runtime(world))
-        domains = self._domains(runtime, roles, vault, policy)
+        runtime = await stack.enter_async_context(Runtime(self._world(redact, roles)))
+        domains = self._domains(runtime, roles, vault, policy, directory)
+        definitions = Definitions(directory, self.access, knowledge.ingestion, self._defaults())
         incoming = settings.data / "incoming"
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
-        documents = Documents(database, domains, knowledge, incoming, settings.max_upload_bytes)
-        conversations = Conversations(database, domains, runtime)
-        servers = Servers(domains, vault, self._tools, policy)
+        documents = Documents(database, directory, domains, knowledge, incoming, settings.max_upload_bytes)
+        conversations = Conversations(database, directory, definitions, runtime)
+        servers = Servers(directory, domains, vault, self._tools, policy)
         self.business = Business(
-            domains, roles, Memories(domains), documents, conversations, runtime, vault, servers, self._health
+            directory,
+            domains,
+            definitions,
+            roles,
+            Memories(definitions),
+            documents,
+            conversations,
+            runtime,
+            vault,
+            servers,
+            self._health,
         )
         self.app = make_app(self.business, self.access, self.audit, self._gate())
         self._tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -190,6 +187,24 @@ class Application:
             self._tasks.start_soon(self._repeat, "removing old logs", self._prune, PRUNE_SECONDS)
             self._tasks.start_soon(self._repeat, "reading the keys", self.access.refresh, REFRESH_SECONDS)
             self._tasks.start_soon(self._repeat, "writing the audit log", self.audit.write_due, FLUSH_SECONDS)
+
+    def _world(self, redact: Redactor, roles: Roles) -> World:
+        return World(
+            database=self.database,
+            model=lambda domain_id: RedactedModel(self._model, redact.of(domain_id)),
+            open_toolset=self._tools.open,
+            role_hash=roles.hash,
+            missing=partial(missing_chunks, self._knowledge.index, self.database),
+            on_end=count_turn,
+            on_denied=denied_call,
+            on_compact=count_again,
+            payloads=PayloadFiles(self.settings.data / "payloads"),
+            redact=lambda domain_id: redact.of(domain_id).json,
+            failpoint=self._failpoint,
+            opening=(EXTRACTIVE,) if self._quotes_only else (),
+            model_idle=self.settings.model_idle_seconds,
+            retry_budget=self.settings.retry_budget_seconds,
+        )
 
     async def _run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
         return await self.business.runtime.run_child(turn_id, call_id, role, task)
@@ -258,15 +273,13 @@ class Application:
         await self._repeat("looking into the documents folders", self._look_for_files, self._scan_seconds)
 
     async def _look_for_files(self) -> None:
-        for domain in await self.business.domains.list_all():
+        for domain in await self.business.directory.list_all():
             try:
                 await self.business.documents.rescan(domain.id)
             except NotFound:
                 continue  # deleted meanwhile
             finally:
-                if domain.id in self._unseen:
-                    self._unseen.remove(domain.id)
-                    self._collection_changed(domain.id)
+                self.business.directory.folder_seen(domain.id)
 
     async def _load_demo(self) -> None:
         """Make the demo domain at the first start; once it was deleted it does not come back."""
@@ -275,12 +288,12 @@ class Application:
         if await anyio.to_thread.run_sync(lambda: marker.exists() or not (template / "domain.json").is_file()):
             return
         try:
-            await self.business.domains.get(template.name)
+            await self.business.directory.get(template.name)
         except NotFound:
             await anyio.to_thread.run_sync(lambda: marker.parent.mkdir(parents=True, exist_ok=True))
             try:
                 await self.business.domains.load_template(template)
-                self._unseen.add(template.name)
+                self.business.directory.expect_files(template.name)
             except (InvalidInput, ValueError) as exc:  # somebody edited the template: no reason not to start
                 log.warning("the demo domain was not made: %s", exc)
                 return
@@ -302,18 +315,14 @@ class Application:
     def _quotes_only(self) -> bool:
         return isinstance(self._model, ExtractiveModel)
 
-    async def _settings_of(self, domain_id: str) -> DomainSettings:
-        return DomainSettings.model_validate((await self.business.domains.get(domain_id)).settings)
-
-    def _collection_changed(self, domain_id: str) -> None:
-        self.business.domains.collection_changed(domain_id)
-
-    def _domains(self, runtime: Runtime, roles: Roles, vault: Vault, policy: LaunchPolicy) -> Domains:
+    def _domains(
+        self, runtime: Runtime, roles: Roles, vault: Vault, policy: LaunchPolicy, directory: Directory
+    ) -> Domains:
         domains = Domains(
             self.database,
+            directory,
             runtime,
             self.settings.workspaces,
-            self._defaults(),
             roles.check_ids,
             self._knowledge.index.drop,
             vault,
@@ -321,8 +330,6 @@ class Application:
             partial(reranker_problem, cache=self.settings.model_cache.expanduser()),
         )
         domains.servers_changed.append(self._tools.servers_changed)
-        working_on = self._knowledge.ingestion.working_on
-        domains.taking_in = lambda domain_id: domain_id in self._unseen or working_on(domain_id)
         return domains
 
     def _defaults(self) -> Defaults:
@@ -330,7 +337,6 @@ class Application:
             model=self._model.name if self._quotes_only else self.settings.model,
             only_model=self._quotes_only,
             thinking=self.settings.thinking,
-            single_user=lambda: not self.access.required,
         )
 
     def _health(self) -> dict[str, Any]:

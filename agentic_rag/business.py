@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.definitions import Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
@@ -21,7 +23,9 @@ from agentic_rag.runtime.runtime import Runtime
 class Business:
     """``health`` returns the JSON-ready states of model, embedder, store, index and servers."""
 
+    directory: Directory
     domains: Domains
+    definitions: Definitions
     roles: Roles
     memories: Memories
     documents: Documents

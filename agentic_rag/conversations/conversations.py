@@ -15,7 +15,8 @@ from agentic_rag.access.users import User
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.conversations.transcripts import Transcripts
-from agentic_rag.domains.domains import Domains
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import (
     ConversationArchived,
     ConversationFull,
@@ -59,9 +60,10 @@ class Page:
 class Conversations:
     """The conversations of all users."""
 
-    def __init__(self, database: Database, domains: Domains, runtime: Runtime) -> None:
+    def __init__(self, database: Database, directory: Directory, definitions: Definitions, runtime: Runtime) -> None:
         self._db = database
-        self._domains = domains
+        self._directory = directory
+        self._definitions = definitions
         self._runtime = runtime
         self._transcripts = Transcripts(database, runtime)
         self._known: OrderedDict[str, Conversation] = OrderedDict()
@@ -77,7 +79,7 @@ class Conversations:
         """
         if not user.sees(domain_id):
             raise NotFound("domain", domain_id, hidden=True)
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         created = now()
         conversation = Conversation(
             id=new_id("conv"),
@@ -204,7 +206,7 @@ class Conversations:
             ModelError, GenerationTimeout, GenerationAborted, StorageFull: nothing has changed.
         """
         conversation = await self.get(user, conversation_id)
-        definition, _ = await self._domains.definition(user, conversation)
+        definition, _ = await self._definitions.definition(user, conversation)
         return await self._runtime.compact(conversation.session_id, definition)
 
     async def archives(self, user: User, conversation_id: str) -> list[StoredCompaction]:
@@ -280,7 +282,7 @@ class Conversations:
         on_busy: Literal["reject", "queue"],
     ) -> Accepted:
         conversation = await self._place(user, conversation_id)
-        definition, notices = await self._domains.definition(user, conversation)
+        definition, notices = await self._definitions.definition(user, conversation)
 
         def accept(conn: Connection, turn: StoredTurn) -> Sequence[EventBody]:
             # The state that counts is the one in this transaction, not the one remembered.

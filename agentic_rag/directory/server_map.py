@@ -1,14 +1,13 @@
-"""A domain's merged servers, and what its collection is like: as GET shows them and as a turn gets them.
+"""A domain's merged servers: as GET shows them and as a turn gets them.
 
-Owns the merge order (system, built-in, user: a lower one never replaces a higher one) and the words that describe
-a collection. Pure: knows no database and no MCP client.
+Owns the merge order (system, built-in, user: a lower one never replaces a higher one).
+Pure: knows no database and no MCP client.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.directory.languages import NAMES as LANGUAGE_NAMES
+from agentic_rag.directory.collection import CollectionFacts, collection_of
 from agentic_rag.directory.server_settings import shown_entry
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.runtime.core.definition import ServerEntry
@@ -19,40 +18,6 @@ PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "prompt
 AUTHOR_TOOLS = ("role_write", "role_check")
 """Only in a domain with the role that uses them, for a user who is its admin: a role steers everyone."""
 AUTHOR_ROLE = "nuwa"
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionFacts:
-    """What a domain's searchable documents are like."""
-
-    count: int = 0
-    languages: tuple[str, ...] = ()
-
-
-def collection_of(domain_id: str) -> str:
-    """Return the name of the domain's set of chunks."""
-    return f"domain_{domain_id}"
-
-
-def domain_of(collection: str) -> str:
-    """Return the id of the domain whose chunks a collection holds; reverses `collection_of`."""
-    return collection.removeprefix("domain_")
-
-
-def collection_note(facts: CollectionFacts, expertise: str) -> str:
-    """Return what the search tool says of the collection: size class, languages, field. Never a file name.
-
-    The size is a class, so that one more document does not change the request's prefix.
-    """
-    if not facts.count:
-        return ""
-    limit = 10
-    while facts.count >= limit:
-        limit *= 10
-    size = "1 document" if facts.count == 1 else f"fewer than {limit} documents"
-    languages = ", ".join(LANGUAGE_NAMES.get(language, language) for language in facts.languages)
-    note = f"The collection holds {size}" + (f" in {languages}." if languages else ".")
-    return f"{note} Field: {expertise}" if expertise else note
 
 
 def our_entries(record: Domain, settings: DomainSettings) -> dict[str, dict[str, Any]]:

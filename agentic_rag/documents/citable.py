@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
 from agentic_rag.store.tables import Document

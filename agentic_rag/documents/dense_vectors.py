@@ -13,7 +13,7 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.errors import StorageError
 from agentic_rag.store import documents

@@ -11,8 +11,8 @@ from typing import Any
 
 import anyio.to_thread
 
-from agentic_rag.directory.server_map import collection_of
-from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.directory.collection import collection_of
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.files import place
 from agentic_rag.documents.incoming import Incoming
 from agentic_rag.documents.intake import IndexUnavailable, Intake
@@ -41,18 +41,20 @@ class Documents:
     def __init__(
         self,
         database: Database,
+        directory: Directory,
         domains: Domains,
         knowledge: Knowledge,
         incoming: Path,
         max_bytes: int,
     ) -> None:
         self._db = database
+        self._directory = directory
         self._domains = domains
         self._index = knowledge.index
         self._ingestion = knowledge.ingestion
         self._search = knowledge.search
         self._reindexing = knowledge.reindexing
-        self._intake = Intake(database, domains, knowledge)
+        self._intake = Intake(database, directory, knowledge)
         self._traces = knowledge.traces
         self._failpoint = knowledge.failpoint
         self._incoming = incoming
@@ -71,7 +73,7 @@ class Documents:
             NotFound: there is no such domain.
             DocumentUnsupported: files of this kind cannot be read.
         """
-        domain = await self._domains.get(domain_id)
+        domain = await self._directory.get(domain_id)
         cleaned = clean_name(name)
         if split_name(cleaned)[1].lower() not in SUFFIXES:
             raise DocumentUnsupported(cleaned, tuple(sorted(SUFFIXES)))
@@ -85,7 +87,7 @@ class Documents:
 
     async def _adopt(self, domain_id: str, replace: bool, incoming: Incoming) -> Document:
         async with self._storing.working(domain_id):
-            domain = await self._domains.get(domain_id)  # it may be gone since the upload began
+            domain = await self._directory.get(domain_id)  # it may be gone since the upload began
             return await self._store(domain, replace, incoming)
 
     async def _store(self, domain: Domain, replace: bool, incoming: Incoming) -> Document:
@@ -125,7 +127,7 @@ class Documents:
             NotFound: there is no such domain.
         """
         async with self._storing.working(domain_id):
-            domain = await self._domains.get(domain_id)
+            domain = await self._directory.get(domain_id)
             return await self._intake.rescan(domain_id, Path(domain.workspace) / "documents")
 
     async def list_of(self, domain_id: str, status: str | None = None) -> list[Document]:
@@ -134,7 +136,7 @@ class Documents:
         Raises:
             NotFound: there is no such domain.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         return await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
 
     async def get(self, domain_id: str, document_id: str) -> Document:
@@ -143,7 +145,7 @@ class Documents:
         Raises:
             NotFound: the domain has no such document.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         document = await self._db.read(lambda conn: documents.get(conn, document_id))
         if document is None or document.domain_id != domain_id:
             raise NotFound("document", document_id, hidden=document is not None)
@@ -186,7 +188,7 @@ class Documents:
             IndexUnavailable: its chunks cannot be removed now; it is still listed.
         """
         document = await self.get(domain_id, document_id)
-        domain = await self._domains.get(domain_id)
+        domain = await self._directory.get(domain_id)
         await self._domains.interrupt_turns(domain_id)
         await self._remove(domain, document)
 
@@ -204,7 +206,7 @@ class Documents:
             InvalidInput: the query is blank, or the document named is not one.
             IndexUnavailable: the index cannot answer now.
         """
-        settings = DomainSettings.model_validate((await self._domains.get(domain_id)).settings)
+        settings = await self._directory.settings(domain_id)
         if not query.strip():
             raise InvalidInput("query", "at least one visible character is needed.")
         try:
@@ -226,7 +228,7 @@ class Documents:
         Raises:
             NotFound: there is no such domain.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         return await self._traces.list_of(domain_id, limit)
 
     async def retrieval(self, domain_id: str, retrieval_id: str) -> tuple[RetrievalRow, dict[str, dict[str, Any]]]:
@@ -235,7 +237,7 @@ class Documents:
         Raises:
             NotFound: the domain has no such search.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         return await self._traces.get(domain_id, retrieval_id)
 
     async def reindex(self, domain_id: str, *, rollback: bool = False) -> CollectionRow:
@@ -246,7 +248,7 @@ class Documents:
             ReindexRunning, NothingToRollBack: it cannot be taken back.
             IndexUnavailable: the index cannot answer now.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         try:
             if rollback:
                 return await self._reindexing.roll_back(domain_id)
@@ -260,5 +262,5 @@ class Documents:
         Raises:
             NotFound: there is no such domain.
         """
-        await self._domains.get(domain_id)
+        await self._directory.get(domain_id)
         return await self._reindexing.state(domain_id)

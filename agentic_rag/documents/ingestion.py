@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from sqlalchemy import Connection
 
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.pauses import Pauses
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError

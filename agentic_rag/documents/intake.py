@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.files import files_of, hash_of, stamp_of
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.names import media_type
-from agentic_rag.domains.domains import Domains
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
@@ -48,9 +48,9 @@ class IndexUnavailable(AgenticRagError):
 class Intake:
     """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
 
-    def __init__(self, database: Database, domains: Domains, knowledge: Knowledge) -> None:
+    def __init__(self, database: Database, directory: Directory, knowledge: Knowledge) -> None:
         self._db = database
-        self._domains = domains
+        self._directory = directory
         self._ingestion = knowledge.ingestion
         self._reindexing = knowledge.reindexing
         self._failpoint = knowledge.failpoint
@@ -131,7 +131,7 @@ class Intake:
         except IndexFault as exc:
             raise IndexUnavailable(str(exc)) from exc
         finally:
-            self._domains.collection_changed(document.domain_id)
+            self._directory.collection_changed(document.domain_id)
 
     async def rescan(self, domain_id: str, folder: Path) -> int:
         """Follow a documents folder: files that came, changed, were renamed or are gone. Return how many came in.
@@ -154,7 +154,7 @@ class Intake:
             before = known.get(path)
             if self._is_old(domain_id, path, stamp, before, here):
                 continue
-            await self._domains.get(domain_id)  # its deletion waits for this look to end
+            await self._directory.get(domain_id)  # its deletion waits for this look to end
             try:
                 size, digest = await anyio.to_thread.run_sync(hash_of, folder / path)
             except OSError as exc:
@@ -210,7 +210,7 @@ class Intake:
             except IndexFault as exc:  # unless its record says so already, the next look finds it again
                 log.warning("chunks of %s cannot be removed now: %s", document.name, exc)
             finally:
-                self._domains.collection_changed(document.domain_id)
+                self._directory.collection_changed(document.domain_id)
 
     async def _write(self, document_id: str, fields: DocumentFields) -> None:
         await self._db.write(lambda conn: documents.update(conn, document_id, **fields), durable=True)

@@ -5,7 +5,7 @@ index. Knows no rule of any of them and no request.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +13,7 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
-from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
@@ -37,20 +37,18 @@ PROBED = "health-probe"
 
 
 class Knowledge:
-    """An async context manager. ``settings_of`` and ``changed`` may use what is made after it is entered."""
+    """An async context manager."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        settings_of: Callable[[str], Awaitable[DomainSettings]],
-        changed: Callable[[str], None],
+        directory: Directory,
         failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self._settings = settings
         self._db = database
-        self._settings_of = settings_of
-        self._changed = changed
+        self._directory = directory
         self.failpoint = failpoint
         self._index_problem: str | None = None
         self._stack: AsyncExitStack
@@ -80,7 +78,7 @@ class Knowledge:
         stack.push_async_callback(self.index.aclose)
         self.traces = RetrievalTraces(self._db, self.index)
         self.search = DomainSearch(
-            self.index, self.embedding, self._settings_of, lambda name: FastReranker(name, cache), self.traces.keep
+            self.index, self.embedding, self._directory, lambda name: FastReranker(name, cache), self.traces.keep
         )
         self.dense = await stack.enter_async_context(
             DenseVectors(self._db, self.index, self.embedding, self.search.calibrate, self.failpoint)
@@ -102,14 +100,14 @@ class Knowledge:
                 self.ingestion,
                 self.dense,
                 self.embedding,
-                self._changed,
+                self._directory.collection_changed,
                 max_bytes=most,
                 failpoint=self.failpoint,
             )
         )
 
     def _indexed(self, domain_id: str) -> None:
-        self._changed(domain_id)
+        self._directory.collection_changed(domain_id)
         self.dense.wake()
 
     async def resume(self) -> None:

@@ -19,7 +19,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agentic_rag.directory.server_map import collection_of, domain_of
+from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.errors import NotFound, StorageError
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now

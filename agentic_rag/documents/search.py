@@ -7,8 +7,8 @@ and no request.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agentic_rag.directory.server_map import domain_of
-from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.directory.collection import domain_of
+from agentic_rag.directory.directory import Directory
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.fusion import FusionMethod
 from mcp_servers.retriever.index import Calibration, Index
@@ -32,7 +32,7 @@ class DomainSearch:
     """A `Searcher` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
 
     Args:
-        settings_of: the settings of a domain by its id.
+        directory: has the settings of the domains.
         make_reranker: a reranker by its model's name; loads nothing yet.
         on_retrieval: awaited with each finished search.
     """
@@ -41,13 +41,13 @@ class DomainSearch:
         self,
         index: Index,
         embedder: Embedder | None,
-        settings_of: Callable[[str], Awaitable[DomainSettings]],
+        directory: Directory,
         make_reranker: Callable[[str], Reranker],
         on_retrieval: Callable[[Retrieval], Awaitable[None]],
     ) -> None:
         self._index = index
         self._embedder = embedder
-        self._settings_of = settings_of
+        self._directory = directory
         self._make_reranker = make_reranker
         self._on_retrieval = on_retrieval
         self._retrievers: dict[tuple[FusionMethod, str | None], Retriever] = {}
@@ -74,7 +74,7 @@ class DomainSearch:
         Raises:
             NotFound: the collection is of no domain.
         """
-        settings = await self._settings_of(domain_of(collection))
+        settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
         return await retriever.search(
             collection,

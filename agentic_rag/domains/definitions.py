@@ -1,15 +1,20 @@
 """What a turn of a domain runs on: its record, settings, collection and prompt components as a `Definition`.
 
-Owns what the operator decides for all domains, and how the two meet. Pure: knows no database and no file.
+Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
-from agentic_rag.directory.server_map import CollectionFacts, collection_note, collection_of, entries
+from agentic_rag.directory.collection import CollectionFacts, collection_note, collection_of
+from agentic_rag.directory.directory import Arrivals, Directory
+from agentic_rag.directory.server_map import entries
 from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.domains.components import ComponentFiles, Components
+from agentic_rag.events import Notice
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.store.tables import Conversation, Domain
 
@@ -21,21 +26,64 @@ class Defaults:
     model: str
     only_model: bool = False
     thinking: Literal["off", "adaptive"] = "off"
-    single_user: Callable[[], bool] = lambda: True
-    """Whether nobody but the local user can come in: memories are then shared, and effects allowed."""
+
+
+class Definitions:
+    """Makes the definitions of turns.
+
+    Args:
+        access: tells whether nobody but the local user can come in: memories are then shared, and effects allowed.
+        arrivals: tells whether a domain's documents are on their way; the first one is waited for.
+    """
+
+    def __init__(self, directory: Directory, access: Access, arrivals: Arrivals, defaults: Defaults) -> None:
+        self._directory = directory
+        self._access = access
+        self._arrivals = arrivals
+        self._defaults = defaults
+        self._components = ComponentFiles()
+
+    async def definition(self, user: User, conversation: Conversation) -> tuple[Definition, tuple[Notice, ...]]:
+        """Return what a turn of the conversation runs on now, and what its reader should be told first.
+
+        Raises:
+            NotFound: the domain is gone.
+        """
+        domain_id = conversation.domain_id
+        facts = await self._directory.first_facts(domain_id, self._arrivals)
+        settings = await self._directory.settings(domain_id)
+        record = await self._directory.get(domain_id)
+        components = self._components.read(Path(record.workspace))
+        alone = not self._access.required
+        definition = definition_of(
+            user, conversation, record, settings, facts, components.texts, self._defaults, alone=alone
+        )
+        notices = tuple(
+            Notice("PROMPT_COMPONENT_BROKEN", f"prompt/{name} cannot be used: {problem}.")
+            for name, problem in components.problems
+        )
+        return definition, notices
+
+    def components(self, workspace: Path) -> Components:
+        """Return the prompt components of a workspace as they are now."""
+        return self._components.read(workspace)
 
 
 def definition_of(
     user: User,
     conversation: Conversation,
     record: Domain,
+    settings: DomainSettings,
     facts: CollectionFacts,
     components: tuple[str, ...],
     defaults: Defaults,
+    *,
+    alone: bool,
 ) -> Definition:
-    """Return what a turn of the conversation runs on now. ``components``: texts of the workspace's prompt files."""
-    settings = DomainSettings.model_validate(record.settings)
-    alone = defaults.single_user()
+    """Return what a turn of the conversation runs on.
+
+    ``components``: texts of the workspace's prompt files. ``alone``: nobody but the local user can come in.
+    """
     return Definition(
         domain_id=record.id,
         persona=Persona(

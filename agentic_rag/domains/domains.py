@@ -1,7 +1,7 @@
 """Domains: named knowledge areas with their workspace, settings and versions.
 
-Owns the records, the folders, the merged server map, and the definition a turn runs on. Knows no document's
-bytes, no message and no request.
+Owns how they are made, changed and deleted, and their folders. What is read of them is the directory's. Knows no
+document's bytes, no message and no request.
 """
 
 import json
@@ -17,28 +17,22 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
-from agentic_rag.access.users import User
-from agentic_rag.directory.server_map import CollectionFacts, collection_of, enabled, our_entries, server_map
+from agentic_rag.directory.collection import collection_of
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.server_map import enabled, our_entries, server_map
 from agentic_rag.directory.settings import Admit, DomainSettings, Merged, merged
-from agentic_rag.domains.components import ComponentFiles
-from agentic_rag.domains.definitions import Defaults, definition_of
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace, remove_workspace
 from agentic_rag.errors import NotFound, VersionConflict
-from agentic_rag.events import Notice
 from agentic_rag.forms import line, wire
-from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.store import conversations, documents, domains, secrets, sessions
+from agentic_rag.store import conversations, domains, secrets, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Conversation, Domain, SecretRow
+from agentic_rag.store.tables import Domain, SecretRow
 from agentic_rag.tools.entries.reading import Note
 
 MAX_NAME = 200
 MAX_DESCRIPTION = 4_000
-
-FIRST_DOCUMENT_SECONDS = 10.0
-"""How long a turn of a domain without documents waits for the first of those that are just being taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +75,9 @@ class Domains:
     def __init__(
         self,
         database: Database,
+        directory: Directory,
         sessions: Sessions,
         folder: Path,
-        defaults: Defaults,
         check_roles: Callable[[Path, Sequence[tuple[str, str]]], None],
         drop_collection: Callable[[str], Awaitable[None]],
         vault: Vault,
@@ -91,25 +85,16 @@ class Domains:
         reranker_problem: Callable[[str], str] = lambda name: "",
     ) -> None:
         self._db = database
+        self._directory = directory
         self._sessions = sessions
         self._folder = folder
-        self._defaults = defaults
         self._check_roles = check_roles
         self._drop_collection = drop_collection
         self._vault = vault
         self._admission = admission
         self._reranker_problem = reranker_problem
-        self.components = ComponentFiles()
-        self._records: dict[str, Domain] = {}
-        self._facts: dict[str, CollectionFacts] = {}
-        self._leaving: set[str] = set()
         self._merging: dict[str, anyio.Lock] = {}
         """Held from reading a record to writing what was merged from it."""
-        self._epoch = 0
-        self._changed = anyio.Event()
-        self.first_document_seconds = FIRST_DOCUMENT_SECONDS
-        self.taking_in: Callable[[str], bool] = lambda domain_id: False
-        """Whether documents of a domain are on their way into its collection; whoever works on them says so."""
         self.before_delete: list[Callable[[str], Awaitable[None]]] = []
         """Awaited with the id before the records go: whoever works on a domain stops there."""
         self.servers_changed: list[Callable[[str, Mapping[str, str] | None], Awaitable[None]]] = []
@@ -164,29 +149,10 @@ class Domains:
     def _sealed(self, domain_id: str, change: Merged) -> list[SecretRow]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
 
-    async def get(self, domain_id: str) -> Domain:
-        """Return the record.
-
-        Raises:
-            NotFound: there is none, or it is being deleted.
-        """
-        record, epoch = self._records.get(domain_id), self._epoch
-        if record is None:
-            record = await self._db.read(lambda conn: domains.get(conn, domain_id))
-        if record is None or domain_id in self._leaving:
-            raise NotFound("domain", domain_id)
-        if epoch == self._epoch:
-            self._records[domain_id] = record
-        return record
-
-    async def list_all(self) -> list[Domain]:
-        """Return all domains, oldest first."""
-        return await self._db.read(domains.list_all)
-
     async def view(self, record: Domain) -> DomainView:
         """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
-        facts = await self.facts(record.id)
-        settings = DomainSettings.model_validate(record.settings)
+        facts = await self._directory.facts(record.id)
+        settings = DomainSettings.model_validate(record.settings)  # of this record, not of a later one
         shown = wire(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
         shown["mcpServers"] = server_map(record, settings, facts, masks)
@@ -209,7 +175,7 @@ class Domains:
             VersionConflict: ``version`` is given and not the current one.
             InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was changed.
         """
-        await self.get(domain_id)
+        await self._directory.get(domain_id)
         async with self._merging.setdefault(domain_id, anyio.Lock()):
             while True:
                 try:
@@ -228,7 +194,7 @@ class Domains:
         replace_maps: bool,
         version: int | None,
     ) -> Saved:
-        record = await self.get(domain_id)
+        record = await self._directory.get(domain_id)
         if version is not None and version != record.version:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
@@ -281,32 +247,35 @@ class Domains:
         Raises:
             NotFound: there is no such domain.
         """
-        record = await self.get(domain_id)
-        self._leaving.add(domain_id)
+        record = await self._directory.get(domain_id)
         try:
-            for stop in self.before_delete:
-                await stop(domain_id)
-            owned = await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id))
-            for _, session_id in owned:
-                await self._sessions.drop(session_id)
-            await self._tell_servers(domain_id, None)
-            await self._drop_collection(collection_of(domain_id))
-            told = audited("domain.delete", domain_id, workspace=workspace)
-            if workspace:
-                await anyio.to_thread.run_sync(remove_workspace, self._folder, Path(record.workspace))
-
-            def forget(conn: Connection) -> None:
-                for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):
-                    sessions.delete(conn, session_id)
-                    conversations.delete(conn, conversation_id)
-                domains.delete(conn, domain_id)
-                audit(conn, told)
-
-            await self._db.write(forget, durable=True)
+            with self._directory.hidden(domain_id):
+                await self._remove(record, workspace)
         finally:
-            self._leaving.discard(domain_id)
             self._merging.pop(domain_id, None)
-            self._forget(domain_id)
+            self._vault.changed(domain_id)
+
+    async def _remove(self, record: Domain, workspace: bool) -> None:
+        domain_id = record.id
+        for stop in self.before_delete:
+            await stop(domain_id)
+        owned = await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id))
+        for _, session_id in owned:
+            await self._sessions.drop(session_id)
+        await self._tell_servers(domain_id, None)
+        await self._drop_collection(collection_of(domain_id))
+        told = audited("domain.delete", domain_id, workspace=workspace)
+        if workspace:
+            await anyio.to_thread.run_sync(remove_workspace, self._folder, Path(record.workspace))
+
+        def forget(conn: Connection) -> None:
+            for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):
+                sessions.delete(conn, session_id)
+                conversations.delete(conn, conversation_id)
+            domains.delete(conn, domain_id)
+            audit(conn, told)
+
+        await self._db.write(forget, durable=True)
 
     async def _tell_servers(self, domain_id: str, settings: DomainSettings | None) -> None:
         for tell in self.servers_changed:
@@ -317,57 +286,10 @@ class Domains:
         for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
             await self._sessions.interrupt(session_id)
 
-    async def facts(self, domain_id: str) -> CollectionFacts:
-        """Return what the searchable documents are like; remembered until `collection_changed`."""
-        facts, epoch = self._facts.get(domain_id), self._epoch
-        if facts is None:
-            indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed"))
-            languages = {language for document in indexed for language in document.progress.get("languages", ())}
-            facts = CollectionFacts(len(indexed), tuple(sorted(languages)))
-            if epoch == self._epoch:
-                self._facts[domain_id] = facts
-        return facts
-
-    async def _first_facts(self, domain_id: str) -> CollectionFacts:
-        """Return the facts once a first document is searchable: who adds one and asks at once means that one."""
-        with anyio.move_on_after(self.first_document_seconds):
-            while self.taking_in(domain_id):
-                changed = self._changed
-                if (facts := await self.facts(domain_id)).count:
-                    return facts
-                await changed.wait()
-        return await self.facts(domain_id)
-
-    def collection_changed(self, domain_id: str) -> None:
-        """A document became searchable, or ceased to be; or it is known that none is being taken in."""
-        self._forget(domain_id)
-        self._changed.set()
-        self._changed = anyio.Event()
-
     def _forget(self, domain_id: str) -> None:
-        """Drop what is remembered of a domain; what others are reading just now will not be remembered."""
-        self._epoch += 1
+        """Drop what is remembered of a domain and its secrets."""
+        self._directory.forget(domain_id)
         self._vault.changed(domain_id)
-        self._records.pop(domain_id, None)
-        self._facts.pop(domain_id, None)
-
-    async def definition(self, user: User, conversation: Conversation) -> tuple[Definition, tuple[Notice, ...]]:
-        """Return what a turn of the conversation runs on now, and what its reader should be told first.
-
-        Raises:
-            NotFound: the domain is gone.
-        """
-        record = await self.get(conversation.domain_id)
-        facts = await self.facts(record.id)
-        if not facts.count and self.taking_in(record.id):
-            facts = await self._first_facts(record.id)
-        components = self.components.read(Path(record.workspace))
-        definition = definition_of(user, conversation, record, facts, components.texts, self._defaults)
-        notices = tuple(
-            Notice("PROMPT_COMPONENT_BROKEN", f"prompt/{name} cannot be used: {problem}.")
-            for name, problem in components.problems
-        )
-        return definition, notices
 
     async def _check_role_ids(self, workspace: Path, settings: DomainSettings, before: DomainSettings) -> None:
         """Only changed ids are checked: a role file that went away must not block other changes."""

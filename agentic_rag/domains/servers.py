@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 from agentic_rag.access.users import User
+from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_launch import Values, resolved
 from agentic_rag.directory.server_map import our_entries
 from agentic_rag.directory.server_settings import ServerSettings, changed_servers
@@ -82,7 +83,8 @@ class Trial:
 class Servers:
     """The MCP servers of all domains."""
 
-    def __init__(self, domains: Domains, vault: Vault, pool: Pool, policy: LaunchPolicy) -> None:
+    def __init__(self, directory: Directory, domains: Domains, vault: Vault, pool: Pool, policy: LaunchPolicy) -> None:
+        self._directory = directory
         self._domains = domains
         self._vault = vault
         self._pool = pool
@@ -94,7 +96,7 @@ class Servers:
         Raises:
             NotFound: there is no such domain.
         """
-        record = await self._domains.get(domain_id)
+        record = await self._directory.get(domain_id)
         view = await self._domains.view(record)
         settings = DomainSettings.model_validate(record.settings)
         values = await self._vault.values(domain_id) if settings.mcp_servers else {}
@@ -128,7 +130,7 @@ class Servers:
             NotFound: the domain has no such server of its own.
             InvalidInput: it is disabled.
         """
-        record = await self._domains.get(domain_id)
+        record = await self._directory.get(domain_id)
         entry, settings = _own(record, name)
         if not entry.enabled:
             raise InvalidInput(f"mcpServers.{name}.enabled", "the server is disabled; enable it to start it.")
@@ -142,7 +144,7 @@ class Servers:
         Raises:
             NotFound: the domain has no such server of its own.
         """
-        record = await self._domains.get(domain_id)
+        record = await self._directory.get(domain_id)
         entry, settings = _own(record, name)
         spec = spec_of(record, _definition_entry(name, entry, settings), {}, "")
         return list(await self._pool.accept(domain_id, name, spec.entry_hash()))
@@ -154,7 +156,7 @@ class Servers:
             NotFound: there is no such domain.
             InvalidInput, ServerReserved, CommandNotAllowed: an entry could not be saved either; nothing was started.
         """
-        record = await self._domains.get(domain_id)
+        record = await self._directory.get(domain_id)
         settings = DomainSettings.model_validate(record.settings)
         ours = our_entries(record, settings)
         change = changed_servers(settings.mcp_servers, document, ours, replace=True, path="mcpServers")

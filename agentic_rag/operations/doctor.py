@@ -11,7 +11,7 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.errors import InternalError
 from agentic_rag.events import Error, encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import NotFound
 from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
@@ -52,7 +52,7 @@ class EffectivePrompt:
     tools: tuple[str, ...]
 
 
-async def definition_now(domains: Domains, user: User, domain_id: str) -> Definition:
+async def definition_now(definitions: Definitions, user: User, domain_id: str) -> Definition:
     """Return what a turn of a new conversation of the user would run on.
 
     Raises:
@@ -68,19 +68,19 @@ async def definition_now(domains: Domains, user: User, domain_id: str) -> Defini
         started_at="",
         updated_at="",
     )
-    definition, _ = await domains.definition(user, place)
+    definition, _ = await definitions.definition(user, place)
     return definition
 
 
-async def effective_prompt(domains: Domains, roles: Roles, user: User, domain_id: str) -> EffectivePrompt:
+async def effective_prompt(definitions: Definitions, roles: Roles, user: User, domain_id: str) -> EffectivePrompt:
     """Return the prompt of the user's next conversation.
 
     Raises:
         NotFound: there is no such domain.
     """
-    definition = await definition_now(domains, user, domain_id)
+    definition = await definition_now(definitions, user, domain_id)
     workspace = Path(definition.bound["workspace"])
-    read = domains.components.read(workspace)  # what the definition was made from: nothing was awaited since
+    read = definitions.components(workspace)  # what the definition was made from: nothing was awaited since
     tools = with_own_tools(definition, tuple(tool for entry in definition.servers for tool in _own_tools(entry)))
     system = build_request(definition, tools, ()).request.system
     texts = [plain_text([block]) for block in system]

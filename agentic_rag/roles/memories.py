@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import Forbidden, InvalidInput, NotFound, StorageFull
 from agentic_rag.roles.effective_prompt import definition_now
 from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryUnavailable
@@ -60,8 +60,8 @@ class Export:
 class Memories:
     """The memories of all domains."""
 
-    def __init__(self, domains: Domains) -> None:
-        self._domains = domains
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
 
     async def browse(
         self, user: User, domain_id: str, *, role: str | None, q: str, offset: int, limit: int
@@ -152,7 +152,7 @@ class Memories:
         return await _run(work)
 
     async def _place(self, user: User, domain_id: str) -> Place:
-        bound = (await definition_now(self._domains, user, domain_id)).bound
+        bound = (await definition_now(self._definitions, user, domain_id)).bound
         return Place(Path(bound["workspace"]), bound["scope"], user.id)
 
     def _check_write(self, user: User, domain_id: str, place: Place) -> None:

@@ -50,11 +50,11 @@ class Deletion(Form):
 
 def domain_routes(business: Business) -> list[Route]:
     """Return the routes of domains."""
-    domains = business.domains
+    domains, directory = business.domains, business.directory
 
     async def list_domains(request: Request) -> Response:
         user = user_of(request.scope)
-        records = [record for record in await domains.list_all() if user.sees(record.id)]
+        records = [record for record in await directory.list_all() if user.sees(record.id)]
         return reply({"items": [views.domain(await domains.view(record), user) for record in records]})
 
     async def create_domain(request: Request) -> Response:
@@ -63,7 +63,7 @@ def domain_routes(business: Business) -> list[Route]:
         return reply(views.saved(await domains.view(saved.record), saved), 201)
 
     async def get_domain(request: Request) -> Response:
-        record = await domains.get(request.path_params["domain"])
+        record = await directory.get(request.path_params["domain"])
         return reply(views.domain(await domains.view(record), user_of(request.scope)))
 
     async def change_domain(request: Request) -> Response:

@@ -105,7 +105,7 @@ class NewMemories(Form):
 
 def role_routes(business: Business) -> list[Route]:
     """Return the routes of roles and of the prompt."""
-    domains, roles = business.domains, business.roles
+    definitions, roles = business.definitions, business.roles
 
     async def list_roles(request: Request) -> Response:
         found = await roles.list_of(request.path_params["domain"])
@@ -130,7 +130,7 @@ def role_routes(business: Business) -> list[Route]:
         return nothing()
 
     async def get_prompt(request: Request) -> Response:
-        found = await effective_prompt(domains, roles, user_of(request.scope), request.path_params["domain"])
+        found = await effective_prompt(definitions, roles, user_of(request.scope), request.path_params["domain"])
         return reply(role_views.prompt(found))
 
     base = "/api/domains/{domain}"

@@ -36,14 +36,14 @@ class NewSecret(Form):
 
 def secret_routes(business: Business) -> list[Route]:
     """Return the routes of secrets."""
-    domains, vault = business.domains, business.vault
+    directory, vault = business.directory, business.vault
 
     async def place(request: Request) -> tuple[str, str]:
-        record = await domains.get(request.path_params["domain"])
+        record = await directory.get(request.path_params["domain"])
         return record.id, read_form(SecretName, {"name": request.path_params["name"]}, "secret").name
 
     async def list_secrets(request: Request) -> Response:
-        record = await domains.get(request.path_params["domain"])
+        record = await directory.get(request.path_params["domain"])
         masks = await vault.masks(record.id)
         return reply({"items": [{"name": name, **mask} for name, mask in masks.items() if "." not in name]})
 

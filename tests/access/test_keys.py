@@ -141,11 +141,11 @@ async def test_with_a_key_memories_are_the_users_own_and_effects_need_a_word(tmp
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain()
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
-        domains, conversations = rig.application.business.domains, rig.application.business.conversations
+        definitions, conversations = rig.application.business.definitions, rig.application.business.conversations
         local = await conversations.get(LOCAL, await rig.conversation(domain))
-        alone, _ = await domains.definition(LOCAL, local)
+        alone, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")
-        shared, _ = await domains.definition(LOCAL, local)
+        shared, _ = await definitions.definition(LOCAL, local)
         assert (alone.bound["scope"], shared.bound["scope"]) == ("domain", "user")
         assert (alone.effects_allowed_by_default, shared.effects_allowed_by_default) == (True, False)
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is False

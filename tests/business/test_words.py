@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.conversations.titles import MAX_CHARACTERS, title_of
+from agentic_rag.directory.collection import CollectionFacts, collection_note
 from agentic_rag.directory.languages import languages_of
-from agentic_rag.directory.server_map import CollectionFacts, collection_note
 from agentic_rag.documents.names import MAX_BYTES, clean_name, media_type
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 
 from agentic_rag.app import Application
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from tests.ingestion.test_crash import text_of
 from tests.server.rig import WAIT_SECONDS, Json, Rig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.directory.server_map import collection_of
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.retrieval_traces import RetrievalTraces
 from agentic_rag.store import documents
 from agentic_rag.store.clock import later, now

@@ -173,6 +173,6 @@ async def test_only_an_admin_may_have_the_author_tools(tmp_path: Path) -> None:
             (User("mara", domains=frozenset({domain})), False),
         ):
             conversation = await business.conversations.create(user, domain)
-            definition, _ = await business.domains.definition(user, conversation)
+            definition, _ = await business.definitions.definition(user, conversation)
             assert ("role_write" in (definition.servers[0].tools or ())) is allowed
             assert definition.bound["admin"] is allowed

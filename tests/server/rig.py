@@ -11,6 +11,7 @@ import httpx2
 import orjson
 
 from agentic_rag.app import Application
+from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.settings import Settings
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 
@@ -39,11 +40,18 @@ class Rig:
         *steps: Scripted,
         any_command: bool = False,
         failpoint: Callable[[str], object] = lambda name: None,
+        first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
         **settings: Any,
     ) -> None:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
-        self.application = Application(self.settings, model=self.model, any_command=any_command, failpoint=failpoint)
+        self.application = Application(
+            self.settings,
+            model=self.model,
+            any_command=any_command,
+            failpoint=failpoint,
+            first_document_seconds=first_document_seconds,
+        )
         self.http: httpx2.AsyncClient
         self._stack: AsyncExitStack
 

@@ -29,10 +29,9 @@ async def test_a_question_asked_at_once_can_search_the_first_document(tmp_path: 
 
 
 async def test_a_first_document_that_fails_is_not_waited_for_any_longer(tmp_path: Path) -> None:
-    async with Rig(tmp_path, say("I have no documents.")) as rig:
+    async with Rig(tmp_path, say("I have no documents."), first_document_seconds=10 * WAIT_SECONDS) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        rig.application.business.domains.first_document_seconds = 10 * WAIT_SECONDS
         await add(rig, domain, "empty.md", b"   ")
         with anyio.fail_after(WAIT_SECONDS):
             await rig.say(conversation, "How many days of leave?")
