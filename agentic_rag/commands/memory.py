@@ -6,8 +6,9 @@ and the domain's ``memoryScope``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
@@ -17,12 +18,15 @@ from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
+    from mcp_servers.promptx.ledger import EngramJson
 
 memory_app = typer.Typer(help="Show, export and import the memory of a role.", no_args_is_help=True)
 
 BATCH_BYTES = 512 * 1024
 """Of one request of an import; a server takes twice as much."""
 BATCH_ENGRAMS = 500
+BATCH_WORDS = 5_000
+"""Recall counts of one request: each makes the server write the memory's network."""
 
 Role = Annotated[str, typer.Argument(help="Id of the role.")]
 Domain = Annotated[str, typer.Option("--domain", help="Id of the domain.", show_default=False)]
@@ -40,14 +44,14 @@ def show_memory(
 ) -> None:
     """Show memories of a role, newest first: id, type, strength, time, keywords, text."""
     params = {"role": role, "q": query, "limit": str(limit), "offset": str(offset)}
-    found = run(data, url, lambda client: client.call("GET", _path(domain), params=params))
+    page = run(data, url, lambda client: client.call("GET", _path(domain), params=params))
     rows = [
         [each["id"], each["type"], f"{each['strength']:g}", each["createdAt"], " ".join(each["cues"]), each["content"]]
-        for each in found["items"]
+        for each in page["items"]
     ]
     table(["id", "type", "strength", "created", "keywords", "memory"], rows)
-    if found["total"] > offset + len(rows):
-        typer.echo(f"{found['total']} in all; go on with --offset {offset + len(rows)}.", err=True)
+    if page["total"] > offset + len(rows):
+        typer.echo(f"{page['total']} in all; go on with --offset {offset + len(rows)}.", err=True)
 
 
 @memory_app.command("export")
@@ -66,9 +70,9 @@ def export_memory(
     if (target / "engrams.db").exists():
         raise InvalidInput("--to", f"{target} holds a memory already.")
     params = {"role": role}
-    found = run(data, url, lambda client: client.call("GET", f"{_path(domain)}/export", params=params))
-    write_folder(target, found["engrams"], found["frequencies"])
-    typer.echo(f"{len(found['engrams'])} memories written to {target}")
+    export = run(data, url, lambda client: client.call("GET", f"{_path(domain)}/export", params=params))
+    write_folder(target, MemoryFolder(export["engrams"], export["frequencies"]))
+    typer.echo(f"{len(export['engrams'])} memories written to {target}")
 
 
 @memory_app.command("import")
@@ -84,23 +88,23 @@ def import_memory(
     Ids, times, strengths and recall counts are kept. What cannot be taken is named on stderr.
     """
     source = memory_in(folder, role)
-    engrams, frequencies, skipped = read_folder(source)
+    memory, skipped = read_folder(source)
 
     async def send(client: "Client") -> int:
         added = 0
         path, params = f"{_path(domain)}/import", {"role": role}
-        for batch in batches(engrams):
+        for batch in split_batches(memory.engrams):
             added += (await client.call("POST", path, json={"engrams": batch}, params=params))["added"]
-        words = list(frequencies.items())
-        for start in range(0, len(words), BATCH_ENGRAMS):
-            body = {"frequencies": dict(words[start : start + BATCH_ENGRAMS])}
+        words = list(memory.frequencies.items())
+        for start in range(0, len(words), BATCH_WORDS):
+            body = {"frequencies": dict(words[start : start + BATCH_WORDS])}
             await client.call("POST", path, json=body, params=params)
         return added
 
     added = run(data, url, send)
     for reason in skipped:
         typer.echo(reason, err=True)
-    typer.echo(f"{added} added, {len(engrams) - added} already there, {len(skipped)} left out.")
+    typer.echo(f"{added} added, {len(memory.engrams) - added} already there, {len(skipped)} left out.")
 
 
 def memory_in(folder: Path, role: str) -> Path:
@@ -115,8 +119,16 @@ def memory_in(folder: Path, role: str) -> Path:
     raise InvalidInput("folder", f"there is no engrams.db in {folder}, nor in cognition/{role} below it.")
 
 
-def read_folder(folder: Path) -> tuple[list[dict[str, Any]], Mapping[str, int], list[str]]:
-    """Return the engrams of a PromptX folder as REST takes them, recall counts by cue, and what cannot be taken.
+@dataclass(frozen=True, slots=True)
+class MemoryFolder:
+    """What a PromptX folder holds: engrams as REST has them, and how often each cue was recalled."""
+
+    engrams: "Sequence[EngramJson]"
+    frequencies: Mapping[str, int]
+
+
+def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
+    """Return what a PromptX folder holds, and what of it cannot be taken.
 
     Raises:
         InvalidInput: it cannot be read.
@@ -125,17 +137,16 @@ def read_folder(folder: Path) -> tuple[list[dict[str, Any]], Mapping[str, int], 
     from agentic_rag.server.role_routes import NewEngram
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Ledger
-    from mcp_servers.promptx.memory import engram_json
-    from mcp_servers.promptx.snapshot import NETWORK, read_frequencies
+    from mcp_servers.promptx.snapshot import NETWORK, read_network
 
     lock = folder / LOCK_FILE
     locked_before = lock.exists()
     ledger = Ledger(folder.absolute(), read_only=True)
-    good: list[dict[str, Any]] = []
+    good: list[EngramJson] = []
     skipped: list[str] = []
     try:
         for engram in ledger.all():
-            item = engram_json(engram)
+            item = engram.to_json()
             try:
                 read_form(NewEngram, item, engram.id[:40])
             except InvalidInput as exc:
@@ -148,10 +159,11 @@ def read_folder(folder: Path) -> tuple[list[dict[str, Any]], Mapping[str, int], 
         ledger.close()
         if not locked_before:  # the folder is somebody else's: leave it as it was
             lock.unlink(missing_ok=True)
-    return good, read_frequencies(folder / NETWORK) or {}, skipped
+    file = read_network(folder / NETWORK)
+    return MemoryFolder(good, file.frequencies if file else {}), skipped
 
 
-def write_folder(folder: Path, engrams: Sequence[Mapping[str, Any]], frequencies: Mapping[str, int]) -> None:
+def write_folder(folder: Path, content: MemoryFolder) -> None:
     """Write a PromptX folder.
 
     Raises:
@@ -159,31 +171,23 @@ def write_folder(folder: Path, engrams: Sequence[Mapping[str, Any]], frequencies
     """
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Engram
-    from mcp_servers.promptx.live import NETWORK_LOCK, LiveFolder
+    from mcp_servers.promptx.memory import NETWORK_LOCK, Memory
 
-    live = LiveFolder(folder.absolute())
+    memory = Memory(folder)
     try:
-        live.insert(
-            [
-                Engram(
-                    each["id"], each["content"], tuple(each["cues"]), each["type"], each["createdAt"], each["strength"]
-                )
-                for each in engrams
-            ]
-        )
-        live.merge_frequencies(frequencies)
-        live.save()
+        memory.add([Engram.from_json(each) for each in content.engrams], content.frequencies)
+        memory.save()
     except MemoryUnavailable as exc:
         raise InvalidInput("--to", f"{folder} cannot be written: {exc.reason}.") from exc
     finally:
-        live.close()
+        memory.close()
     for name in (LOCK_FILE, NETWORK_LOCK):
         (folder / name).unlink(missing_ok=True)
 
 
-def batches(engrams: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def split_batches(engrams: "Sequence[EngramJson]") -> "Iterator[list[EngramJson]]":
     """Yield the engrams in parts that a request can hold."""
-    part: list[dict[str, Any]] = []
+    part: list[EngramJson] = []
     size = 0
     for engram in engrams:
         more = len(orjson.dumps(engram))

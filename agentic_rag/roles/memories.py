@@ -1,13 +1,13 @@
-"""Memories as their owner sees them: browsing, deleting, taking out and bringing in.
+"""Memories as their owner sees them: browsing, deleting, exporting and importing.
 
-Owns whose memory a caller gets (the same as in a turn of his) and the merging of a domain's roles into one list.
+Owns whose memory a caller gets (the same as in a turn of theirs) and the merging of a domain's roles into one list.
 What a memory is, on disk and in recall, is `mcp_servers.promptx`'s. Knows no request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio.to_thread
 
@@ -18,8 +18,7 @@ from agentic_rag.roles.effective_prompt import definition_now
 from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.live import SHELF
-from mcp_servers.promptx.memory import Memory, engram_json, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
 
 T = TypeVar("T")
 
@@ -32,8 +31,19 @@ class Place:
     scope: str
     user: str
 
+    def folder(self, role: str) -> Path:
+        return memory_folder(self.workspace, self.scope, self.user, role)
+
     def memory(self, role: str) -> Memory:
-        return Memory(memory_folder(self.workspace, self.scope, self.user, role))
+        return SHELF.memory(self.folder(role))
+
+    def roles(self) -> tuple[str, ...]:
+        """Roles with a memory, by id; a link could lead out of the workspace and does not count."""
+        folder = self.folder("any").parent
+        if not folder.is_dir():
+            return ()
+        folders = (each for each in folder.iterdir() if ID.match(each.name) and not each.is_symlink())
+        return tuple(sorted(each.name for each in folders if has_memory(each)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Export:
 
     role: str
     scope: str
-    engrams: tuple[dict[str, Any], ...]
+    engrams: tuple[Engram, ...]
     frequencies: dict[str, int]
 
 
@@ -76,11 +86,11 @@ class Memories:
         place = await self._place(user, domain_id)
 
         def work() -> MemoryPage:
-            known = _roles(place)
-            found = [(each, place.memory(each).browse(0, offset + limit, q)) for each in ([role] if role else known)]
-            items = [(name, engram) for name, page in found for engram in page.engrams]
-            items.sort(key=lambda item: item[1].timestamp, reverse=True)  # stable: a role's order stays
-            total = sum(page.total for _, page in found)
+            known = place.roles()
+            pages = [(each, place.memory(each).browse(0, offset + limit, q)) for each in ([role] if role else known)]
+            items = [(name, engram) for name, page in pages for engram in page.engrams]
+            items.sort(key=lambda item: item[1].created_at, reverse=True)  # stable: a role's order stays
+            total = sum(page.total for _, page in pages)
             return MemoryPage(place.scope, known, total, tuple(items[offset : offset + limit]))
 
         return await _run(work)
@@ -97,8 +107,8 @@ class Memories:
         self._check_write(user, domain_id, place)
 
         def work() -> bool:
-            names = [role] if role else _roles(place)
-            return any(place.memory(each).delete([memory_id]) for each in names if place.memory(each).exists)
+            names = [role] if role else place.roles()
+            return any(place.memory(each).delete([memory_id]) for each in names if has_memory(place.folder(each)))
 
         if not await _run(work):
             raise NotFound("memory", memory_id)
@@ -114,20 +124,17 @@ class Memories:
         place = await self._place(user, domain_id)
 
         def work() -> Export | None:
-            memory = place.memory(role)
-            if not memory.exists:
+            if not has_memory(place.folder(role)):
                 return None
-            live = SHELF.folder(memory.folder)
-            with live.lock:
-                frequencies = dict(live.network().frequency)
-            return Export(role, place.scope, tuple(memory.export()), frequencies)
+            memory = place.memory(role)
+            return Export(role, place.scope, tuple(memory.export()), memory.frequencies())
 
-        found = await _run(work)
-        if found is None:
+        export = await _run(work)
+        if export is None:
             raise NotFound("memory", role)
-        return found
+        return export
 
-    async def bring_in(
+    async def add(
         self, user: User, domain_id: str, role: str, engrams: Sequence[Engram], frequencies: Mapping[str, int]
     ) -> int:
         """Add checked engrams in one transaction; ids already there are left as they are. Return how many came.
@@ -142,11 +149,12 @@ class Memories:
         self._check_write(user, domain_id, place)
 
         def work() -> int:
-            live = SHELF.folder(place.memory(role).folder)
-            added = live.insert(engrams)
+            memory = place.memory(role)
+            added = memory.add(engrams, frequencies)
             if frequencies:
-                live.merge_frequencies(frequencies)
-            SHELF.soil(live)
+                memory.save()  # unlike engrams they are nowhere else
+            else:
+                memory.save_if_behind()
             return added
 
         return await _run(work)
@@ -158,20 +166,6 @@ class Memories:
     def _check_write(self, user: User, domain_id: str, place: Place) -> None:
         if place.scope == "domain" and not user.administers(domain_id):
             raise Forbidden("The memories of this domain are shared: only its admin may change them.")
-
-
-def memory_view(role: str, engram: Engram) -> dict[str, Any]:
-    """Return a memory's fields with its role; ``createdAt`` in milliseconds."""
-    return {"role": role, **engram_json(engram)}
-
-
-def _roles(place: Place) -> tuple[str, ...]:
-    """Roles with a memory, by id; a link could lead out of the workspace and does not count."""
-    folder = place.memory("any").folder.parent
-    if not folder.is_dir():
-        return ()
-    named = (each for each in folder.iterdir() if ID.match(each.name) and not each.is_symlink())
-    return tuple(sorted(each.name for each in named if Memory(each).exists))
 
 
 async def _run(work: Callable[[], T]) -> T:

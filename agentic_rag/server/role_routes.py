@@ -178,10 +178,10 @@ def memory_routes(business: Business) -> list[Route]:
         role = query_form(request, WholeMemory).role
         form = await json_form(request, NewMemories)
         engrams = [
-            Engram(each.id, each.content, each.cues, each.type, each.created_at, each.strength) for each in form.engrams
+            Engram(each.id, each.content, each.type, each.strength, each.created_at, each.cues) for each in form.engrams
         ]
         user, domain = user_of(request.scope), request.path_params["domain"]
-        added = await memories.bring_in(user, domain, role, engrams, form.frequencies)
+        added = await memories.add(user, domain, role, engrams, form.frequencies)
         return reply({"added": added, "known": len(engrams) - added})
 
     base = "/api/domains/{domain}/memories"

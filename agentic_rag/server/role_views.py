@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart
-from agentic_rag.roles.memories import Export, MemoryPage, memory_view
+from agentic_rag.roles.memories import Export, MemoryPage
 from agentic_rag.roles.roles import RoleView
 from agentic_rag.server.views import finding
 from mcp_servers.promptx.roles import RoleInfo
@@ -45,7 +45,9 @@ def memory_page(page: MemoryPage) -> Json:
         "scope": page.scope,
         "roles": list(page.roles),
         "total": page.total,
-        "items": [{**memory_view(name, engram), "createdAt": _time(engram.timestamp)} for name, engram in page.items],
+        "items": [
+            {"role": name, **engram.to_json(), "createdAt": _time(engram.created_at)} for name, engram in page.items
+        ],
     }
 
 
@@ -54,7 +56,7 @@ def export(found: Export) -> Json:
     return {
         "role": found.role,
         "scope": found.scope,
-        "engrams": list(found.engrams),
+        "engrams": [engram.to_json() for engram in found.engrams],
         "frequencies": found.frequencies,
     }
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ids import is_plain
-from mcp_servers.promptx.recall import Trace
+from mcp_servers.promptx.network import Trace
 
 DATABASE: Final = "engrams.db"
 LOCK_FILE: Final = ".engrams.lock"
@@ -43,16 +43,49 @@ BATCH: Final = 500
 """Bound variables per statement; SQLite allows at least 999."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engram:
-    """One memory. `timestamp` is in milliseconds since 1970; `cues` are its keywords in order, repeats included."""
+class EngramJson(TypedDict):
+    """An engram as clients get it; `createdAt` in milliseconds since 1970."""
 
     id: str
     content: str
-    cues: tuple[str, ...]
     type: str
-    timestamp: int
     strength: float
+    createdAt: int
+    cues: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Engram:
+    """One memory. `created_at` is in milliseconds since 1970; `cues` are its keywords in order, repeats included."""
+
+    id: str
+    content: str
+    type: str
+    strength: float
+    created_at: int
+    cues: tuple[str, ...]
+
+    def to_json(self) -> EngramJson:
+        return {
+            "id": self.id,
+            "content": self.content,
+            "type": self.type,
+            "strength": self.strength,
+            "createdAt": self.created_at,
+            "cues": list(self.cues),
+        }
+
+    @classmethod
+    def from_json(cls, document: EngramJson) -> "Engram":
+        """Return the engram that `to_json` made the document of."""
+        return cls(
+            document["id"],
+            document["content"],
+            document["type"],
+            document["strength"],
+            document["createdAt"],
+            tuple(document["cues"]),
+        )
 
 
 class Tip(NamedTuple):
@@ -211,7 +244,7 @@ class Ledger:
             before = connection.total_changes
             connection.executemany(
                 f"INSERT OR IGNORE INTO engrams ({COLUMNS}, metadata) VALUES (?,?,?,?,?,?,'{{}}')",
-                [(e.id, e.content, _to_json(e.cues), e.type, e.timestamp, e.strength) for e in engrams],
+                [(e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength) for e in engrams],
             )
             added = connection.total_changes - before
             connection.executemany(
@@ -240,7 +273,12 @@ class Ledger:
         rows = self._rows("SELECT rowid, id, (SELECT count(*) FROM engrams) FROM engrams ORDER BY rowid DESC LIMIT 1")
         return Tip(*rows[0]) if rows else EMPTY
 
-    def added(self, since: Tip) -> int | None:
+    def newest_row(self) -> int:
+        """The number of the newest row: about how many engrams were ever saved, at no cost."""
+        rows = self._rows("SELECT rowid FROM engrams ORDER BY rowid DESC LIMIT 1")
+        return int(rows[0][0]) if rows else 0
+
+    def count_since(self, since: Tip) -> int | None:
         """How many rows came after `since`; None if its own row is gone."""
         if since != EMPTY and not self._rows("SELECT 1 FROM engrams WHERE rowid=? AND id=?", (since.rowid, since.id)):
             return None
@@ -248,9 +286,9 @@ class Ledger:
         return int(rows[0][0]) if rows else 0
 
     def lessons(self, after: int) -> Iterator[Lesson]:
-        """What the network learns from the rows after rowid `after`, in (timestamp, rowid) order.
+        """Yield what the network learns from the rows after rowid `after`, in (timestamp, rowid) order.
 
-        Yields while it reads: a list of 100 000 rows would stop the process for the garbage collector's sake.
+        One by one while it reads: a list of 100 000 rows would stop the process for the garbage collector's sake.
         """
         with self._errors():
             if (connection := self._connect(create=False)) is None:
@@ -260,15 +298,14 @@ class Ledger:
                 (after,),
             )
             for key, schema, kind, strength, timestamp in rows:
-                yield str(key), _from_json(schema), (str(kind), _number(strength), _number(timestamp))
+                yield str(key), _keywords(schema), (str(kind), _number(strength), _number(timestamp))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
         """Engrams by id, in the order asked."""
         marks = ",".join("?" * len(ids))
-        found = {
-            row[0]: _engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams WHERE id IN ({marks})", ids)
-        }
-        return [found[key] for key in ids if key in found]
+        rows = self._rows(f"SELECT {COLUMNS} FROM engrams WHERE id IN ({marks})", ids)
+        engrams = {row[0]: _engram(row) for row in rows}
+        return [engrams[key] for key in ids if key in engrams]
 
     def strongest(self, limit: int) -> list[Engram]:
         """The engrams with the greatest strength, newest first among equals."""
@@ -292,12 +329,12 @@ class Ledger:
         return [_engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams ORDER BY timestamp, rowid")]
 
 
-def _to_json(words: Sequence[str]) -> str:
+def _schema_text(words: Sequence[str]) -> str:
     """Keywords as `JSON.stringify` writes them."""
     return json.dumps(list(words), ensure_ascii=False, separators=(",", ":"))
 
 
-def _from_json(schema: object) -> tuple[str, ...]:
+def _keywords(schema: object) -> tuple[str, ...]:
     """Keywords of a stored schema; a row another program spoilt has none."""
     try:
         words = json.loads(schema) if isinstance(schema, str) else []
@@ -311,10 +348,10 @@ def _engram(row: Sequence[Any]) -> Engram:
     return Engram(
         str(key),
         str(content or ""),
-        _from_json(schema),
         str(kind or "ATOMIC"),
-        int(_number(timestamp)),
         float(_number(strength)),
+        int(_number(timestamp)),
+        _keywords(schema),
     )
 
 

@@ -1,34 +1,48 @@
 """One role's memory: remember, recall, browse, delete, export, import.
 
-The blocking API the server, the CLI and the REST layer share; call it in a worker thread. Owns the validation of what
-enters a memory, the layout of scopes and the shape of what comes out. Deliberately knows nothing of MCP, of roles'
-texts or of who is allowed to do what.
+The blocking API that the server, the CLI and the REST layer share; call it in a worker thread. Owns the validation of
+what enters a memory, the layout of scopes, the network kept in memory between calls, and when the derived files are
+written. Deliberately knows nothing of MCP, of roles' texts or of who is allowed to do what.
+
+Why a network in memory: making it from 100 000 engrams takes a second, a recall from it milliseconds. Why it can be
+trusted: before each use the database's tip is compared with the tip last learned, so rows of other processes are seen.
+
+When `network.json` is written (PromptX needs it, we do not): a `remember` writes it when it lacks more than a tenth of
+the engrams, and it is made complete when a memory is closed or saved (the end of an MCP session, of the process, room
+for others), and by delete and import. So it costs the same per engram at any size, and a folder can be copied as it is.
 """
 
+import atexit
+import logging
 import random
+import threading
+import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
-from urllib.parse import unquote
+from typing import Final, Literal
 
 from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import DATABASE, Engram, Ledger
-from mcp_servers.promptx.live import SHELF, LiveFolder
-from mcp_servers.promptx.network import keywords
-from mcp_servers.promptx.recall import (
+from mcp_servers.promptx.ledger import DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, file_lock
+from mcp_servers.promptx.network import (
     MODES,
+    RECALL_STEP,
     TYPE_WEIGHT,
     Edge,
     Fallback,
     Mind,
+    Network,
     Query,
+    Trace,
     choose_centres,
     collect,
+    keywords,
     mindmap,
+    object_order,
     rank,
     spread,
 )
@@ -46,9 +60,17 @@ MAX_CUES: Final = 256
 OVERVIEW_ENGRAMS: Final = 50
 OVERVIEW_CHARS: Final = 4_000
 """Budget of the overview: about a thousand tokens of what the role knows best."""
+MAX_OPEN: Final = 64
+MAX_ENGRAMS: Final = 300_000
+"""Memories, and engrams in all of them, kept open; above that the least recently used memory is closed."""
+NETWORK_LOCK: Final = ".network.lock"
+LAG_SHARE: Final = 10
+"""A remember writes the network when more than one in this many engrams is missing in the file."""
 
 _PLAIN_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+log = logging.getLogger(__name__)
 
 
 def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> Path:
@@ -56,7 +78,7 @@ def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> P
 
     `domain` is the layout of a PromptX home: `.promptx/cognition/{role}`. `user` is
     `.promptx/cognition.user/{user}/{role}`, the user id percent-encoded so that any two ids give two folders, also on
-    file systems that fold case; `folder_user` reverses it.
+    file systems that fold case.
 
     Raises:
         BadScope: unknown scope, or a user id that is empty, too long or tries to be a path.
@@ -79,9 +101,19 @@ def _user_folder(user: str) -> str:
     return name
 
 
-def folder_user(name: str) -> str:
-    """The user id a folder of `cognition.user` stands for."""
-    return unquote(name)
+def has_memory(folder: Path) -> bool:
+    """Whether anything was ever remembered in a folder."""
+    return (folder / DATABASE).is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class NewEngram:
+    """What a model asks to remember; `schema` holds the keywords as it wrote them."""
+
+    content: str
+    schema: str
+    strength: float
+    type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +147,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportReport:
     """Outcome of an import: engrams added, and one reason per engram that could not be."""
 
     added: int
@@ -123,7 +155,10 @@ class Imported:
 
 
 class Memory:
-    """The memory in one folder. Cheap to make; safe to use from several threads and processes.
+    """The memory in one folder. Cheap to make; safe to use from several threads and processes, and after `close`.
+
+    `_lock` guards the network and the reading connection. Writing has a connection and a lock of its own, so that a
+    remember waits neither for a recall nor for the network to be made.
 
     Every method may raise MemoryUnavailable: locked for too long, disk full, read-only or corrupt files. Nothing is
     half saved then.
@@ -131,17 +166,29 @@ class Memory:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
+        self._lock = threading.RLock()
+        self._ledger = Ledger(self.folder)
+        self._write_lock = threading.Lock()
+        self._writer = Ledger(self.folder)
+        self._network: Network | None = None
+        self._traces: dict[str, Trace] = {}
+        """Ranking data of every engram, by id; complete after `_current_network()`."""
+        self._tip: Tip = EMPTY
+        self._unsaved: Counter[str] = Counter()
+        """Recalls of each cue that the network file does not count yet."""
+        self._signature: tuple[int, int, int] | None = None
+        self._lag = 0
+        """Engrams that the network file may lack."""
 
     @property
-    def exists(self) -> bool:
-        """Whether anything was ever remembered here."""
-        return (self.folder / DATABASE).is_file()
+    def size(self) -> int:
+        """Number of engrams held in memory."""
+        return len(self._traces)
 
-    def _live(self) -> LiveFolder:
-        return SHELF.folder(self.folder)
+    # --- what a model does --------------------------------------------------------------------------------
 
-    def remember(self, batch: Sequence[Mapping[str, Any]], now_ms: int) -> list[Engram]:
-        """Save a batch of `{content, schema, strength, type}`, all or nothing; returns the engrams as saved.
+    def remember(self, batch: Sequence[NewEngram], now_ms: int) -> list[Engram]:
+        """Save a batch, all or nothing; returns the engrams as saved.
 
         Raises:
             BadEngram: one of them is invalid; names its index.
@@ -150,10 +197,9 @@ class Memory:
             raise BadEngram(0, "the batch is empty; give at least one engram.")
         if len(batch) > MAX_BATCH:
             raise BadEngram(MAX_BATCH, f"a batch has at most {MAX_BATCH} engrams.")
-        engrams = [_checked(index, item, now_ms) for index, item in enumerate(batch)]
-        live = self._live()
-        live.insert(engrams)
-        SHELF.soil(live)
+        engrams = [_new_engram(index, item, now_ms) for index, item in enumerate(batch)]
+        self._insert(engrams)
+        self.save_if_behind()
         return engrams
 
     def recall(self, query: Query, mode: str, now_ms: int) -> Recollection:
@@ -165,48 +211,91 @@ class Memory:
         if mode not in MODES:
             raise BadRecall("mode", f"must be one of {', '.join(MODES)}, not {ascii(mode)[:40]}.")
         _check_query(query)
-        live = self._live()
-        with live.lock:
-            network = live.network()
+        with self._lock:
+            network = self._current_network()
             centres, fallback = choose_centres(network, query)
             mind = spread(network, centres, MODES[mode])
             center = centres[0] if centres else None
             engrams: list[Engram] = []
             if query is not None and fallback != "dmn":  # PromptX shows the map alone then; so it is recorded
-                ids = rank(collect(network, mind), live.traces, MODES[mode].limit, now_ms)
-                engrams = live.ledger.fetch(ids)
-            overview = _overview(live) if query in (None, "null") or fallback == "dmn" else ()
-            live.recalled(network, mind, center, now_ms)
+                ids = rank(collect(network, mind), self._traces, MODES[mode].limit, now_ms)
+                engrams = self._ledger.fetch(ids)
+            overview = self._overview() if query in (None, "null") or fallback == "dmn" else ()
+            self._count_recall(network, mind, center, now_ms)
         return Recollection(mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)))
+
+    def _overview(self) -> tuple[Engram, ...]:
+        chosen: list[Engram] = []
+        budget = OVERVIEW_CHARS
+        for engram in self._ledger.strongest(OVERVIEW_ENGRAMS):
+            budget -= len(engram.content)
+            if chosen and budget < 0:
+                break
+            chosen.append(engram)
+        return tuple(chosen)
+
+    def _count_recall(self, network: Network, mind: Mind, center: str | None, now_ms: int) -> None:
+        """Count a recall and write `state.json`.
+
+        The frequencies reach the disk with the next remember, as in PromptX. A folder that cannot be written can
+        still be recalled from.
+        """
+        if not network.edges:
+            return
+        self._unsaved.update(dict.fromkeys(network.count_recall(mind.activated), RECALL_STEP))
+        try:
+            snapshot.write_state(self.folder, mind, center, now_ms)
+        except OSError as exc:
+            log.warning("state.json of memory %r was not written: %s", self.folder.name, exc.strerror)
+
+    # --- what its owner does ------------------------------------------------------------------------------
 
     def browse(self, offset: int = 0, limit: int = 50, q: str = "") -> Page:
         """Engrams newest first, those whose content or keywords contain `q` (ASCII letters in any case)."""
-        live = self._live()
-        with live.lock:
-            total, engrams = live.ledger.page(max(0, offset), max(0, limit), q)
+        with self._lock:
+            total, engrams = self._ledger.page(max(0, offset), max(0, limit), q)
         return Page(total, tuple(engrams))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Forget engrams by id; returns how many there were. Unknown ids are no error."""
-        live = self._live()
-        removed = live.delete(ids)
+        with self._write_lock:
+            removed = self._writer.delete(ids)
         if removed:
-            live.save()  # now, not soon: the owner wants the keywords gone from the file too
+            self.save()  # now, not later: the owner wants the keywords gone from the file too
             (self.folder / snapshot.STATE).unlink(missing_ok=True)
         return removed
 
-    def export(self) -> list[dict[str, Any]]:
-        """Every engram, oldest first, as JSON-ready objects."""
-        live = self._live()
-        with live.lock:
-            return [engram_json(engram) for engram in live.ledger.all()]
+    def export(self) -> list[Engram]:
+        """Every engram, oldest first."""
+        with self._lock:
+            return self._ledger.all()
 
-    def import_(self, folder: Path) -> Imported:
+    def frequencies(self) -> dict[str, int]:
+        """How often each cue was recalled; those never recalled are left out."""
+        with self._lock:
+            return dict(self._current_network().frequency)
+
+    def add(self, engrams: Sequence[Engram], frequencies: Mapping[str, int]) -> int:
+        """Add engrams of another memory in one transaction, and take over its recall counts where they are greater.
+
+        Engrams whose id is already here are left as they are. Returns how many were added. The counts are on disk after
+        the next `save`.
+        """
+        added = self._insert(engrams)
+        with self._lock:
+            network = self._current_network() if frequencies else Network()
+            for word, count in frequencies.items():
+                if word in network.edges and (more := count - network.frequency.get(word, 0)) > 0:
+                    network.frequency[word] = count
+                    self._unsaved[word] += more
+        return added
+
+    def import_folder(self, folder: Path) -> ImportReport:
         """Add the engrams of a PromptX folder (`engrams.db`, and recall frequencies from `network.json`).
 
         Engrams whose id is already here are left as they are; ids, times and strengths are kept.
         """
-        if not (folder / DATABASE).is_file():
+        if not has_memory(folder):
             raise MemoryUnavailable(folder, f"there is no {DATABASE} in the folder to import")
         source = Ledger(folder.absolute(), read_only=True)
         good: list[Engram] = []
@@ -214,55 +303,181 @@ class Memory:
         try:
             for number, engram in enumerate(source.all()):
                 try:
-                    good.append(_imported(number, engram))
+                    good.append(_validate(number, engram, sum(map(len, engram.cues))))
                 except BadEngram as exc:
                     skipped.append(f"{engram.id[:40]}: {exc.reason}")
         finally:
             source.close()
-        live = self._live()
-        added = live.insert(good)
-        live.merge_frequencies(snapshot.read_frequencies(folder / snapshot.NETWORK) or {})
-        live.save()
-        return Imported(added, tuple(skipped))
+        file = snapshot.read_network(folder / snapshot.NETWORK)
+        added = self.add(good, file.frequencies if file else {})
+        self.save()
+        return ImportReport(added, tuple(skipped))
 
-    def flush(self) -> None:
-        """Write `network.json` now instead of within a second."""
-        self._live().save()
+    # --- the network in memory and in its file ------------------------------------------------------------
+
+    def _insert(self, engrams: Sequence[Engram]) -> int:
+        with self._write_lock:
+            added = self._writer.insert(engrams)
+            self._lag += added
+        return added
+
+    def _current_network(self) -> Network:
+        """The network, complete up to the newest engram in the database. Call with `_lock` held."""
+        try:
+            with self._ledger.reading():
+                tip = self._ledger.tip()
+                if self._network is None or tip != self._tip:
+                    self._network = self._complete(tip)
+                self._tip = tip
+        except BaseException:
+            self._network = None  # it may have learned half of what is new
+            raise
+        return self._network
+
+    def _complete(self, tip: Tip) -> Network:
+        if self._network is None:
+            path = self.folder / snapshot.NETWORK
+            self._signature = snapshot.signature(path)
+            file = snapshot.read_network(path)
+            if file is None or file.newest not in (None, tip.id):  # the process that wrote the newest was killed
+                self._lag = max(self._lag, tip.size)
+            return self._build(Counter(file.frequencies if file else {}) + self._unsaved)
+        added = self._ledger.count_since(self._tip)
+        if added is None or self._tip.size + added != tip.size:
+            # Something was deleted: an edge cannot be taken back, so start again.
+            return self._build(self._network.frequency)
+        self._learn(self._network, self._ledger.lessons(self._tip.rowid))
+        return self._network
+
+    def _build(self, frequency: Mapping[str, int]) -> Network:
+        """A network from all engrams, with the frequencies of those cues that still exist."""
+        self._drop_network()
+        network = Network()
+        self._learn(network, self._ledger.lessons(0))
+        network.frequency = {word: count for word, count in frequency.items() if count > 0 and word in network.edges}
+        return network
+
+    def _drop_network(self) -> None:
+        """Take the network apart item by item: freed at once, a huge one stops every thread for 50 ms."""
+        network, self._network = self._network, None
+        for part in (self._traces, network.edges, network.members) if network else ():
+            while part:
+                part.popitem()
+        self._traces = {}
+
+    def _learn(self, network: Network, lessons: Iterable[Lesson]) -> None:
+        for engram_id, words, trace in lessons:
+            self._traces[engram_id] = trace
+            network.learn(engram_id, words, int(trace[2]), trace[1])
+
+    def save(self) -> None:
+        """Write `network.json` now, with frequencies another process saved meanwhile added to ours.
+
+        Raises:
+            MemoryUnavailable: it could not be written; nothing is lost, the engrams have everything but frequencies.
+        """
+        path = self.folder / snapshot.NETWORK
+        with file_lock(self.folder, NETWORK_LOCK):
+            with self._lock:
+                network = self._current_network()
+                with self._write_lock:
+                    self._lag = 0
+                tip = self._tip
+                if snapshot.signature(path) != self._signature and (theirs := snapshot.read_network(path)):
+                    both = Counter(theirs.frequencies) + self._unsaved
+                    network.frequency = {word: count for word, count in both.items() if word in network.edges}
+                saved, self._unsaved = self._unsaved, Counter()
+                words = object_order(network.edges)
+            try:
+                snapshot.write_network(path, network, words, tip.id, time.time_ns() // 1_000_000)
+            except OSError as exc:
+                with self._lock:
+                    self._unsaved.update(saved)
+                raise MemoryUnavailable(self.folder, f"{snapshot.NETWORK} was not written ({exc})") from exc
+            self._signature = snapshot.signature(path)
+
+    def save_if_behind(self) -> None:
+        """Write `network.json` if it lacks more than a share of the engrams, as after each remember."""
+        with self._write_lock:
+            behind = self._lag * LAG_SHARE > self._writer.newest_row()
+        if behind:
+            self.save_if_due()
+
+    def save_if_due(self) -> None:
+        """Write `network.json` if it lacks an engram; after a failure, which is logged, the next to open it does."""
+        if not self._lag or not has_memory(self.folder):
+            return
+        try:
+            self.save()
+        except MemoryUnavailable as exc:
+            log.warning("%s", exc)
+
+    def close(self) -> None:
+        """Save what is due, close the database and let go of the network. All is made again when used."""
+        self.save_if_due()
+        with self._lock, self._write_lock:
+            self._drop_network()
+            self._ledger.close()
+            self._writer.close()
 
 
-def engram_json(engram: Engram) -> dict[str, Any]:
-    """The shape clients get: `{id, content, type, strength, createdAt, cues}`, createdAt in milliseconds."""
-    return {
-        "id": engram.id,
-        "content": engram.content,
-        "type": engram.type,
-        "strength": engram.strength,
-        "createdAt": engram.timestamp,
-        "cues": list(engram.cues),
-    }
+class Shelf:
+    """The memories that this process keeps open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memories: OrderedDict[Path, Memory] = OrderedDict()
+
+    def memory(self, folder: Path) -> Memory:
+        """The one open memory of this folder."""
+        folder = folder.absolute()
+        evicted: list[Memory] = []
+        with self._lock:
+            memory = self._memories.setdefault(folder, Memory(folder))
+            self._memories.move_to_end(folder)
+            engrams = sum(each.size for each in self._memories.values())
+            while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
+                evicted.append(self._memories.popitem(last=False)[1])
+                engrams -= evicted[-1].size
+        for each in evicted:
+            each.close()
+        return memory
+
+    def save(self) -> None:
+        """Write the network files that lack something."""
+        with self._lock:
+            memories = list(self._memories.values())
+        for memory in memories:
+            memory.save_if_due()
+
+    def close(self) -> None:
+        """Save what is due and close every memory. They open again when used."""
+        with self._lock:
+            memories = list(self._memories.values())
+            self._memories.clear()
+        for memory in memories:
+            memory.close()
 
 
-def _overview(live: LiveFolder) -> tuple[Engram, ...]:
-    chosen: list[Engram] = []
-    left = OVERVIEW_CHARS
-    for engram in live.ledger.strongest(OVERVIEW_ENGRAMS):
-        left -= len(engram.content)
-        if chosen and left < 0:
-            break
-        chosen.append(engram)
-    return tuple(chosen)
+SHELF: Final = Shelf()
+"""Of this process. Two open memories of one folder would be as safe as two processes, and as wasteful."""
+
+atexit.register(SHELF.close)
 
 
-def _check_query(query: Query) -> None:
-    words = [query] if isinstance(query, str) else list(query or ())
-    if sum(map(len, words)) > MAX_QUERY:
-        raise BadRecall("query", f"has more than {MAX_QUERY} characters; name a few cues.")
-    if any(not is_plain(word) for word in words):
-        raise BadRecall("query", "contains NUL or a lone surrogate; send plain Unicode text.")
+# --- what may enter ---------------------------------------------------------------------------------------
 
 
-def _checked(index: int, item: Mapping[str, Any], now_ms: int) -> Engram:
-    """One engram as the model sent it, validated. Error texts say what would be right."""
+def read_batch(items: Sequence[object]) -> list[NewEngram]:
+    """Return the engrams of a batch as a model sent it. Error texts say what would be right.
+
+    Raises:
+        BadEngram: one of them has the wrong shape; names its index.
+    """
+    return [_read_engram(index, item) for index, item in enumerate(items)]
+
+
+def _read_engram(index: int, item: object) -> NewEngram:
     if not isinstance(item, Mapping):
         raise BadEngram(index, "must be an object {content, schema, strength, type}.")
     content, schema, strength, kind = (item.get(name) for name in ("content", "schema", "strength", "type"))
@@ -272,16 +487,17 @@ def _checked(index: int, item: Mapping[str, Any], now_ms: int) -> Engram:
         raise BadEngram(index, "schema must be text: keywords separated by spaces, ' - ' or newlines.")
     if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
         raise BadEngram(index, "strength must be a number from 0 to 1.")
+    return NewEngram(content, schema, float(strength), str(kind))
+
+
+def _new_engram(index: int, item: NewEngram, now_ms: int) -> Engram:
     suffix = "".join(random.choices(_BASE36, k=9))  # an id, not a secret
-    words = tuple(keywords(schema))
-    return _valid(index, Engram(f"{now_ms}_{suffix}", content, words, str(kind), now_ms, float(strength)), len(schema))
+    cues = tuple(keywords(item.schema))
+    engram = Engram(f"{now_ms}_{suffix}", item.content, item.type, item.strength, now_ms, cues)
+    return _validate(index, engram, len(item.schema))
 
 
-def _imported(index: int, engram: Engram) -> Engram:
-    return _valid(index, engram, sum(map(len, engram.cues)))
-
-
-def _valid(index: int, engram: Engram, schema_length: int) -> Engram:
+def _validate(index: int, engram: Engram, schema_length: int) -> Engram:
     if engram.type not in TYPE_WEIGHT:
         raise BadEngram(index, f"type must be ATOMIC, LINK or PATTERN, not {ascii(engram.type)[:40]}.")
     if not 0 <= engram.strength <= 1:
@@ -296,3 +512,11 @@ def _valid(index: int, engram: Engram, schema_length: int) -> Engram:
     if not all(map(is_plain, (engram.content, engram.id, *engram.cues))):
         raise BadEngram(index, "content or schema contains NUL or a lone surrogate; send plain Unicode text.")
     return engram
+
+
+def _check_query(query: Query) -> None:
+    words = [query] if isinstance(query, str) else list(query or ())
+    if sum(map(len, words)) > MAX_QUERY:
+        raise BadRecall("query", f"has more than {MAX_QUERY} characters; name a few cues.")
+    if any(not is_plain(word) for word in words):
+        raise BadRecall("query", "contains NUL or a lone surrogate; send plain Unicode text.")

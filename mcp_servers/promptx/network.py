@@ -1,27 +1,46 @@
-"""The associative network: which keyword leads to which, how strongly, and how often it was recalled.
+"""The associative network and how a recall spreads in it: from a query to cues, edges, ranked engrams and a mindmap.
 
-Owns the rules that turn engrams into weighted edges and the order in which keywords are listed. Deliberately knows
-nothing of files, SQLite, clocks or recall: it is a value in memory that `snapshot` writes and `recall` reads.
+Owns the rules that turn engrams into weighted edges, the order in which keywords are listed, and the recall algorithm.
+Pure: a network is a value in memory that `snapshot` writes and a recall only reads; times are arguments. Deliberately
+knows nothing of files, SQLite and clocks.
 
-Source of the rules: PromptX 1.27/2.4 (its `Remember` and `Network`), as recorded in the project's specification.
+Source of the rules: PromptX 1.27/2.4 (its `Remember`, `Network`, `TwoPhaseRecallStrategy`, `ActivationMode`), as stated
+in the project's specification and checked against 24 recorded recalls. Numbers in the code are PromptX's own.
 """
 
+import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import pairwise
+from typing import Final, Literal
 
-POSITION_DECAY = 0.9
+POSITION_DECAY: Final = 0.9
 """Each later edge of one engram weighs this much of the one before it."""
 
-DEFAULT_STRENGTH = 0.8
+DEFAULT_STRENGTH: Final = 0.8
 """PromptX computes `strength || 0.8`, so strength 0 counts as this in an edge's weight, and only there."""
 
-RECALL_STEP = 2
+RECALL_STEP: Final = 2
 """What one recall adds to the frequency of every cue it activated."""
 
-MAX_ARRAY_INDEX = 2**32 - 2
+MAX_ARRAY_INDEX: Final = 2**32 - 2
 """Largest key a JavaScript object sorts as a number."""
+
+ROOT: Final = "mind"
+DMN_CENTRES: Final = 15
+MAX_MAP_NODES: Final = 100
+MAX_MAP_DEPTH: Final = 5
+MIN_CONTAINED: Final = 2
+"""Shortest cue looked for inside an unsegmented sentence: single letters would match everything."""
+MAX_CONTAINED: Final = 64
+DAY_MS: Final = 86_400_000
+MAX_FUTURE_DAYS: Final = 3650.0
+"""A timestamp further ahead than this is a mistake, and its exponential would overflow."""
+
+Query = str | Sequence[str] | None
+Fallback = Literal["dmn", "contained"]
 
 
 def keywords(schema: str) -> list[str]:
@@ -73,7 +92,7 @@ class Network:
             self.edges[word][target] = timestamp_ms * decay * (strength or DEFAULT_STRENGTH)
             decay *= POSITION_DECAY  # a running product, not a power: it gives V8's last bit, and weights are compared
 
-    def recalled(self, words: Iterable[str]) -> list[str]:
+    def count_recall(self, words: Iterable[str]) -> list[str]:
         """Count one recall of `words`; returns those that are cues and were therefore counted."""
         known = [word for word in words if word in self.edges]
         for word in known:
@@ -87,3 +106,195 @@ class Network:
     def degree(self, word: str) -> int:
         """Number of outgoing edges; 0 for an unknown word."""
         return len(self.edges.get(word, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Parameters of one spreading mode."""
+
+    threshold: float
+    synaptic: float
+    inhibition: float
+    cycles: int
+    decay: float
+    boost: float
+    limit: int
+
+
+MODES: Final[Mapping[str, Mode]] = {
+    "focused": Mode(0.2, 0.75, 0.15, 4, 0.85, 0.2, 20),
+    "balanced": Mode(0.1, 0.9, 0.1, 10, 0.9, 0.1, 50),
+    "creative": Mode(0.05, 0.95, 0.05, 12, 0.95, 0.05, 80),
+}
+
+TYPE_WEIGHT: Final[Mapping[str, float]] = {"PATTERN": 2.0, "LINK": 1.5, "ATOMIC": 1.0}
+TYPE_QUOTA: Final[Mapping[str, int]] = {"PATTERN": 10, "LINK": 15, "ATOMIC": 25}
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A recorded step of the activation."""
+
+    source: str
+    target: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """What a query activated: `depth` maps each word to its distance from the root, in activation order."""
+
+    depth: Mapping[str, int]
+    edges: Sequence[Edge]
+
+    @property
+    def activated(self) -> list[str]:
+        """All words in activation order, the root first."""
+        return list(self.depth)
+
+
+Trace = tuple[str, float, float]
+"""What ranking needs of an engram: type, strength, timestamp in milliseconds.
+
+A plain tuple on purpose: a memory holds one per engram, and the garbage collector stops looking at plain tuples of
+atoms, but never at instances of a class.
+"""
+
+
+def choose_centres(network: Network, query: Query) -> tuple[list[str], Fallback | None]:
+    """Pick where activation starts.
+
+    Returns the centres and how they were found: None as asked, `contained` by cues found inside the query's text
+    (better than PromptX, whose whitespace split finds nothing in an unsegmented Chinese sentence), `dmn` when
+    nothing matched and the hubs of the network (PromptX's "default mode network") stand in.
+    """
+    if query is None or query == "null":
+        return _hubs(network), None
+    if isinstance(query, str):
+        words = [word for word in query.split() if word in network.edges]
+        best = max(words, key=network.degree, default=None)
+        if best is not None and network.degree(best):
+            return [best], None
+        if best is None and (inside := _contained(network, query)):
+            return inside, "contained"
+    elif cues := list(dict.fromkeys(word for word in query if word in network.edges)):
+        return cues, None
+    return _hubs(network), "dmn"
+
+
+def _hubs(network: Network) -> list[str]:
+    """The cues with most outgoing edges; equal ones in the order of the network's file."""
+    degrees = nlargest(DMN_CENTRES, map(len, network.edges.values()))
+    least = max(1, degrees[-1]) if degrees else 1
+    candidates = object_order(word for word, edges in network.edges.items() if len(edges) >= least)
+    return sorted(candidates, key=network.degree, reverse=True)[:DMN_CENTRES]
+
+
+def _contained(network: Network, text: str) -> list[str]:
+    """The longest cues inside `text`, left to right, not overlapping."""
+    cues: dict[str, None] = {}
+    start = 0
+    while start < len(text):
+        for length in range(min(MAX_CONTAINED, len(text) - start), MIN_CONTAINED - 1, -1):
+            if (piece := text[start : start + length]) in network.edges:
+                cues[piece] = None
+                start += length
+                break
+        else:
+            start += 1
+    return list(cues)
+
+
+def spread(network: Network, centres: Sequence[str], mode: Mode) -> Mind:
+    """Spread activation from the centres, cycle by cycle, until it fades or `mode.cycles` are done."""
+    start = 1.0 if len(centres) > 5 else 1 / max(1, len(centres))
+    depth = {ROOT: 0}
+    edges = {(ROOT, centre): start for centre in centres}
+    depth.update((centre, 1) for centre in centres if centre not in depth)
+    pool = dict.fromkeys(centres, start)
+    cycle = 0
+    while pool and cycle < mode.cycles:
+        reached: dict[str, float] = {}
+        inhibition = max(0.5, 1 - mode.inhibition * len(depth) / 200)
+        for word, energy in pool.items():
+            if energy < mode.threshold:
+                continue
+            for target, weight, passed in _fire(network, word, energy, mode):
+                if passed * inhibition >= mode.threshold and target not in depth:
+                    reached[target] = reached.get(target, 0.0) + passed * inhibition
+                    edges.setdefault((word, target), weight)
+        cycle += 1
+        depth.update(dict.fromkeys(reached, cycle))  # so the first targets share depth 1 with the centres
+        pool = {target: left for target, energy in reached.items() if (left := energy * mode.decay) >= 0.01}
+    return Mind(depth, [Edge(source, target, weight) for (source, target), weight in edges.items()])
+
+
+def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tuple[str, float, float]]:
+    """The strongest edges of one word with the energy each passes on, before inhibition."""
+    outgoing = network.edges.get(word) or {}
+    degree = len(outgoing)
+    if not degree:
+        return
+    keep = min(8, max(3, math.ceil(math.log2(degree + 1))))
+    kept = nlargest(keep, outgoing.items(), key=lambda edge: edge[1])
+    share = energy * (1 + 0.3 * math.log(1 + degree)) * mode.synaptic / len(kept)
+    for target, weight in kept:
+        yield target, weight, share * (1 + mode.boost * math.log(1 + network.frequency.get(target, 0)))
+
+
+def collect(network: Network, mind: Mind) -> dict[str, int]:
+    """Engram id → depth of the first activated cue that has it; cue by cue, within a cue in PromptX's index order."""
+    depths: dict[str, int] = {}
+    for word, depth in mind.depth.items():
+        for engram_id in sorted(network.engrams_of(word)):
+            depths.setdefault(engram_id, depth)
+    return depths
+
+
+def rank(depths: Mapping[str, int], traces: Mapping[str, Trace], limit: int, now_ms: int) -> list[str]:
+    """Ids of the best `limit` engrams of `collect`, by score: first up to each type's quota, then the rest."""
+    ids = list(depths)
+    scores = [_score(traces[engram_id], depth, now_ms) for engram_id, depth in depths.items()]
+    taken = dict.fromkeys(TYPE_QUOTA, 0)
+    chosen: list[str] = []
+    rest: list[str] = []
+    for number in sorted(range(len(ids)), key=scores.__getitem__, reverse=True):
+        kind = traces[ids[number]][0]
+        if taken.get(kind, 0) < TYPE_QUOTA.get(kind, 0) and len(chosen) < limit:
+            taken[kind] += 1
+            chosen.append(ids[number])
+        else:
+            rest.append(ids[number])
+    return chosen + rest[: limit - len(chosen)]
+
+
+def _score(trace: Trace, depth: int, now_ms: int) -> float:
+    kind, strength, timestamp = trace
+    age_days = max(-MAX_FUTURE_DAYS, (now_ms - timestamp) / DAY_MS)
+    return (
+        0.3 * TYPE_WEIGHT.get(kind, 1.0)
+        + 0.4 / (1 + 0.2 * depth)
+        + 0.2 * (strength or 0.5)
+        + 0.1 * math.exp(-age_days / 30)
+    )
+
+
+def mindmap(mind: Mind) -> list[str]:
+    """The activation as lines of a Mermaid mindmap: strongest edge first, every node once."""
+    children: dict[str, list[Edge]] = {}
+    for edge in mind.edges:
+        children.setdefault(edge.source, []).append(edge)
+    lines = ["mindmap", f"  root(({ROOT}))"]
+    seen = {ROOT}
+
+    def draw(word: str, level: int) -> None:
+        if level > MAX_MAP_DEPTH:
+            return
+        for edge in sorted(children.get(word, ()), key=lambda edge: edge.weight, reverse=True):
+            if edge.target not in seen and len(seen) < MAX_MAP_NODES:
+                seen.add(edge.target)
+                lines.append("  " * (level + 2) + edge.target)
+                draw(edge.target, level + 1)
+
+    draw(ROOT, 0)
+    return lines

@@ -5,7 +5,8 @@ roles and memories work. Blocking work runs in worker threads, so that the event
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -16,17 +17,29 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from mcp_servers.promptx import present
 from mcp_servers.promptx.dpml import KINDS, Resources
 from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
-from mcp_servers.promptx.memory import Memory, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder, read_batch
 from mcp_servers.promptx.nuwa import RoleFile
+from mcp_servers.promptx.present import (
+    Result,
+    describe_activation,
+    describe_error,
+    describe_findings,
+    describe_recollection,
+    describe_roles,
+    describe_saved,
+    describe_written,
+)
 from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
 
 META_WORKSPACE: Final = "agentic_rag/workspace"
 META_USER: Final = "agentic_rag/user"
 META_SCOPE: Final = "agentic_rag/scope"
 META_ADMIN: Final = "agentic_rag/admin"
+
+SAVE_SECONDS: Final = 10.0
+"""How long the end of a session waits for the memories' files; the end of the process waits for them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +74,10 @@ class _Caller:
         Raises:
             BadRoleId, UnknownRole, BadScope.
         """
-        memory = Memory(memory_folder(self.workspace, self.scope, self.user, role))
-        if not memory.exists and memory.folder.name not in (known := self.roles.ids()):
+        folder = memory_folder(self.workspace, self.scope, self.user, role)
+        if not has_memory(folder) and folder.name not in (known := self.roles.ids()):
             raise UnknownRole(role, known)
-        return memory
+        return SHELF.memory(folder)
 
 
 def _query(value: object) -> object:
@@ -153,53 +166,53 @@ class _Tools:
         self._config = config
 
     async def action(self, ctx: Context, role: RoleId, roleResources: Resources = "all") -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
-            return present.activation(caller.roles.activate(role, roleResources))
+        def work(caller: _Caller) -> Result:
+            return describe_activation(caller.roles.activate(role, roleResources))
 
         return await self._run(ctx, work)
 
     async def recall(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
-            return present.recollection(caller.memory(role).recall(query or None, mode, _now_ms()))
+        def work(caller: _Caller) -> Result:
+            return describe_recollection(caller.memory(role).recall(query or None, mode, _now_ms()))
 
         return await self._run(ctx, work)
 
     async def remember(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
-            return present.remembered(caller.memory(role).remember(engrams, _now_ms()))
+        def work(caller: _Caller) -> Result:
+            return describe_saved(caller.memory(role).remember(read_batch(engrams), _now_ms()))
 
         return await self._run(ctx, work)
 
     async def discover(self, ctx: Context) -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
-            return present.roles(caller.roles.list())
+        def work(caller: _Caller) -> Result:
+            return describe_roles(caller.roles.list())
 
         return await self._run(ctx, work)
 
     async def role_write(self, ctx: Context, role: NewRoleId, files: Files) -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
+        def work(caller: _Caller) -> Result:
             if not caller.admin:
                 raise NotAllowed("role_write")
-            return present.written(role, caller.roles.write(role, _files(files)), caller.workspace)
+            return describe_written(role, caller.roles.write(role, _files(files)), caller.workspace)
 
         return await self._run(ctx, work)
 
     async def role_check(self, ctx: Context, role: RoleId = "") -> CallToolResult:
-        def work(caller: _Caller) -> present.Result:
+        def work(caller: _Caller) -> Result:
             if not caller.admin:
                 raise NotAllowed("role_check")
-            return present.findings(caller.roles.check(role or None))
+            return describe_findings(caller.roles.check(role or None))
 
         return await self._run(ctx, work)
 
-    async def _run(self, ctx: Context, work: Callable[[_Caller], present.Result]) -> CallToolResult:
+    async def _run(self, ctx: Context, work: Callable[[_Caller], Result]) -> CallToolResult:
         """Do blocking work in a worker thread; an error of ours becomes a result the model reads."""
         try:
             caller = self._caller(ctx)
             text, structured = await anyio.to_thread.run_sync(work, caller)
         except PromptXError as exc:
             return CallToolResult(
-                content=[TextContent(text=str(exc))], structured_content=present.error(exc), is_error=True
+                content=[TextContent(text=str(exc))], structured_content=describe_error(exc), is_error=True
             )
         return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
 
@@ -232,10 +245,10 @@ def _files(items: Sequence[Any]) -> list[RoleFile]:
     for index, item in enumerate(items):
         values = item if isinstance(item, dict) else {}
         kind, key, content = values.get("kind"), values.get("id"), values.get("content")
-        found = next((known for known in KINDS if known == kind), None)
-        if found is None or not isinstance(key, str) or not isinstance(content, str):
+        known_kind = next((known for known in KINDS if known == kind), None)
+        if known_kind is None or not isinstance(key, str) or not isinstance(content, str):
             raise BadRoleFile(index)
-        files.append(RoleFile(found, key, content))
+        files.append(RoleFile(known_kind, key, content))
     return files
 
 
@@ -263,6 +276,16 @@ _ABOUT_WRITE: Final = (
 _ABOUT_CHECK: Final = "Check role files, all or those of one role. Returns findings with file, line, column and hint."
 
 
+@asynccontextmanager
+async def _lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
+    """At a session's end the memories' files are made complete, so that their folders can be copied."""
+    try:
+        yield
+    finally:
+        with anyio.move_on_after(SAVE_SECONDS, shield=True):
+            await anyio.to_thread.run_sync(SHELF.save, abandon_on_cancel=True)
+
+
 def create_server(config: PromptXConfig) -> MCPServer[Any]:
     """Build the server. In process, build it once and open many sessions on it.
 
@@ -271,7 +294,7 @@ def create_server(config: PromptXConfig) -> MCPServer[Any]:
     ask for `_meta["agentic_rag/admin"]` at the call in any case. Alone it has the first four, also under their bare
     names, and the last two only with `config.role_write`.
     """
-    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory")
+    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan)
     tools = _Tools(config)
     for prefix in ("promptx_",) if config.bound_by_meta else ("promptx_", ""):
         server.add_tool(tools.action, f"{prefix}action", "Activate role", _ABOUT_ACTION, _READS)

@@ -11,11 +11,11 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mcp_servers.promptx.network import Network
-from mcp_servers.promptx.recall import Mind
+from mcp_servers.promptx.network import Mind, Network
 
 NETWORK: Final = "network.json"
 STATE: Final = "state.json"
@@ -29,6 +29,17 @@ every 5 ms, and a remember asks for it ten times."""
 _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkFile:
+    """What is read back of a network file: the recall frequency of every cue, and the newest engram it includes.
+
+    `newest` is None in a file that PromptX wrote.
+    """
+
+    frequencies: dict[str, int]
+    newest: str | None
+
+
 def signature(path: Path) -> tuple[int, int, int] | None:
     """A value that changes when another process replaces the file; None when there is none."""
     try:
@@ -38,43 +49,48 @@ def signature(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def read_frequencies(path: Path) -> dict[str, int] | None:
-    """The recall frequency of every cue in a network file, PromptX's or ours; None if it is absent or damaged.
+def read_network(path: Path) -> NetworkFile | None:
+    """Read a network file, PromptX's or ours; None if it is absent or damaged.
 
-    Nothing else is read: edges and members follow from the engrams, and making them anew is quicker than parsing them.
+    Edges and members are not read: they follow from the engrams, and making them anew is quicker than parsing them.
     The file is read line by line, as both programs indent it: one JSON call over 40 MB would hold the interpreter, and
     with it every event loop, for half a second. A file indented otherwise is parsed whole.
     """
     try:
         with path.open(encoding="utf-8") as lines:
-            found = _scan(lines)
-        return _parse(path.read_text("utf-8")) if found is None else found
+            scanned = _scan(lines)
+        return _parse(path.read_text("utf-8")) if scanned is None else scanned
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # whatever is wrong with it, the engrams are the truth
 
 
-def _scan(lines: Iterator[str]) -> dict[str, int] | None:
-    """Frequencies of a file indented by two spaces; None if it is not, or ends early."""
-    found: dict[str, int] = {}
+def _scan(lines: Iterator[str]) -> NetworkFile | None:
+    """A file indented by two spaces; None if it is not, or ends early."""
+    frequencies: dict[str, int] = {}
+    newest: str | None = None
     word = ""
     line = ""
     for line in lines:
         if line.startswith('    "'):
             word = json.loads(line.strip().removesuffix(": {"))
         elif line.startswith('      "recallFrequency": '):
-            found[word] = int(line.strip().removesuffix(",").partition(": ")[2])
-    return found if found and line.rstrip() == "}" else None
+            frequencies[word] = int(line.strip().removesuffix(",").partition(": ")[2])
+        elif line.startswith('  "newestEngram": '):
+            newest = json.loads(line.strip().removesuffix(",").partition(": ")[2])
+    return NetworkFile(frequencies, newest) if frequencies and line.rstrip() == "}" else None
 
 
-def _parse(text: str) -> dict[str, int]:
-    return {word: int(cue.get("recallFrequency") or 0) for word, cue in json.loads(text)["cues"].items()}
+def _parse(text: str) -> NetworkFile:
+    document = json.loads(text)
+    frequencies = {word: int(cue.get("recallFrequency") or 0) for word, cue in document["cues"].items()}
+    return NetworkFile(frequencies, document.get("newestEngram"))
 
 
 def write_network(path: Path, network: Network, words: Sequence[str], newest: str, now_ms: int) -> None:
     """Write `words` of the network, as `JSON.stringify(…, null, 2)` would.
 
     May run while another thread adds to the network, or drops it for a new one: a word's edges are copied at once. What
-    is then too much or missing in the file is put right by the next write, which that change makes due.
+    is then too much or missing in the file is put right by the next write.
 
     Raises:
         OSError: the file cannot be written; the old one is untouched.

@@ -6,12 +6,13 @@ import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
-from mcp_servers.promptx.live import SHELF
-from mcp_servers.promptx.memory import MAX_BATCH, MAX_CONTENT, Memory, folder_user, memory_folder
+from mcp_servers.promptx.ledger import Engram
+from mcp_servers.promptx.memory import MAX_BATCH, MAX_CONTENT, MAX_OPEN, Memory, Shelf, memory_folder, read_batch
 
 from .conftest import ROLE
 
@@ -23,6 +24,10 @@ def engram(**changed: Any) -> dict[str, Any]:
         "type": "ATOMIC",
         **changed,
     }
+
+
+def remember(memory: Memory, batch: list[Any], now_ms: int) -> list[Engram]:
+    return memory.remember(read_batch(batch), now_ms)
 
 
 def network_file(folder: Path) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
-    [saved] = Memory(tmp_path / ROLE).remember([engram(schema="合同 - notice - 合同", strength=0)], NOW)
+    [saved] = remember(Memory(tmp_path / ROLE), [engram(schema="合同 - notice - 合同", strength=0)], NOW)
     stamp, _, suffix = saved.id.partition("_")
     assert stamp == str(NOW)
     assert len(suffix) == 9
@@ -52,7 +57,7 @@ def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
 
 def test_strength_zero_stays_zero_and_counts_as_more_only_in_the_weight(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram(schema="a b", strength=0)], NOW)
+    remember(memory, [engram(schema="a b", strength=0)], NOW)
     found = memory.recall("a", "balanced", NOW)
     assert found.engrams[0].strength == 0
     assert found.edges[1].weight == NOW * 0.8
@@ -84,20 +89,20 @@ def test_a_bad_engram_names_its_index_and_none_of_the_batch_is_saved(tmp_path: P
     bad, reason = BAD_ENGRAMS[case]
     memory = Memory(tmp_path / ROLE)
     with pytest.raises(BadEngram) as caught:
-        memory.remember([engram(), bad, engram()], NOW)  # type: ignore[list-item]
+        remember(memory, [engram(), bad, engram()], NOW)
     assert caught.value.index == 1
     assert caught.value.reason.startswith(reason)
     assert str(caught.value).startswith("engrams[1]: ")
-    assert not memory.exists
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
     with pytest.raises(BadEngram, match="the batch is empty"):
-        memory.remember([], NOW)
+        remember(memory, [], NOW)
     with pytest.raises(BadEngram, match="at most 100"):
-        memory.remember([engram()] * (MAX_BATCH + 1), NOW)
-    assert not memory.exists
+        remember(memory, [engram()] * (MAX_BATCH + 1), NOW)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_recalling_from_nothing_says_nothing_and_creates_nothing(tmp_path: Path)
 
 def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_budget(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
+    remember(memory, [engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
     found = memory.recall(None, "balanced", NOW)
     assert found.engrams == ()
     assert [one.strength for one in found.overview] == [0.9, 0.8, 0.7, 0.6]
@@ -132,14 +137,14 @@ def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_bud
 
 def test_a_query_that_names_no_cue_gets_the_map_and_is_marked(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram()], NOW)
+    remember(memory, [engram()], NOW)
     found = memory.recall("weather", "balanced", NOW)
     assert (found.fallback, found.engrams, len(found.overview)) == ("dmn", (), 1)
 
 
 def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
+    remember(memory, [engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
     found = memory.recall("请问合同期限是多久？", "balanced", NOW)
     assert (found.fallback, found.center) == ("contained", "合同期限")
     assert [one.content for one in found.engrams] == ["合同期限为两年"]
@@ -147,35 +152,35 @@ def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
 
 def test_recall_counts_reach_the_file_by_the_next_remember_and_survive_a_restart(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram(schema="a b")], NOW)
-    memory.flush()
+    remember(memory, [engram(schema="a b")], NOW)
+    memory.save()
     memory.recall("a", "balanced", NOW)
     memory.recall("a", "balanced", NOW)
-    memory.remember([engram(schema="c d")], NOW + 1)
-    memory.flush()
-    SHELF.close()
+    remember(memory, [engram(schema="c d")], NOW + 1)
+    memory.save()
+    memory.close()
     memory.recall("b", "balanced", NOW)
-    memory.flush()
+    memory.save()
     counts = {word: cue["recallFrequency"] for word, cue in network_file(memory.folder)["cues"].items()}
     assert counts == {"a": 6, "b": 6, "c": 2, "d": 2}  # the last recall fell back to the hubs: all four
 
 
 def test_counts_another_process_saved_are_added_to_ours(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram(schema="a b")], NOW)
-    memory.flush()
+    remember(memory, [engram(schema="a b")], NOW)
+    memory.save()
     memory.recall("a", "balanced", NOW)
     content = network_file(memory.folder)
     content["cues"]["a"]["recallFrequency"] = 10
     (memory.folder / "network.json").write_text(json.dumps(content, indent=2), "utf-8")
-    memory.flush()
+    memory.save()
     assert network_file(memory.folder)["cues"]["a"]["recallFrequency"] == 12
 
 
 def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    first, second = memory.remember([engram(schema="b 10 a"), engram(schema="9 b")], NOW)
-    memory.flush()
+    first, second = remember(memory, [engram(schema="b 10 a"), engram(schema="9 b")], NOW)
+    memory.save()
     content = network_file(memory.folder)
     assert list(content) == ["version", "timestamp", "newestEngram", "cues"]
     assert content["newestEngram"] == second.id
@@ -192,10 +197,10 @@ def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_p
 def test_a_corrupt_network_is_made_again_from_the_engrams(recorded: Path, damage: str) -> None:
     memory = Memory(recorded)
     expected = memory.recall(None, "balanced", NOW).mindmap
-    SHELF.close()
+    memory.close()
     (recorded / "network.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
     assert memory.recall(None, "balanced", NOW).mindmap == expected
-    memory.flush()
+    memory.save()
     assert len(network_file(recorded)["cues"]) == 28
 
 
@@ -203,7 +208,6 @@ def test_a_network_cut_at_any_line_is_made_again_from_the_engrams(recorded: Path
     lines = (recorded / "network.json").read_text("utf-8").splitlines(keepends=True)
     for cut in range(0, len(lines), 97):
         (recorded / "network.json").write_text("".join(lines[:cut]), "utf-8")
-        SHELF.close()
         assert len(Memory(recorded).recall(None, "balanced", NOW).mind.activated) > 15
 
 
@@ -211,7 +215,7 @@ def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Pa
     content = network_file(recorded)
     kept = dict(list(content["cues"].items())[:5])
     (recorded / "network.json").write_text(json.dumps(content | {"cues": kept}), "utf-8")  # and on one line
-    Memory(recorded).flush()
+    Memory(recorded).save()
     cues = network_file(recorded)["cues"]
     assert len(cues) == 28
     assert {word: cue["recallFrequency"] for word, cue in cues.items() if cue["recallFrequency"]} == {
@@ -221,10 +225,10 @@ def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Pa
 
 def test_a_deleted_memory_leaves_database_network_and_state(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    first, second = memory.remember([engram(schema="secret word"), engram(schema="word other")], NOW)
+    first, second = remember(memory, [engram(schema="secret word"), engram(schema="word other")], NOW)
     memory.recall("secret", "balanced", NOW)
     assert memory.delete([first.id, "unknown"]) == 1
-    assert memory.export()[0]["id"] == second.id
+    assert memory.export()[0].id == second.id
     assert list(network_file(memory.folder)["cues"]) == ["word", "other"]
     assert not (memory.folder / "state.json").exists()
     assert memory.recall("secret", "balanced", NOW).fallback == "dmn"
@@ -240,7 +244,7 @@ def test_deleting_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
 def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
     for number in range(5):
-        memory.remember([engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
+        remember(memory, [engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
     page = memory.browse(offset=1, limit=2)
     assert (page.total, [one.content for one in page.engrams]) == (5, ["Number 3", "Number 2"])
     assert [one.content for one in memory.browse(q="number 4").engrams] == ["Number 4"]
@@ -251,9 +255,9 @@ def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_pa
 
 def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tmp_path: Path) -> None:
     copy = Memory(tmp_path / "imported")
-    done = copy.import_(recorded)
+    done = copy.import_folder(recorded)
     assert (done.added, done.skipped) == (72, ())
-    assert copy.import_(recorded).added == 0
+    assert copy.import_folder(recorded).added == 0
     original = Memory(recorded).recall("w03", "creative", NOW)
     found = copy.recall("w03", "creative", NOW)
     assert (found.mindmap, found.engrams, found.edges) == (original.mindmap, original.engrams, original.edges)
@@ -266,7 +270,7 @@ def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path)
     connection.execute("UPDATE engrams SET schema='not json' WHERE content='c0_1'")
     connection.commit()
     connection.close()
-    done = Memory(tmp_path / "imported").import_(recorded)
+    done = Memory(tmp_path / "imported").import_folder(recorded)
     assert done.added == 70
     assert [reason.partition(": ")[2] for reason in done.skipped] == [
         "type must be ATOMIC, LINK or PATTERN, not 'FACT'.",
@@ -276,14 +280,14 @@ def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path)
 
 def test_importing_a_folder_without_a_database_says_so(tmp_path: Path) -> None:
     with pytest.raises(MemoryUnavailable, match=r"there is no engrams\.db"):
-        Memory(tmp_path / ROLE).import_(tmp_path)
+        Memory(tmp_path / ROLE).import_folder(tmp_path)
 
 
 def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path, tmp_path: Path) -> None:
     memory = Memory(tmp_path / ROLE)
-    memory.remember([engram()], NOW)
+    remember(memory, [engram()], NOW)
     memory.recall(None, "balanced", NOW)
-    SHELF.close()
+    memory.close()
     memory.recall(None, "balanced", NOW)
     for name in ("engrams.db", "engrams.db-wal", "engrams.db-shm"):
         (memory.folder / name).unlink(missing_ok=True)
@@ -304,7 +308,7 @@ def test_a_database_that_is_none_is_a_named_error(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MemoryUnavailable, match="Not a directory"):
-        Memory(tmp_path / "file" / ROLE).remember([engram()], NOW)
+        remember(Memory(tmp_path / "file" / ROLE), [engram()], NOW)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -313,7 +317,7 @@ def test_a_read_only_folder_can_be_recalled_from_and_refuses_to_remember_by_name
     memory = Memory(recorded)
     assert len(memory.recall("w00", "balanced", NOW).engrams) == 50
     with pytest.raises(MemoryUnavailable):
-        memory.remember([engram()], NOW)
+        remember(memory, [engram()], NOW)
     assert memory.browse().total == 72
     recorded.chmod(0o755)
 
@@ -323,7 +327,7 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
 
     def work(name: int) -> None:
         for number in range(10):
-            memory.remember([engram(schema=f"shared t{name} n{number}")], NOW + number)
+            remember(memory, [engram(schema=f"shared t{name} n{number}")], NOW + number)
             memory.recall("shared", "focused", NOW)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
@@ -332,7 +336,7 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert memory.browse().total == 40
-    memory.flush()
+    memory.save()
     assert set(network_file(memory.folder)["cues"]) == {
         "shared",
         *(f"t{n}" for n in range(4)),
@@ -348,7 +352,7 @@ def test_scopes_have_folders_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["alice", "Alice", "a b", "用户", "100%", "a%2Eb", "~", "..x", "a.b@example.com"])
 def test_a_user_id_comes_back_from_its_folder_and_no_two_share_one_even_where_case_is_folded(user: str) -> None:
     name = memory_folder(Path("/w"), "user", user, ROLE).parent.name
-    assert folder_user(name) == user
+    assert unquote(name) == user
     others = {"alice", "Alice", "a.b", "a%2Eb"} - {user}
     assert name.lower() not in {memory_folder(Path("/w"), "user", one, ROLE).parent.name.lower() for one in others}
 
@@ -368,3 +372,42 @@ def test_a_role_that_is_no_id_has_no_memory(role: str) -> None:
 def test_an_unknown_scope_is_refused() -> None:
     with pytest.raises(BadScope, match="must be 'domain' or 'user'"):
         memory_folder(Path("/w"), "../x", None, ROLE)
+
+
+def cues_on_disk(folder: Path) -> list[str]:
+    return list(network_file(folder)["cues"])
+
+
+def test_the_network_file_never_lacks_more_than_a_tenth_of_the_engrams(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / ROLE)
+    for number in range(60):
+        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
+        assert 2 * (number + 1) - len(cues_on_disk(memory.folder)) <= 2 * (number + 1) / 10
+    assert len(cues_on_disk(memory.folder)) < 120  # not written each time
+    memory.close()
+    assert len(cues_on_disk(memory.folder)) == 120
+
+
+def test_a_network_file_that_a_killed_process_left_behind_is_made_complete_when_the_memory_is_closed(
+    tmp_path: Path,
+) -> None:
+    killed = Memory(tmp_path / ROLE)
+    for number in range(12):
+        remember(killed, [engram(schema=f"a{number} b{number}")], NOW + number)
+    assert len(cues_on_disk(killed.folder)) < 24
+    memory = Memory(tmp_path / ROLE)
+    memory.recall("a1", "balanced", NOW)
+    memory.close()
+    assert len(cues_on_disk(memory.folder)) == 24
+
+
+def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_path: Path) -> None:
+    shelf = Shelf()
+    memory = shelf.memory(tmp_path / ROLE)
+    for number in range(12):
+        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
+    assert len(cues_on_disk(memory.folder)) < 24
+    for number in range(MAX_OPEN):
+        shelf.memory(tmp_path / str(number))
+    assert len(cues_on_disk(memory.folder)) == 24
+    shelf.close()

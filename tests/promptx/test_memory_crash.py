@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp_servers.promptx.live import SHELF
 from mcp_servers.promptx.memory import Memory
 
 from .victim import REFUSED, SIZES, batch
@@ -22,8 +21,8 @@ def template(folder: Path) -> Path:
     """A memory with one batch in it."""
     memory = Memory(folder)
     memory.remember(batch("old", 0), 1_000)
-    memory.flush()
-    SHELF.close()
+    memory.save()
+    memory.close()
     return folder
 
 
@@ -31,12 +30,12 @@ def rows_if_sound(folder: Path) -> int:
     """How many engrams there are, after checking that all is consistent and that the memory can go on."""
     memory = Memory(folder)
     engrams = memory.export()
-    words = list(dict.fromkeys(cue for engram in engrams for cue in engram["cues"]))
+    words = list(dict.fromkeys(cue for engram in engrams for cue in engram.cues))
     assert set(memory.recall(words, "focused", 3_000).mind.activated) == {"mind", *words}
     memory.remember(batch("later", 2), 3_000)
-    memory.flush()
+    memory.save()
     assert memory.browse().total == len(engrams) + 3
-    SHELF.close()
+    memory.close()
     return len(engrams)
 
 

@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.promptx.network import Network, keywords, object_order
-from mcp_servers.promptx.recall import (
+from mcp_servers.promptx.network import (
     MAX_MAP_NODES,
     MODES,
     TYPE_QUOTA,
+    Network,
     Trace,
     choose_centres,
     collect,
+    keywords,
     mindmap,
+    object_order,
     rank,
     spread,
 )

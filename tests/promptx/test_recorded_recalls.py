@@ -44,14 +44,14 @@ async def test_a_recorded_recall_is_reproduced_by_the_tool(
 
 
 def test_the_network_made_from_the_engrams_is_the_recorded_one_to_the_last_bit(recorded: Path) -> None:
-    Memory(recorded).flush()
+    Memory(recorded).save()
     written = json.loads((recorded / "network.json").read_text("utf-8"))
     assert list(written["cues"]) == list(NETWORK["cues"])
     assert written["cues"] == NETWORK["cues"]
 
 
 def test_the_network_file_is_written_as_promptx_writes_it(recorded: Path) -> None:
-    Memory(recorded).flush()
+    Memory(recorded).save()
     written = (recorded / "network.json").read_text("utf-8").splitlines()
     original = (DATA / "network.json").read_text("utf-8").splitlines()
     assert written[1] == original[1]

@@ -207,3 +207,12 @@ async def test_alone_meta_is_ignored_and_author_tools_are_absent(workspace: Path
     }
     assert (workspace / ".promptx" / "cognition" / "assistant" / "engrams.db").exists()
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_the_end_of_a_session_leaves_a_network_file_with_every_cue(workspace: Path) -> None:
+    async with Client(create_server(PromptXConfig(workspace))) as client:
+        for number in range(12):
+            engram = ENGRAM | {"schema": f"a{number} b{number}"}
+            await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [engram]})
+    network = json.loads((workspace / ".promptx" / "cognition" / "assistant" / "network.json").read_text("utf-8"))
+    assert len(network["cues"]) == 24

@@ -18,8 +18,7 @@ from typing import Any
 
 import mcp_servers.promptx
 from mcp_servers.promptx.errors import MemoryUnavailable
-from mcp_servers.promptx.live import SHELF
-from mcp_servers.promptx.memory import Memory
+from mcp_servers.promptx.memory import Memory, NewEngram
 
 OURS = str(Path(mcp_servers.promptx.__file__).parent)
 STEP = 5
@@ -28,11 +27,8 @@ REFUSED = 3
 SIZES = [0, 1, 100, 4095, 4096, 8192, 12_000, *range(16_384, 200_000, 8_192)]
 
 
-def batch(name: str, number: int) -> list[dict[str, Any]]:
-    return [
-        {"content": "c" * 3000, "schema": f"shared {name} {name}{number}x{part}", "strength": 0.5, "type": "LINK"}
-        for part in range(3)
-    ]
+def batch(name: str, number: int) -> list[NewEngram]:
+    return [NewEngram("c" * 3000, f"shared {name} {name}{number}x{part}", 0.5, "LINK") for part in range(3)]
 
 
 def remember(folder: Path) -> int:
@@ -43,7 +39,7 @@ def remember(folder: Path) -> int:
     except MemoryUnavailable:
         return REFUSED
     with suppress(MemoryUnavailable):
-        memory.flush()
+        memory.save()
     return 0
 
 
@@ -87,7 +83,7 @@ def main() -> None:
             memory.remember(batch(second.name, number), 1_000 + number)
             memory.recall("shared", "focused", 2_000)
             print(number, flush=True)  # noqa: T201 - the test reads it
-        SHELF.close()
+        memory.close()
     elif task == "lines":
         line, code = 1 - STEP, -1
         while code < 0:

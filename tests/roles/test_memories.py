@@ -69,7 +69,7 @@ async def test_in_scope_domain_memories_are_shared_and_only_an_admin_deletes_the
         with pytest.raises(Forbidden):
             await memories.delete(ben, domain, page.items[0][1].id)
         with pytest.raises(Forbidden):
-            await memories.bring_in(ben, domain, "assistant", [], {})
+            await memories.add(ben, domain, "assistant", [], {})
         await memories.delete(User("olga", operator=True), domain, page.items[0][1].id)
         assert (await memories.browse(ben, domain, role=None, q="", offset=0, limit=10)).total == 0
 
