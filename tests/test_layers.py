@@ -46,7 +46,6 @@ PURE = (
     "mcp_servers/retriever/pacing.py",
     "mcp_servers/retriever/sentences.py",
     "mcp_servers/promptx/dpml.py",
-    "mcp_servers/promptx/recall.py",
     "mcp_servers/promptx/network.py",
 )
 IMPURE_MODULES = {
