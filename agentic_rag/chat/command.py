@@ -17,8 +17,8 @@ from rich.console import Console
 
 from agentic_rag.chat.screen import Screen
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.commands.client import TIMEOUT_SECONDS, Client, Refused, Unreachable, key_for
-from agentic_rag.errors import AgenticRagError, InvalidInput, StartupError
+from agentic_rag.commands.client import TIMEOUT_SECONDS, Client, key_for
+from agentic_rag.errors import AgenticRagError, InvalidInput, RequestRefused, ServerUnreachable, StartupError
 from agentic_rag.operations.data_folder import find_server
 from agentic_rag.settings import load_settings
 
@@ -64,7 +64,7 @@ def run(
 
 
 def _exit_code(exc: AgenticRagError) -> int:
-    if isinstance(exc, Unreachable):
+    if isinstance(exc, ServerUnreachable):
         return UNREACHABLE
     return USAGE if isinstance(exc, InvalidInput | StartupError) else FAILED
 
@@ -73,8 +73,8 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
     """Return the id of a new conversation, or of the given one once the server has confirmed it.
 
     Raises:
-        Refused: there is no such domain or conversation.
-        Unreachable: no server answers.
+        RequestRefused: there is no such domain or conversation.
+        ServerUnreachable: no server answers.
     """
     async with _http(server) as http:
         if conversation is None:
@@ -118,7 +118,7 @@ class Chat:
         for line in self._lines():
             try:
                 ending = anyio.run(partial(self.turn, line, signals=True))
-            except Refused as exc:
+            except RequestRefused as exc:
                 self._screen.problem(str(exc))
                 continue
             if ending == "left":

@@ -16,8 +16,7 @@ import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from agentic_rag.commands.client import Refused, Unreachable
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import InvalidInput, RequestRefused, ServerUnreachable
 from agentic_rag.store.clock import new_id
 
 OPEN_SECONDS = 10.0
@@ -93,17 +92,17 @@ class Talk:
         """Send a message and follow its turn to the end. ``signals``: Ctrl-C interrupts the turn, twice leaves.
 
         Raises:
-            Unreachable: no server answers, or none any more.
-            Refused: the server refused the message or the connection.
+            ServerUnreachable: no server answers, or none any more.
+            RequestRefused: the server refused the message or the connection.
         """
         ending: Ending = "left"
-        problem: Refused | Unreachable | None = None
+        problem: RequestRefused | ServerUnreachable | None = None
         async with anyio.create_task_group() as tasks:
             if signals:
                 await tasks.start(self._obey_signals, tasks.cancel_scope)
             try:
                 ending = await self._follow(content)
-            except (Refused, Unreachable) as exc:  # leaves the task group as itself, not inside a group
+            except (RequestRefused, ServerUnreachable) as exc:  # leaves the task group as itself, not inside a group
                 problem = exc
             tasks.cancel_scope.cancel()
         if problem is not None:
@@ -151,7 +150,7 @@ class Talk:
     async def _wait(self, reason: str) -> None:
         """Wait before the next attempt, or give up."""
         if not self._connected or self._failures >= RETRIES:
-            raise Unreachable(self.server.url, reason)
+            raise ServerUnreachable(self.server.url, reason)
         delay = min(FIRST_DELAY * 2**self._failures, LAST_DELAY)
         self._failures += 1
         self.on_note(f"connection lost ({reason}); trying again in {delay:.1f} s")
@@ -181,7 +180,7 @@ class Talk:
             case {"type": "resync"}:
                 return "resync"
             case {"type": "error", "code": code, "message": message} if "turnId" not in frame:
-                raise Refused(0, code, message)
+                raise RequestRefused(0, code, message)
             case {"type": kind, "turnId": self.turn_id, "seq": int(seq)} if seq > self.seq:
                 self.seq, self._failures = seq, 0
                 self.on_event(raw, frame)
@@ -196,10 +195,10 @@ class Talk:
         await self._socket.send(json.dumps({"type": kind, "conversationId": self.conversation_id, **given}))
 
 
-def _refused(exc: InvalidStatus) -> Refused:
+def _refused(exc: InvalidStatus) -> RequestRefused:
     status = exc.response.status_code
     try:
         error = json.loads(exc.response.body or b"")["error"]
-        return Refused(status, str(error["code"]), str(error["message"]))
+        return RequestRefused(status, str(error["code"]), str(error["message"]))
     except (ValueError, KeyError, TypeError):
-        return Refused(status, "REFUSED", f"the server refused the connection (HTTP {status})")
+        return RequestRefused(status, "REFUSED", f"the server refused the connection (HTTP {status})")

@@ -10,7 +10,7 @@ from typing import IO, Any, TypeVar
 
 import httpx2
 
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.errors import RequestRefused, ServerUnreachable
 from agentic_rag.operations.data_folder import find_key, find_server
 from agentic_rag.settings import Settings
 
@@ -20,33 +20,6 @@ TIMEOUT_SECONDS = 60.0
 
 given_key: ContextVar[str | None] = ContextVar("given_key", default=None)
 """The key of the command line's ``--key``."""
-
-
-class Refused(AgenticRagError):
-    """The server answered with an error; its words are for the user."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(status, code, message)
-        self.http_status = status
-        self.code = code
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class Unreachable(AgenticRagError):
-    """No server answers at the address."""
-
-    code = "SERVER_UNREACHABLE"
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url = url
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"No server answers at {self.url} ({self.reason}). Start one with: agentic-rag serve"
 
 
 class Client:
@@ -68,8 +41,8 @@ class Client:
         """Make one request; ``file`` is (name, open file) of an upload. ``seconds``: how long an answer may take.
 
         Raises:
-            Refused: the server said no.
-            Unreachable: there was no answer.
+            RequestRefused: the server said no.
+            ServerUnreachable: there was no answer.
         """
         try:
             response = await self._http.request(
@@ -81,14 +54,16 @@ class Client:
                 timeout=seconds,
             )
         except httpx2.TransportError as exc:
-            raise Unreachable(str(self._http.base_url), type(exc).__name__) from exc
+            raise ServerUnreachable(str(self._http.base_url), type(exc).__name__) from exc
         if response.is_success:
             return response.json() if response.content else None
         try:
             error = response.json()["error"]
         except (ValueError, KeyError, TypeError) as exc:
-            raise Unreachable(str(self._http.base_url), f"HTTP {response.status_code} of another program") from exc
-        raise Refused(response.status_code, error["code"], error["message"])
+            raise ServerUnreachable(
+                str(self._http.base_url), f"HTTP {response.status_code} of another program"
+            ) from exc
+        raise RequestRefused(response.status_code, error["code"], error["message"])
 
 
 async def with_client(settings: Settings, url: str | None, command: Callable[[Client], Awaitable[T]]) -> T:

@@ -14,8 +14,9 @@ import anyio.to_thread
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from agentic_rag.commands.client import Client, Refused
+from agentic_rag.commands.client import Client
 from agentic_rag.documents.files import stamp_of
+from agentic_rag.errors import RequestRefused
 from mcp_servers.retriever.formats import SUFFIXES
 
 POLL_SECONDS = 0.25
@@ -124,7 +125,7 @@ class _Uploads:
                 except OSError as exc:
                     console.print(f"{path}: cannot be read ({exc.strerror})", markup=False, highlight=False)
                     failed += 1
-                except Refused as exc:
+                except RequestRefused as exc:
                     console.print(f"{path}: {exc}", markup=False, highlight=False)
                     failed += 1
                 else:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentic_rag.directory.server_settings import sealed_name
-from agentic_rag.errors import InvalidInput
-from agentic_rag.tools.entries.placeholders import Unset, expand
+from agentic_rag.errors import InvalidInput, PlaceholderUnset
+from agentic_rag.tools.entries.placeholders import expand
 
 Values = Mapping[str, str | None]
 """A domain's secrets by name; None: stored, and cannot be read."""
@@ -76,6 +76,6 @@ def _value(value: Any, name: str, path: str, variables: Mapping[str, str], secre
 def _expanded(text: str, path: str, value_of: Callable[[str], str | None]) -> str:
     try:
         return expand(text, value_of)
-    except Unset as exc:
+    except PlaceholderUnset as exc:
         problem = f"${{{exc.name}}} has no value; set the variable or the secret {exc.name} of this domain."
         raise InvalidInput(path, problem) from exc

@@ -15,13 +15,13 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.files import place
 from agentic_rag.documents.incoming import Incoming
-from agentic_rag.documents.intake import IndexUnavailable, Intake
+from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.names import clean_name, split_name
 from agentic_rag.documents.pauses import Pauses
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.domains.domains import Domains
-from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound
+from agentic_rag.errors import DocumentUnsupported, IndexUnavailable, InvalidInput, NotFound
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database

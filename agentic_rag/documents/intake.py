@@ -16,7 +16,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.files import files_of, hash_of, stamp_of
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.names import media_type
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.errors import IndexUnavailable
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -28,21 +28,6 @@ log = logging.getLogger(__name__)
 
 MISSING = "DOCUMENT_MISSING"
 """The code of a document whose file was taken away."""
-
-
-class IndexUnavailable(AgenticRagError):
-    """The index cannot be searched now."""
-
-    code = "INDEX_UNAVAILABLE"
-    status = 503
-    retryable = True
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"The documents cannot be searched now: {self.reason}."
 
 
 class Intake:

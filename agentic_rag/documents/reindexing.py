@@ -24,7 +24,7 @@ from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.reading import ReadingProcess
-from agentic_rag.errors import AgenticRagError, Conflict, StorageError
+from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
@@ -38,25 +38,6 @@ log = logging.getLogger(__name__)
 
 PAGE = 64
 """Chunks copied at a time."""
-
-
-class NothingToRollBack(Conflict):
-    """The collection was never exchanged."""
-
-    code = "NOTHING_TO_ROLL_BACK"
-
-    def __str__(self) -> str:
-        return "There is no collection before this one."
-
-
-class ReindexRunning(Conflict):
-    """The collection is being made anew."""
-
-    code = "REINDEX_RUNNING"
-    retryable = True
-
-    def __str__(self) -> str:
-        return "The documents are being indexed anew. Wait until that has ended."
 
 
 class Reindexing:

@@ -30,7 +30,7 @@ from agentic_rag.domains.vault_keys import (
     read_file,
     write_file,
 )
-from agentic_rag.errors import AgenticRagError, BadConfiguration, NotFound
+from agentic_rag.errors import BadConfiguration, NotFound, SecretUnreadable
 from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
@@ -46,21 +46,6 @@ ROTATE_ROWS = 50
 
 Mask = dict[str, Any]
 """``{"set": true, "last4"?}``"""
-
-
-class SecretUnreadable(AgenticRagError):
-    """A sealed value does not open: it was changed, belongs elsewhere, or its key is not known."""
-
-    code = "SECRET_UNREADABLE"
-    facts = ("name", "reason")
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"The secret {self.name!r} cannot be read: {self.reason}. Set it again."
 
 
 class Vault:

@@ -5,21 +5,12 @@ and a bound on memory. Pure: bytes in, events out; it knows no HTTP, no JSON and
 fields are skipped, since nothing here reconnects.
 """
 
+from agentic_rag.errors import EventTooLarge
+
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """A line, or the data of one event, larger than this is an attack or a fault, not an answer."""
 
 _BOM = b"\xef\xbb\xbf"
-
-
-class EventTooLarge(ValueError):
-    """A line or an event is longer than ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"an event of the stream is larger than {self.limit} bytes"
 
 
 class SSEReader:

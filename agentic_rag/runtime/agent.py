@@ -15,7 +15,15 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import AgenticRagError, GenerationTimeout, InternalError, ModelError, StorageError, first_cause
+from agentic_rag.errors import (
+    AgenticRagError,
+    GenerationTimeout,
+    InternalError,
+    LeaseLost,
+    ModelError,
+    StorageError,
+    first_cause,
+)
 from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import Model, ModelRequest
@@ -35,7 +43,7 @@ from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.turns import LeaseLost, StoredTurn
+from agentic_rag.store.turns import StoredTurn
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentic_rag.errors import AgenticRagError, NotFound, ResumeLimit
+from agentic_rag.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit
 from agentic_rag.events import AgentEvent, Error, Interrupted, Resumed, Terminal
 from agentic_rag.messages import user_message
 from agentic_rag.runtime.accepting import Left, left_running, load_session, read_left, store_start
@@ -29,7 +29,7 @@ from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.runtime.storing import LEASE_SECONDS, end_unrun, hold
 from agentic_rag.store import images, run_events, turns
 from agentic_rag.store.clock import later
-from agentic_rag.store.turns import LeaseLost, StoredTurn
+from agentic_rag.store.turns import StoredTurn
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 from uvicorn.protocols.utils import ClientDisconnected
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import AgenticRagError, InternalError, NotFound, RateLimited
+from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
 from agentic_rag.events import AgentEvent
-from agentic_rag.runtime.log.reader import LogGone
 from agentic_rag.server import frames
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import choose_dialect, get_dialect
@@ -53,16 +52,6 @@ PIECE_BYTES = 64 * 1024
 
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ClientDisconnected)
 """What a send raises when the connection ended: the first one of them, each one after it, and the short way's."""
-
-
-class TooManySubscriptions(RateLimited):
-    """A socket follows as many conversations as it may."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def __str__(self) -> str:
-        return f"A socket may follow {MAX_SUBSCRIPTIONS} conversations. Unsubscribe from one first."
 
 
 def websocket_endpoint(
@@ -281,7 +270,7 @@ class Socket:
         if conversation_id in self._subscriptions:
             return
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
-            raise TooManySubscriptions
+            raise TooManySubscriptions(0, MAX_SUBSCRIPTIONS)
         self._caller.check_subscriptions()
 
     def _start(self, subscription: Subscription) -> None:

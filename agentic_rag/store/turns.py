@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, insert, select, update
 
-from agentic_rag.errors import AgenticRagError, NotFound
+from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.store.rows import Prepared, columns, names, values
 from agentic_rag.store.tables import Turn, table
 
@@ -40,19 +40,6 @@ class StoredTurn:
     references: list[dict[str, Any]] = field(default_factory=list)
     timings: dict[str, Any] = field(default_factory=dict)
     ended_at: str | None = None
-
-
-class LeaseLost(AgenticRagError):
-    """Another process runs the turn now: this one must stop without writing."""
-
-    code = "LEASE_LOST"
-
-    def __init__(self, turn_id: str) -> None:
-        super().__init__(turn_id)
-        self.turn_id = turn_id
-
-    def __str__(self) -> str:
-        return f"Turn {self.turn_id} is run by another process now."
 
 
 FINISHED = ("done", "interrupted", "failed")

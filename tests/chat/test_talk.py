@@ -8,8 +8,7 @@ import pytest
 
 from agentic_rag.chat.command import Chat, open_conversation
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.commands.client import Refused, Unreachable
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import InvalidInput, RequestRefused, ServerUnreachable
 from agentic_rag.events import Error, Text
 from tests.chat.serving import Paper, break_connections, chat_server
 from tests.ws.memory import DONE, Desk
@@ -114,11 +113,11 @@ async def test_what_the_server_refuses_is_said_in_its_words() -> None:
     desk = Desk()
     desk.open("conv_1")
     async with chat_server(desk) as url:
-        with pytest.raises(Refused, match="visible character"):
+        with pytest.raises(RequestRefused, match="visible character"):
             await talk_to(url, [], []).say("  ")
-        with pytest.raises(Refused, match="no domain 'nowhere'"):
+        with pytest.raises(RequestRefused, match="no domain 'nowhere'"):
             await open_conversation(Server(url), "nowhere", None)
-        with pytest.raises(Refused, match="no conversation 'conv_9'"):
+        with pytest.raises(RequestRefused, match="no conversation 'conv_9'"):
             await open_conversation(Server(url), "demo", "conv_9")
         with pytest.raises(InvalidInput, match="belongs to the domain 'demo'"):
             await open_conversation(Server(url), "other", "conv_1")
@@ -134,9 +133,9 @@ async def test_a_turn_that_fails_ends_with_its_error() -> None:
 async def test_without_a_server_the_first_attempt_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(Unreachable, match=url):
+    with pytest.raises(ServerUnreachable, match=url):
         await talk_to(url, [], []).say("Hi")
-    with pytest.raises(Unreachable, match=url):
+    with pytest.raises(ServerUnreachable, match=url):
         await open_conversation(Server(url), "demo", None)
 
 

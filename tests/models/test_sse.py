@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.models.sse import EventTooLarge, SSEReader
+from agentic_rag.errors import EventTooLarge
+from agentic_rag.models.sse import SSEReader
 
 Events = list[tuple[str, bytes]]
 

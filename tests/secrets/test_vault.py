@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from agentic_rag.domains.vault import SecretUnreadable, Vault, rotate, seal, unseal
+from agentic_rag.domains.vault import Vault, rotate, seal, unseal
 from agentic_rag.domains.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
-from agentic_rag.errors import BadConfiguration, NotFound
+from agentic_rag.errors import BadConfiguration, NotFound, SecretUnreadable
 from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import StorageFull
+from agentic_rag.errors import LeaseLost, StorageFull
 from agentic_rag.events import Usage
 from agentic_rag.store import compactions, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.turns import LeaseLost
 
 from .records import AT, compaction, message, payload, spent, turn
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.errors import CatalogueProblem
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import Entry, Match, Package, Program, Refusal, match, pinned, slot_problem
-from agentic_rag.tools.launch.catalogue_file import CatalogueProblem, parse_catalogue
+from agentic_rag.tools.launch.catalogue_file import parse_catalogue
 from agentic_rag.tools.launch.environment import steers_a_program
 from tests.tools import attack_lines
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.errors import InvalidInput, ServerReserved
+from agentic_rag.errors import InvalidInput, PlaceholderUnset, ServerReserved
 from agentic_rag.tools.entries.names import is_reserved
-from agentic_rag.tools.entries.placeholders import Unset, expand, problem, refers_only
+from agentic_rag.tools.entries.placeholders import expand, problem, refers_only
 from agentic_rag.tools.entries.reading import read_servers
 
 CORPUS = sorted((Path(__file__).parent.parent / "mcp_configs").glob("*.json"))
@@ -157,7 +157,7 @@ def test_of_two_names_that_differ_in_case_the_one_that_is_there_is_named() -> No
 def test_a_placeholder_is_replaced_once_and_never_from_the_environment() -> None:
     values = {"A": "${B}", "B": "b", "PATH": None}
     assert expand("${A} ${B} ${C:-c} ${D:-} $A %A%", values.get) == "${B} b c  $A %A%"
-    with pytest.raises(Unset, match="PATH"):
+    with pytest.raises(PlaceholderUnset, match="PATH"):
         expand("${PATH}", values.get)
 
 

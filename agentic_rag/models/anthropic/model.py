@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 import anyio
 import orjson
 
-from agentic_rag.errors import BadConfiguration, ModelError
+from agentic_rag.errors import BadConfiguration, EventTooLarge, ModelError
 from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import broken_stream, model_error
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.models.marks import MarkedAnswer, with_numbered_passages
-from agentic_rag.models.sse import EventTooLarge, SSEReader
+from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
     import httpx2

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import AgenticRagError, NotFound
+from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, decode
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.store import run_events, turns
@@ -20,20 +20,6 @@ PAGE = 500
 
 Push = Callable[[Sequence[AgentEvent]], int]
 """Takes the first events at once and returns how many. It runs inside the turn: it must not wait."""
-
-
-class LogGone(AgenticRagError):
-    """The log of a finished turn is no longer kept; its messages are."""
-
-    code = "LOG_GONE"
-    status = 410
-
-    def __init__(self, turn_id: str) -> None:
-        super().__init__(turn_id)
-        self.turn_id = turn_id
-
-    def __str__(self) -> str:
-        return f"The events of turn {self.turn_id} are no longer kept. Read the messages instead."
 
 
 class LogReader:

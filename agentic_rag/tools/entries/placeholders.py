@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from agentic_rag.errors import PlaceholderUnset
+
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """What a variable or secret may be called."""
 
@@ -32,14 +34,6 @@ class Placeholder:
 
     name: str
     default: str | None = None
-
-
-class Unset(Exception):
-    """A placeholder has neither a value nor a default."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
 
 
 def problem(text: str, *, secret: bool = False) -> str:
@@ -67,13 +61,13 @@ def expand(text: str, value_of: Callable[[str], str | None]) -> str:
     """Return the text with every placeholder replaced, once: a value that looks like one stays as it is.
 
     Raises:
-        Unset: ``value_of`` gave None for one that has no default.
+        PlaceholderUnset: ``value_of`` gave None for one that has no default.
     """
 
     def value(found: re.Match[str]) -> str:
         known = value_of(found[1])
         if known is None and found[2] is None:
-            raise Unset(found[1])
+            raise PlaceholderUnset(found[1])
         return found[2] if known is None else known
 
     return _OURS.sub(value, text)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.errors import CatalogueProblem, CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.catalogue import Entry, Package, Refusal, Wanted, read_line
-from agentic_rag.tools.launch.catalogue_file import CatalogueProblem, entries_of, parse_catalogue
+from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
 

@@ -8,13 +8,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentic_rag.errors import CatalogueProblem
 from agentic_rag.tools.launch.catalogue import Entry, Package, Part, Program, Refusal, SlotKind, read_line
 
 _SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
-
-
-class CatalogueProblem(Exception):
-    """A catalogue file that cannot be used; the text says where and why."""
 
 
 def parse_catalogue(text: str, source: str) -> tuple[Entry, ...]:

@@ -1,0 +1,71 @@
+"""The error tree: complete, declared in one place, and readable by people and programs."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import get_type_hints
+
+import pytest
+
+import agentic_rag
+from agentic_rag import errors
+from agentic_rag.errors import AgenticRagError, NotFound, RequestRefused, TurnInProgress
+
+SAMPLES = {int: 7, float: 1.5, bool: True, str: "abc", tuple[str, ...]: ("a", "b")}
+ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
+"""They give what others have in common, and are not raised themselves."""
+
+
+def below(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from below(each)
+
+
+def declared() -> list[type[AgenticRagError]]:
+    kinds = {each for each in below(AgenticRagError) if issubclass(each, AgenticRagError)}
+    return sorted(kinds, key=lambda kind: kind.__name__)
+
+
+def sample(kind: type[AgenticRagError]) -> AgenticRagError:
+    """Return an error made with a value for each parameter that has no default."""
+    hints = get_type_hints(kind)
+    names = [name for name in kind.attributes if not hasattr(kind, name) or (kind, name) == (RequestRefused, "code")]
+    return kind(**{name: SAMPLES[hints[name]] for name in names})
+
+
+def test_every_exception_of_the_product_is_in_the_tree_or_stays_in_its_module() -> None:
+    for module in pkgutil.walk_packages(agentic_rag.__path__, "agentic_rag."):
+        if ".migrations" not in module.name:
+            importlib.import_module(module.name)
+    elsewhere = {
+        f"{each.__module__}.{each.__name__}"
+        for each in below(BaseException)
+        if each.__module__.startswith("agentic_rag.") and each.__module__ != errors.__name__
+    }
+    public = {name for name in elsewhere if not name.rpartition(".")[2].startswith("_")}
+    assert public <= {"agentic_rag.runtime.accepting.Duplicate", "agentic_rag.runtime.session.Duplicate"}
+
+
+@pytest.mark.parametrize("kind", declared(), ids=lambda kind: kind.__name__)
+def test_an_error_says_what_is_wrong_and_shows_the_facts_it_declares(kind: type[AgenticRagError]) -> None:
+    error = sample(kind)
+    assert (str(error).strip() != "") == (kind.__name__ not in {"Conflict", "TurnError", "StartupError"})
+    assert "self" not in str(error)
+    assert 400 <= error.status < 600
+    assert all(hasattr(error, name) for name in (*error.facts, *error.attributes))
+
+
+def test_every_code_is_one_errors_own() -> None:
+    shared = {"TooManySubscriptions", "RequestRefused", "InternalError", *ABSTRACT}
+    """A base's code, the server's own, and the default."""
+    codes = [sample(kind).code for kind in declared() if kind.__name__ not in shared]
+    assert len(codes) == len(set(codes))
+    assert sample(NotFound).code == "ABC_NOT_FOUND"
+
+
+def test_an_errors_parameters_are_taken_by_place_and_by_name() -> None:
+    by_place, by_name = TurnInProgress("turn_1", "Later."), TurnInProgress(problem="Later.", turn_id="turn_1")
+    assert (by_place.turn_id, str(by_place)) == (by_name.turn_id, str(by_name)) == ("turn_1", "Later.")
+    assert by_place.args == ("turn_1", "Later.")
+    assert TurnInProgress("turn_1").details == {"turnId": "turn_1"}
