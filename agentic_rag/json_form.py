@@ -66,30 +66,30 @@ def from_json(kind: type[T], value: Any) -> T:
         TypeError, KeyError, ValueError: the document is not one of this type.
     """
     hint: Any = kind
-    result: T = _reader(hint)(value)
+    result: T = reader_of(hint)(value)
     return result
 
 
 @cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
+def reader_of(hint: Any) -> Callable[[Any], Any]:
     """Return what reads a value of a type."""
     if isinstance(hint, typing.NewType):
-        return _reader(hint.__supertype__)
+        return reader_of(hint.__supertype__)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _object_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _reader(arguments[0])
+        return reader_of(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return _optional_reader(arguments)
     if origin in (tuple, list, frozenset, Sequence):
-        inner = _reader(arguments[0])
+        inner = reader_of(arguments[0])
         make: Callable[[Any], Any] = list if origin is list else frozenset if origin is frozenset else tuple
         return lambda value: make(inner(item) for item in value)
     if origin in (dict, Mapping):
-        inner = _reader(arguments[1])
+        inner = reader_of(arguments[1])
         return lambda value: {key: inner(item) for key, item in value.items()}
     return lambda value: value
 
@@ -97,7 +97,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     others = [argument for argument in arguments if argument is not type(None)]
     if len(others) == 1:
-        inner = _reader(others[0])
+        inner = reader_of(others[0])
         return lambda value: None if value is None else inner(value)
     if any(dataclasses.is_dataclass(each) for each in others):
         raise TypeError(f"a union of records needs a from_json of its own: {arguments}")
@@ -106,7 +106,7 @@ def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 def _object_reader(kind: type) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    readers = tuple((attribute, name, _reader(hints[attribute])) for attribute, name in _members(kind))
+    readers = tuple((attribute, name, reader_of(hints[attribute])) for attribute, name in _members(kind))
 
     def read(value: Any) -> Any:
         return kind(**{attribute: inner(value[name]) for attribute, name, inner in readers if name in value})

@@ -16,7 +16,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import ToolListRow
+from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, OnRefused
@@ -71,7 +71,7 @@ def make_lists(database: Database, redact: Callable[[str], Callable[[Any], Any]]
 
     async def save(key: Key, stored: ToolList) -> None:
         domain, server, user = key
-        row = ToolListRow(
+        row = ToolListRecord(
             domain_id=domain,
             server=server,
             user_id=user,
@@ -89,7 +89,7 @@ def make_lists(database: Database, redact: Callable[[str], Callable[[Any], Any]]
     return ToolLists(load, save, of_domain, redact)
 
 
-def _list(row: ToolListRow) -> ToolList:
+def _list(row: ToolListRecord) -> ToolList:
     return ToolList(row.entry_hash, tuple(row.tools), row.accepted)
 
 

@@ -31,9 +31,9 @@ from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimi
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
-from agentic_rag.store.audit import Entry, StoredEntry, Verdict, append
+from agentic_rag.store.audit import AuditRecord, Entry, Verdict, append
 from agentic_rag.store.database import Database
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.launch.policy import ServerSpec
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def audit(conn: Connection, entry: Entry) -> None:
     append(conn, entry)
 
 
-def denied_call(conn: Connection, turn: StoredTurn, call: PlannedCall) -> None:
+def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
     """Tell a tool call that was denied; runs inside the transaction of its result."""
     conversation = conversations.get(conn, turn.conversation_id)
     owner = conversation.owner_id if conversation is not None else SYSTEM
@@ -123,7 +123,7 @@ class AuditLog:
 
     async def page(
         self, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
-    ) -> list[StoredEntry]:
+    ) -> list[AuditRecord]:
         """Return the newest rows first, with what was only counted until now."""
         await self.flush()
         return await self._db.read(lambda conn: rows.page(conn, limit, before=before, actor=actor, outcome=outcome))

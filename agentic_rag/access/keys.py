@@ -24,7 +24,7 @@ from agentic_rag.errors import BadConfiguration, InvalidInput, NotFound
 from agentic_rag.store import domains, keys
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.keys import StoredKey
+from agentic_rag.store.keys import KeyRecord
 
 Role = Literal["operator", "admin", "member"]
 
@@ -96,7 +96,7 @@ class Access:
         known, entrant = self._active.get(given, ("", None))
         return entrant if hmac.compare_digest(known, given) else None
 
-    async def create(self, user_id: str, role: Role, domain_ids: Sequence[str] = ()) -> tuple[StoredKey, str]:
+    async def create(self, user_id: str, role: Role, domain_ids: Sequence[str] = ()) -> tuple[KeyRecord, str]:
         """Make a key and return its record and the key itself, which is not kept.
 
         Raises:
@@ -105,7 +105,7 @@ class Access:
         granted = list(dict.fromkeys(domain_ids))
         _check(user_id, role, granted)
         secret = _new_secret()
-        key = StoredKey(
+        key = KeyRecord(
             id=new_id("key"), user_id=user_id, role=role, domains=granted, sha256=_sha256(secret), created_at=now()
         )
         told = change("key.create", key.id, userId=user_id, role=role, domains=granted)
@@ -123,7 +123,7 @@ class Access:
         self._require()
         return key, secret
 
-    async def list_all(self) -> list[StoredKey]:
+    async def list_all(self) -> list[KeyRecord]:
         """Return all keys, oldest first, revoked ones too."""
         return await self._db.read(keys.list_all)
 
@@ -135,7 +135,7 @@ class Access:
         """
         told = change("key.revoke", key_id)
 
-        def store(conn: Connection) -> StoredKey | None:
+        def store(conn: Connection) -> KeyRecord | None:
             revoked = keys.revoke(conn, key_id, now())
             if revoked is not None:
                 audit(conn, told)
@@ -171,7 +171,7 @@ def _check(user_id: str, role: Role, granted: Sequence[str]) -> None:
         raise InvalidInput("domains", f"at most {MAX_DOMAINS} are possible.")
 
 
-def _entrant(key: StoredKey) -> Entrant:
+def _entrant(key: KeyRecord) -> Entrant:
     user = User(key.user_id, key.role == "operator", key.role == "admin", frozenset(key.domains))
     return Entrant(user, key.id)
 

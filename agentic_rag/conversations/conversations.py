@@ -31,12 +31,11 @@ from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import conversations, documents, sessions, turns
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.compactions import StoredCompaction
-from agentic_rag.store.conversations import SortBy, SortOrder
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.conversations import ConversationRecord, SortBy, SortOrder
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Conversation
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
 
 MAX_MESSAGES = 1_000
 """Of a conversation, as clients count; archived ones do not count."""
@@ -51,7 +50,7 @@ MAX_KNOWN = 1_024
 class Page:
     """One page of a list; ``total`` counts what matches on all pages."""
 
-    items: list[Conversation]
+    items: list[ConversationRecord]
     total: int
     page: int
     page_size: int
@@ -66,11 +65,11 @@ class Conversations:
         self._definitions = definitions
         self._runtime = runtime
         self._transcripts = Transcripts(database, runtime)
-        self._known: OrderedDict[str, Conversation] = OrderedDict()
+        self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
 
     async def create(
         self, user: User, domain_id: str, title: str | None = None, context_document_ids: Sequence[str] = ()
-    ) -> Conversation:
+    ) -> ConversationRecord:
         """Begin a conversation. ``context_document_ids`` limits what its searches see.
 
         Raises:
@@ -81,7 +80,7 @@ class Conversations:
             raise NotFound("domain", domain_id, hidden=True)
         await self._directory.get(domain_id)
         created = now()
-        conversation = Conversation(
+        conversation = ConversationRecord(
             id=new_id("conv"),
             domain_id=domain_id,
             owner_id=user.id,
@@ -103,7 +102,7 @@ class Conversations:
         await self._db.write(store, durable=True)
         return conversation
 
-    async def get(self, user: User, conversation_id: str) -> Conversation:
+    async def get(self, user: User, conversation_id: str) -> ConversationRecord:
         """Return the record.
 
         Raises:
@@ -151,7 +150,7 @@ class Conversations:
         title: str | None = None,
         status: Literal["active", "archived"] | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Conversation:
+    ) -> ConversationRecord:
         """Change what is given; ``metadata`` replaces the whole.
 
         Raises:
@@ -196,7 +195,7 @@ class Conversations:
 
         return await self._transcripts.page(conversation, limit, before)
 
-    async def compact(self, user: User, conversation_id: str) -> StoredCompaction:
+    async def compact(self, user: User, conversation_id: str) -> CompactionRecord:
         """Put a summary in the place of the messages, which stay readable as an archive.
 
         Raises:
@@ -209,7 +208,7 @@ class Conversations:
         definition, _ = await self._definitions.definition(user, conversation)
         return await self._runtime.compact(conversation.session_id, definition)
 
-    async def archives(self, user: User, conversation_id: str) -> list[StoredCompaction]:
+    async def archives(self, user: User, conversation_id: str) -> list[CompactionRecord]:
         """Return what was compacted, newest first.
 
         Raises:
@@ -235,7 +234,7 @@ class Conversations:
         limit: int = 100,
         tool_name: str | None = None,
         status: str | None = None,
-    ) -> list[StoredToolCall]:
+    ) -> list[ToolCallRecord]:
         """Return the last tool calls in order; only those of one tool or one status when given.
 
         Raises:
@@ -284,7 +283,7 @@ class Conversations:
         conversation = await self._place(user, conversation_id)
         definition, notices = await self._definitions.definition(user, conversation)
 
-        def accept(conn: Connection, turn: StoredTurn) -> Sequence[EventBody]:
+        def accept(conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
             # The state that counts is the one in this transaction, not the one remembered.
             current = conversations.state(conn, conversation_id)
             if current is None:
@@ -306,7 +305,7 @@ class Conversations:
             on_accept=accept,
         )
 
-    async def _place(self, user: User, conversation_id: str) -> Conversation:
+    async def _place(self, user: User, conversation_id: str) -> ConversationRecord:
         """Return where a conversation stands: owner, domain, session and documents, which never change."""
         known = self._known.get(conversation_id)
         if known is None or not _owns(user, known):
@@ -327,14 +326,14 @@ class Conversations:
         conversation = await self.get(user, conversation_id)
         return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
 
-    async def turn(self, user: User, turn_id: str) -> StoredTurn:
+    async def turn(self, user: User, turn_id: str) -> TurnRecord:
         """Return one turn.
 
         Raises:
             NotFound: there is no such turn in a conversation of this user.
         """
 
-        def read(conn: Connection) -> tuple[StoredTurn | None, Conversation | None]:
+        def read(conn: Connection) -> tuple[TurnRecord | None, ConversationRecord | None]:
             turn = turns.get(conn, turn_id)
             return turn, conversations.get(conn, turn.conversation_id) if turn is not None else None
 
@@ -348,7 +347,7 @@ class Conversations:
         return self._runtime.follow(turn_id, after)
 
 
-def count_turn(conn: Connection, turn: StoredTurn, final: Terminal) -> None:
+def count_turn(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
     """Count a turn's messages; runs inside its last transaction."""
     count = 2
     if not isinstance(final, Done):  # the answer may be missing, or the turn may never have begun
@@ -362,7 +361,7 @@ def count_again(conn: Connection, session_id: str, labels: Mapping[str, Any]) ->
     conversations.update(conn, labels["conversation_id"], message_count=sessions.count_messages(conn, session_id))
 
 
-def _owns(user: User, conversation: Conversation) -> bool:
+def _owns(user: User, conversation: ConversationRecord) -> bool:
     """Whether a conversation exists for a user: his own, in a domain that he (still) sees."""
     return conversation.owner_id == user.id and user.sees(conversation.domain_id)
 

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.messages import Block, plain_text, text_block, without_private
-from agentic_rag.store.sessions import StoredMessage
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.turns import TurnRecord
 
 MAX_DEPTH = 100
 """How deep references are looked for; JSON that is nested deeper is shown as it is."""
@@ -34,8 +34,8 @@ class ShownMessage:
 
 def shown_messages(
     conversation_id: str,
-    rows: Sequence[StoredMessage],
-    of: Mapping[str, StoredTurn],
+    rows: Sequence[MessageRecord],
+    of: Mapping[str, TurnRecord],
     found: Mapping[str, Any] | None = None,
 ) -> list[ShownMessage]:
     """Group the rows of whole messages (in transcript order) into what clients see.
@@ -53,7 +53,7 @@ def shown_messages(
     return shown
 
 
-def _question(conversation_id: str, row: StoredMessage, turn: StoredTurn) -> ShownMessage:
+def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord) -> ShownMessage:
     # The stored message may begin with notes to the model; the user's own words are the turn's.
     return ShownMessage(
         id=row.message_id,
@@ -66,7 +66,7 @@ def _question(conversation_id: str, row: StoredMessage, turn: StoredTurn) -> Sho
     )
 
 
-def refs_in(rows: Sequence[StoredMessage]) -> set[str]:
+def refs_in(rows: Sequence[MessageRecord]) -> set[str]:
     """Return the refs that the structured contents of these messages hold."""
     refs: set[str] = set()
 
@@ -113,7 +113,7 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
 
 
 def _answer(
-    conversation_id: str, rows: Sequence[StoredMessage], turn: StoredTurn, found: Mapping[str, Any]
+    conversation_id: str, rows: Sequence[MessageRecord], turn: TurnRecord, found: Mapping[str, Any]
 ) -> ShownMessage:
     texts = [plain_text(row.content) for row in rows if row.role == "assistant"]
     return ShownMessage(

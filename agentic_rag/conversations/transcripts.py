@@ -13,12 +13,12 @@ from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, show
 from agentic_rag.errors import NotFound
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import compactions, sessions, tool_calls, turns
-from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.sessions import StoredMessage
-from agentic_rag.store.tables import Conversation
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
 
 MAX_RESOLVED = 4 * 1024 * 1024
 """Bytes of one stored object that a page of messages holds; a larger one is named as unavailable."""
@@ -32,7 +32,7 @@ class Transcripts:
         self._runtime = runtime
 
     async def page(
-        self, conversation: Conversation, limit: int, before: str | None = None, archive_id: str | None = None
+        self, conversation: ConversationRecord, limit: int, before: str | None = None, archive_id: str | None = None
     ) -> list[ShownMessage]:
         """Return the last messages in order, two a turn, or those of one archive.
 
@@ -41,7 +41,7 @@ class Transcripts:
         """
         session_id = conversation.session_id
 
-        def read(conn: Connection) -> tuple[list[StoredMessage], dict[str, StoredTurn]]:
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[str, TurnRecord]]:
             if archive_id is not None and compactions.get(conn, session_id, archive_id) is None:
                 raise NotFound("archive", archive_id)
             rows = sessions.page(conn, session_id, limit, before, archive_id)
@@ -51,13 +51,13 @@ class Transcripts:
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
         return shown_messages(conversation.id, rows, of, found)
 
-    async def archives(self, conversation: Conversation) -> list[StoredCompaction]:
+    async def archives(self, conversation: ConversationRecord) -> list[CompactionRecord]:
         """Return the compactions, newest first."""
         return await self._db.read(lambda conn: compactions.of_session(conn, conversation.session_id))
 
     async def tool_calls(
-        self, conversation: Conversation, limit: int, *, tool_name: str | None = None, status: str | None = None
-    ) -> list[StoredToolCall]:
+        self, conversation: ConversationRecord, limit: int, *, tool_name: str | None = None, status: str | None = None
+    ) -> list[ToolCallRecord]:
         """Return the last calls in order; only those of one tool or one status when given."""
         return await self._db.read(
             lambda conn: tool_calls.of_session(

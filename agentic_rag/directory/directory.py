@@ -15,7 +15,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.errors import NotFound
 from agentic_rag.store import documents, domains
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Domain
+from agentic_rag.store.domains import DomainRecord
 
 FIRST_DOCUMENT_SECONDS = 10.0
 """How long a turn of a domain without documents waits for the first of those that are just being taken in."""
@@ -40,7 +40,7 @@ class Directory:
     def __init__(self, database: Database, *, first_document_seconds: float = FIRST_DOCUMENT_SECONDS) -> None:
         self._db = database
         self._first_document_seconds = first_document_seconds
-        self._records: dict[str, Domain] = {}
+        self._records: dict[str, DomainRecord] = {}
         self._settings: dict[str, DomainSettings] = {}
         self._facts: dict[str, CollectionFacts] = {}
         self._leaving: set[str] = set()
@@ -48,7 +48,7 @@ class Directory:
         self._epoch = 0
         self._changed = anyio.Event()
 
-    async def get(self, domain_id: str) -> Domain:
+    async def get(self, domain_id: str) -> DomainRecord:
         """Return the record.
 
         Raises:
@@ -78,7 +78,7 @@ class Directory:
                 self._settings[domain_id] = settings
         return settings
 
-    async def list_all(self) -> list[Domain]:
+    async def list_all(self) -> list[DomainRecord]:
         """Return all records, oldest first."""
         return await self._db.read(domains.list_all)
 

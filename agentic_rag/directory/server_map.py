@@ -11,7 +11,7 @@ from agentic_rag.directory.collection import CollectionFacts, collection_of
 from agentic_rag.directory.server_settings import shown_entry
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.runtime.core.definition import ServerEntry
-from agentic_rag.store.tables import Domain
+from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.launch.policy import ServerSpec
 
 PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover")
@@ -20,7 +20,7 @@ AUTHOR_TOOLS = ("role_write", "role_check")
 AUTHOR_ROLE = "nuwa"
 
 
-def our_entries(record: Domain, settings: DomainSettings) -> dict[str, dict[str, Any]]:
+def our_entries(record: DomainRecord, settings: DomainSettings) -> dict[str, dict[str, Any]]:
     """Return our own servers as GET shows them when they are there; one sent back unchanged means nothing."""
     retriever = {
         "DOMAIN_ID": record.id,
@@ -40,7 +40,7 @@ def our_entries(record: Domain, settings: DomainSettings) -> dict[str, dict[str,
 
 
 def server_map(
-    record: Domain, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Mapping[str, Any]]
+    record: DomainRecord, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
     there = {"promptx": True, "delegate": bool(settings.sub_role_ids), "retriever": bool(facts.count)}

@@ -11,7 +11,7 @@ import anyio.to_thread
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.chunking import chunk_id
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.index import Index
@@ -33,7 +33,7 @@ async def missing_chunks(index: Index, database: Database, domain_id: str, chunk
     return await anyio.to_thread.run_sync(_unrecorded, chunk_ids, recorded)
 
 
-def _unrecorded(chunk_ids: set[str], recorded: Sequence[Document]) -> set[str]:
+def _unrecorded(chunk_ids: set[str], recorded: Sequence[DocumentRecord]) -> set[str]:
     """Return the ids that are of no recorded document. Some microseconds for each chunk of the domain."""
     left = set(chunk_ids)
     for document in recorded:

@@ -24,8 +24,11 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.errors import DocumentUnsupported, IndexUnavailable, InvalidInput, NotFound
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import CollectionRow, Document, Domain, RetrievalRow
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import IndexFault, UnknownDocument
 from mcp_servers.retriever.formats import SUFFIXES
@@ -85,12 +88,12 @@ class Documents:
         async with self._storing.paused(domain_id):
             pass
 
-    async def _adopt(self, domain_id: str, replace: bool, incoming: Incoming) -> Document:
+    async def _adopt(self, domain_id: str, replace: bool, incoming: Incoming) -> DocumentRecord:
         async with self._storing.working(domain_id):
             domain = await self._directory.get(domain_id)  # it may be gone since the upload began
             return await self._store(domain, replace, incoming)
 
-    async def _store(self, domain: Domain, replace: bool, incoming: Incoming) -> Document:
+    async def _store(self, domain: DomainRecord, replace: bool, incoming: Incoming) -> DocumentRecord:
         folder = Path(domain.workspace) / "documents"
         before = None
         if replace:
@@ -113,7 +116,7 @@ class Documents:
             path.unlink(missing_ok=True)
         return document
 
-    async def _restored(self, known: Document, file: Path, incoming: Incoming) -> Document:
+    async def _restored(self, known: DocumentRecord, file: Path, incoming: Incoming) -> DocumentRecord:
         """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
         if await anyio.to_thread.run_sync(file.is_file):
             return known
@@ -130,7 +133,7 @@ class Documents:
             domain = await self._directory.get(domain_id)
             return await self._intake.rescan(domain_id, Path(domain.workspace) / "documents")
 
-    async def list_of(self, domain_id: str, status: str | None = None) -> list[Document]:
+    async def list_of(self, domain_id: str, status: str | None = None) -> list[DocumentRecord]:
         """Return the domain's documents, oldest first.
 
         Raises:
@@ -139,7 +142,7 @@ class Documents:
         await self._directory.get(domain_id)
         return await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
 
-    async def get(self, domain_id: str, document_id: str) -> Document:
+    async def get(self, domain_id: str, document_id: str) -> DocumentRecord:
         """Return one document.
 
         Raises:
@@ -164,7 +167,7 @@ class Documents:
         except IndexFault as exc:
             raise IndexUnavailable(str(exc)) from exc
 
-    async def retry(self, domain_id: str, document_id: str) -> Document:
+    async def retry(self, domain_id: str, document_id: str) -> DocumentRecord:
         """Queue a failed document again; one in any other state stays as it is.
 
         Raises:
@@ -192,7 +195,7 @@ class Documents:
         await self._domains.interrupt_turns(domain_id)
         await self._remove(domain, document)
 
-    async def _remove(self, domain: Domain, document: Document) -> None:
+    async def _remove(self, domain: DomainRecord, document: DocumentRecord) -> None:
         """Remove file, chunks and record, in this order."""
         path = Path(domain.workspace) / "documents" / document.path
         await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
@@ -222,7 +225,7 @@ class Documents:
         except IndexFault as exc:
             raise IndexUnavailable(str(exc)) from exc
 
-    async def retrievals(self, domain_id: str, limit: int) -> list[RetrievalRow]:
+    async def retrievals(self, domain_id: str, limit: int) -> list[RetrievalRecord]:
         """Return the domain's last searches, newest first.
 
         Raises:
@@ -231,7 +234,7 @@ class Documents:
         await self._directory.get(domain_id)
         return await self._traces.list_of(domain_id, limit)
 
-    async def retrieval(self, domain_id: str, retrieval_id: str) -> tuple[RetrievalRow, dict[str, dict[str, Any]]]:
+    async def retrieval(self, domain_id: str, retrieval_id: str) -> tuple[RetrievalRecord, dict[str, dict[str, Any]]]:
         """Return a kept search, and what there still is of its candidates' chunks.
 
         Raises:
@@ -240,7 +243,7 @@ class Documents:
         await self._directory.get(domain_id)
         return await self._traces.get(domain_id, retrieval_id)
 
-    async def reindex(self, domain_id: str, *, rollback: bool = False) -> CollectionRow:
+    async def reindex(self, domain_id: str, *, rollback: bool = False) -> CollectionRecord:
         """Begin to make the domain's collection anew, or take the last exchange back.
 
         Raises:
@@ -256,7 +259,7 @@ class Documents:
         except IndexFault as exc:
             raise IndexUnavailable(str(exc)) from exc
 
-    async def reindex_state(self, domain_id: str) -> CollectionRow:
+    async def reindex_state(self, domain_id: str) -> CollectionRecord:
         """Return where the domain's collection stands.
 
         Raises:

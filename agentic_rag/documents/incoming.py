@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from agentic_rag.errors import DocumentTooLarge, StorageFull
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
@@ -22,7 +22,9 @@ WRITE_BYTES = 256 * 1024
 class Incoming:
     """An async context manager; leaving it before `finish` leaves nothing behind. Made by `Documents.receive`."""
 
-    def __init__(self, name: str, path: Path, limit: int, finish: Callable[["Incoming"], Awaitable[Document]]) -> None:
+    def __init__(
+        self, name: str, path: Path, limit: int, finish: Callable[["Incoming"], Awaitable[DocumentRecord]]
+    ) -> None:
         self.name = name
         self.path = path
         self.size = 0
@@ -58,7 +60,7 @@ class Incoming:
         if len(self._pending) >= WRITE_BYTES:
             await self._flush()
 
-    async def finish(self) -> Document:
+    async def finish(self) -> DocumentRecord:
         """Make it a document of the domain, or return the one that has these bytes already."""
         await self._flush()
         return await self._finish(self)

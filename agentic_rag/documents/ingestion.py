@@ -28,8 +28,7 @@ from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentFields
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentFields, DocumentRecord
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
 from mcp_servers.retriever.index import Index
 from mcp_servers.retriever.parsing import ParseLimits
@@ -125,7 +124,7 @@ class Ingestion:
             self.submit(document, seize=alone)
         return len(left)
 
-    def submit(self, document: Document, *, seize: bool = False) -> None:
+    def submit(self, document: DocumentRecord, *, seize: bool = False) -> None:
         """Queue a document whose row says ``queued`` (or is unfinished); one that is queued already stays so."""
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
@@ -284,10 +283,10 @@ class Ingestion:
         self._failpoint("ingest.indexed")
         self._indexed(document.domain_id)
 
-    async def _claim(self, document_id: str, seize: bool) -> tuple[Document, Path]:
+    async def _claim(self, document_id: str, seize: bool) -> tuple[DocumentRecord, Path]:
         moment, until = now(), later(LEASE_SECONDS)
 
-        def take(conn: Connection) -> tuple[Document, Path] | None:
+        def take(conn: Connection) -> tuple[DocumentRecord, Path] | None:
             document = documents.claim(conn, document_id, self._owner, moment, until, seize=seize)
             domain = None if document is None else domains.get(conn, document.domain_id)
             return None if document is None or domain is None else (document, Path(domain.workspace))
@@ -307,7 +306,7 @@ class Ingestion:
         if found > self._limits.max_bytes:
             raise DocumentTooLarge(name, self._limits.max_bytes)
 
-    async def _store(self, document: Document, found: Summary, reader: ReadingProcess) -> None:
+    async def _store(self, document: DocumentRecord, found: Summary, reader: ReadingProcess) -> None:
         collection = collection_of(document.domain_id)
         began = told = time.monotonic()
         stored = 0

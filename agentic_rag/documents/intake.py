@@ -20,8 +20,7 @@ from agentic_rag.errors import IndexUnavailable
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentFields
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentFields, DocumentRecord
 from mcp_servers.retriever.errors import MISSING_FILE, IndexFault
 
 log = logging.getLogger(__name__)
@@ -42,10 +41,12 @@ class Intake:
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
         """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
 
-    async def insert(self, domain_id: str, file: Path, path: str, size: int, sha256: str) -> tuple[Document, bool]:
+    async def insert(
+        self, domain_id: str, file: Path, path: str, size: int, sha256: str
+    ) -> tuple[DocumentRecord, bool]:
         """Store a queued document and submit it; returns the one that was quicker with the same bytes, and False."""
         created = now()
-        document = Document(
+        document = DocumentRecord(
             id=new_id("doc"),
             domain_id=domain_id,
             name=file.name,
@@ -75,7 +76,7 @@ class Intake:
         self._ingestion.submit(document)
         return document, True
 
-    async def changed(self, document: Document, file: Path, size: int, sha256: str) -> Document:
+    async def changed(self, document: DocumentRecord, file: Path, size: int, sha256: str) -> DocumentRecord:
         """Ingest a document's new bytes; other bytes have other chunks, so that no old citation gets a new text."""
         stamp = await anyio.to_thread.run_sync(stamp_of, file)
         try:
@@ -85,7 +86,7 @@ class Intake:
             known = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
             return known or document
 
-    async def _again(self, document: Document, fields: DocumentFields) -> Document:
+    async def _again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
         """Ingest a document anew with other facts about its file; as it was when it is deleted meanwhile."""
         await self._ingestion.stop(document.id)
         await self._ingestion.requeue(document.id, fields)
@@ -95,7 +96,7 @@ class Intake:
         self._ingestion.submit(queued)
         return queued
 
-    async def forget(self, document: Document) -> None:
+    async def forget(self, document: DocumentRecord) -> None:
         """Remove chunks and record.
 
         Raises:
@@ -159,19 +160,19 @@ class Intake:
         await self._lose(gone, folder)
         return taken
 
-    def _is_old(self, domain_id: str, path: str, stamp: str, before: Document | None, here: set[str]) -> bool:
+    def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:
         """Whether nothing is new about a file: a document's, or a copy of one's that is still there."""
         if before is not None:
             return before.file_stamp == stamp and before.error_code != MISSING
         then, digest = self._copies.get((domain_id, path), ("", ""))
         return then == stamp and digest in here
 
-    async def _renamed(self, document: Document, path: str, stamp: str) -> None:
+    async def _renamed(self, document: DocumentRecord, path: str, stamp: str) -> None:
         """Ingest a document again under the name that its file has now."""
         name = Path(path).name
         await self._again(document, {"name": name, "path": path, "media_type": media_type(name), "file_stamp": stamp})
 
-    async def _lose(self, gone: Mapping[str, Document], folder: Path) -> None:
+    async def _lose(self, gone: Mapping[str, DocumentRecord], folder: Path) -> None:
         """Documents whose files were taken away are found and cited no more; their records say why."""
         for document in gone.values():
             file = folder / document.path

@@ -28,8 +28,9 @@ from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunnin
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
+from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import CollectionRow, Document
+from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexFault
 from mcp_servers.retriever.index import CollectionMeta, Index
 from mcp_servers.retriever.parsing import ParseLimits
@@ -87,12 +88,12 @@ class Reindexing:
             self._send.close()
             self._queue.close()
 
-    async def state(self, domain_id: str) -> CollectionRow:
+    async def state(self, domain_id: str) -> CollectionRecord:
         """Return where a domain's collection stands."""
         row = await self._db.read(lambda conn: collections.get(conn, domain_id))
-        return row or CollectionRow(domain_id=domain_id, updated_at=now())
+        return row or CollectionRecord(domain_id=domain_id, updated_at=now())
 
-    async def request(self, domain_id: str) -> CollectionRow:
+    async def request(self, domain_id: str) -> CollectionRecord:
         """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
         row = await self.state(domain_id)
         if row.state != "rebuilding":
@@ -112,7 +113,7 @@ class Reindexing:
                 log.info("the collection of %s was made with other settings: it is made anew", domain.id)
                 await self.request(domain.id)
 
-    async def roll_back(self, domain_id: str) -> CollectionRow:
+    async def roll_back(self, domain_id: str) -> CollectionRecord:
         """Make the collection before the last exchange live again; what came since is ingested into it.
 
         Raises:
@@ -168,8 +169,8 @@ class Reindexing:
 
     async def _put(
         self, domain_id: str, state: str, generation: int, reason: str | None = None, told: Entry | None = None
-    ) -> CollectionRow:
-        row = CollectionRow(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
+    ) -> CollectionRecord:
+        row = CollectionRecord(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
 
         def save(conn: Connection) -> None:
             collections.put(conn, row)
@@ -223,7 +224,7 @@ class Reindexing:
         self._swapped(domain_id)
         self._dense.rebuilt(domain_id)
 
-    async def _missing(self, run: "_Run") -> list[Document]:
+    async def _missing(self, run: "_Run") -> list[DocumentRecord]:
         """Return the searchable documents that the generation has not, or not with these bytes."""
         found = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, "indexed"))
         return [document for document in found if run.done.get(document.id) != document.sha256]
@@ -240,7 +241,7 @@ class Reindexing:
             self._failpoint("reindex.document")
         return len(missing)
 
-    async def _read_into(self, generation: str, document: Document, folder: Path, reader: ReadingProcess) -> None:
+    async def _read_into(self, generation: str, document: DocumentRecord, folder: Path, reader: ReadingProcess) -> None:
         await self._index.delete_document(generation, document.id)
         try:
             await reader.begin(folder / document.path, document.name, document.id, document.sha256)
@@ -252,7 +253,7 @@ class Reindexing:
             await self._index.delete_document(generation, document.id)
             await self._copy(generation, document)
 
-    async def _copy(self, generation: str, document: Document) -> None:
+    async def _copy(self, generation: str, document: DocumentRecord) -> None:
         collection = collection_of(document.domain_id)
         offset = 0
         while chunks := await self._index.chunks(collection, document.id, offset, PAGE):

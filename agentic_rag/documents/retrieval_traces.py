@@ -6,7 +6,7 @@ document is left here. Knows no request.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -16,7 +16,7 @@ from agentic_rag.errors import NotFound, StorageError
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import RetrievalRow
+from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.index import Index
@@ -47,7 +47,7 @@ class RetrievalTraces:
     async def keep(self, retrieval: Retrieval) -> None:
         """Store a search. One that cannot be stored is answered all the same."""
         domain_id = domain_of(retrieval.collection)
-        row = RetrievalRow(
+        row = RetrievalRecord(
             id=retrieval.retrieval_id,
             domain_id=domain_id,
             query=retrieval.query,
@@ -68,11 +68,11 @@ class RetrievalTraces:
         except StorageError as exc:
             log.warning("a search is not kept: %s", exc)
 
-    async def list_of(self, domain_id: str, limit: int) -> list[RetrievalRow]:
+    async def list_of(self, domain_id: str, limit: int) -> list[RetrievalRecord]:
         """Return the domain's last searches, newest first."""
         return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit))
 
-    async def get(self, domain_id: str, retrieval_id: str) -> tuple[RetrievalRow, dict[str, dict[str, Any]]]:
+    async def get(self, domain_id: str, retrieval_id: str) -> tuple[RetrievalRecord, dict[str, dict[str, Any]]]:
         """Return a search with its hits as far as they are there, and what there is of its candidates, by chunk id.
 
         A passage that is gone has no sentences; the name of a document that is gone is `REMOVED`.
@@ -87,7 +87,7 @@ class RetrievalTraces:
         names = {document.id: document.name for document in listed}
         chunks = await self._chunks(domain_id, row.trace)
         hits = [_shown(hit, names, chunks) for hit in row.trace["hits"]]
-        shown = RetrievalRow(**row.model_dump(exclude={"trace"}), trace=row.trace | {"hits": hits})
+        shown = replace(row, trace=row.trace | {"hits": hits})
         return shown, {
             ident: {
                 "document_id": chunk.document_id,

@@ -16,7 +16,8 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import ComponentFiles, Components
 from agentic_rag.events import Notice
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
-from agentic_rag.store.tables import Conversation, Domain
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.domains import DomainRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Definitions:
         self._defaults = defaults
         self._components = ComponentFiles()
 
-    async def definition(self, user: User, conversation: Conversation) -> tuple[Definition, tuple[Notice, ...]]:
+    async def definition(self, user: User, conversation: ConversationRecord) -> tuple[Definition, tuple[Notice, ...]]:
         """Return what a turn of the conversation runs on now, and what its reader should be told first.
 
         Raises:
@@ -71,8 +72,8 @@ class Definitions:
 
 def definition_of(
     user: User,
-    conversation: Conversation,
-    record: Domain,
+    conversation: ConversationRecord,
+    record: DomainRecord,
     settings: DomainSettings,
     facts: CollectionFacts,
     components: tuple[str, ...],

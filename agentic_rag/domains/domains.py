@@ -28,7 +28,8 @@ from agentic_rag.forms import line, wire
 from agentic_rag.store import conversations, domains, secrets, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import Domain, SecretRow
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.tools.entries.reading import Note
 
 MAX_NAME = 200
@@ -39,7 +40,7 @@ MAX_DESCRIPTION = 4_000
 class DomainView:
     """A domain as a client sees it: settings with defaults, and the merged server map."""
 
-    record: Domain
+    record: DomainRecord
     settings: dict[str, Any]
     documents: int
 
@@ -48,7 +49,7 @@ class DomainView:
 class Saved:
     """A stored domain, and what its admin should be told: what was changed to fit, what was not used."""
 
-    record: Domain
+    record: DomainRecord
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
 
@@ -124,7 +125,7 @@ class Domains:
         checked = change.settings
         await self._check_role_ids(workspace, checked, DomainSettings())
         created = now()
-        record = Domain(
+        record = DomainRecord(
             id=domain_id,
             name=line("name", name, MAX_NAME, required=True),
             description=line("description", description, MAX_DESCRIPTION, required=False, breaks=True),
@@ -146,10 +147,10 @@ class Domains:
         await self._db.write(save, durable=True)
         return Saved(record, change.changes, (*change.warnings, *await self._advice(checked, DomainSettings())))
 
-    def _sealed(self, domain_id: str, change: Merged) -> list[SecretRow]:
+    def _sealed(self, domain_id: str, change: Merged) -> list[SecretRecord]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
 
-    async def view(self, record: Domain) -> DomainView:
+    async def view(self, record: DomainRecord) -> DomainView:
         """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
         facts = await self._directory.facts(record.id)
         settings = DomainSettings.model_validate(record.settings)  # of this record, not of a later one
@@ -214,7 +215,7 @@ class Domains:
         sealed = self._sealed(domain_id, found)
         told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
 
-        def save(conn: Connection) -> Domain | None:
+        def save(conn: Connection) -> DomainRecord | None:
             domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
             audit(conn, told)
             secrets.delete(conn, domain_id, found.servers.dropped)
@@ -255,7 +256,7 @@ class Domains:
             self._merging.pop(domain_id, None)
             self._vault.changed(domain_id)
 
-    async def _remove(self, record: Domain, workspace: bool) -> None:
+    async def _remove(self, record: DomainRecord, workspace: bool) -> None:
         domain_id = record.id
         for stop in self.before_delete:
             await stop(domain_id)

@@ -22,7 +22,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, NotFound, ServerReserved
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.definition import ServerEntry
-from agentic_rag.store.tables import Domain
+from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
@@ -208,7 +208,7 @@ def uninstalled(package: str) -> str:
     return f"{package} is not installed yet: test or restart the server to install it. A turn fetches nothing."
 
 
-def spec_of(record: Domain, entry: ServerEntry, values: Values, user: str) -> ServerSpec:
+def spec_of(record: DomainRecord, entry: ServerEntry, values: Values, user: str) -> ServerSpec:
     """Return what starts an entry of a domain's own."""
     config = {key: value for key, value in entry.config.items() if key != "variables"}
     return ServerSpec(
@@ -229,7 +229,7 @@ def filled(entry: ServerEntry, values: Values) -> Callable[[], Mapping[str, Any]
     return lambda: resolved(entry.name, entry.config, values)
 
 
-def _own(record: Domain, name: str) -> tuple[ServerSettings, DomainSettings]:
+def _own(record: DomainRecord, name: str) -> tuple[ServerSettings, DomainSettings]:
     settings = DomainSettings.model_validate(record.settings)
     entry = settings.mcp_servers.get(name)
     if entry is None and is_reserved(name):

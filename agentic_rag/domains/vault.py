@@ -35,7 +35,7 @@ from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import SecretRow
+from agentic_rag.store.secrets import SecretRecord
 
 FORMAT = b"\x01"
 NONCE_BYTES = 12
@@ -81,17 +81,17 @@ class Vault:
             self._try(row)
         return self
 
-    def seal(self, domain_id: str, name: str, value: str) -> SecretRow:
+    def seal(self, domain_id: str, name: str, value: str) -> SecretRecord:
         """Return the row that holds a value; the caller stores it."""
         self.redact.add(domain_id, name, value)
-        return SecretRow(
+        return SecretRecord(
             domain_id=domain_id,
             name=name,
             sealed=seal(self._keys.current, domain_id, name, value),
             updated_at=now(),
         )
 
-    def unseal(self, row: SecretRow) -> str:
+    def unseal(self, row: SecretRecord) -> str:
         """Return the value of a row.
 
         Raises:
@@ -101,7 +101,7 @@ class Vault:
         self.redact.add(row.domain_id, row.name, value)
         return value
 
-    def _try(self, row: SecretRow) -> str | None:
+    def _try(self, row: SecretRecord) -> str | None:
         """Return the value, None for a damaged row, which must not keep the others from being used."""
         try:
             return self.unseal(row)
@@ -149,7 +149,7 @@ class Vault:
         rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
         return {row.name: self._mask(row) for row in rows}
 
-    def _mask(self, row: SecretRow) -> Mask:
+    def _mask(self, row: SecretRecord) -> Mask:
         value = self._try(row)
         return {"set": True} if value is None else mask(value)
 
@@ -236,7 +236,7 @@ async def rotate(
     # with what was dropped on request also damaged ones of the new key: only opening tells
     old = [row for row in rows if drop_unreadable or _key_id(row.sealed) != keys.current.id]
     for at in range(0, len(old), ROTATE_ROWS):
-        batch: list[tuple[SecretRow, bytes | None]] = []
+        batch: list[tuple[SecretRecord, bytes | None]] = []
         for row in old[at : at + ROTATE_ROWS]:
             try:
                 value = unseal(keys, row.domain_id, row.name, row.sealed)
@@ -272,7 +272,7 @@ def _rotation_keys(given: str, folder: Path, *, stored: bool) -> Keyring:
     return keys
 
 
-def _store(conn: Connection, batch: list[tuple[SecretRow, bytes | None]]) -> None:
+def _store(conn: Connection, batch: list[tuple[SecretRecord, bytes | None]]) -> None:
     for row, new in batch:
         if new is None:
             secrets.delete(conn, row.domain_id, (row.name,))

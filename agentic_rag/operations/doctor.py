@@ -16,9 +16,9 @@ from agentic_rag.errors import InternalError
 from agentic_rag.events import Error, encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.tables import Conversation
 from mcp_servers.retriever.index import Index
 
 MAX_UNSEEN = 64
@@ -167,7 +167,7 @@ def _give_conversation(conn: Connection, session_id: str) -> None:
     held = turns.of_session(conn, session_id)
     conversations.insert(
         conn,
-        Conversation(
+        ConversationRecord(
             id=labels["conversation_id"],
             domain_id=labels["domain_id"],
             owner_id=labels["user_id"],

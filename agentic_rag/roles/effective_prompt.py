@@ -17,7 +17,7 @@ from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import SEARCH_TOOL
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
-from agentic_rag.store.tables import Conversation
+from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import ToolInfo
 
 
@@ -58,7 +58,7 @@ async def definition_now(definitions: Definitions, user: User, domain_id: str) -
     Raises:
         NotFound: there is no such domain.
     """
-    place = Conversation(
+    place = ConversationRecord(
         id="",
         domain_id=domain_id,
         owner_id=user.id,

@@ -15,7 +15,7 @@ from agentic_rag.messages import Block, Message
 from agentic_rag.runtime.core.session import Entry, Measure, Session
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.store import images, run_events, sessions, tool_calls, turns, usage
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 
 MAX_QUEUED = 5
 """Messages that may wait behind a running turn."""
@@ -36,12 +36,12 @@ class Accepted:
 class Duplicate(Exception):
     """Carries the turn an already accepted message made out of the accepting transaction."""
 
-    def __init__(self, turn: StoredTurn) -> None:
+    def __init__(self, turn: TurnRecord) -> None:
         super().__init__(turn.id)
         self.turn = turn
 
 
-def refuse_busy(conn: Connection, row: StoredTurn, busy: str | None, on_busy: str) -> None:
+def refuse_busy(conn: Connection, row: TurnRecord, busy: str | None, on_busy: str) -> None:
     """Refuse a message that was sent before, or that comes while turn ``busy`` runs.
 
     Raises:
@@ -65,7 +65,7 @@ def refuse_busy(conn: Connection, row: StoredTurn, busy: str | None, on_busy: st
 
 def store_start(
     conn: Connection,
-    row: StoredTurn,
+    row: TurnRecord,
     entries: Sequence[Entry],
     log: RunLog,
     extra: Sequence[EventBody],
@@ -86,13 +86,13 @@ def store_start(
     return first
 
 
-def store_user_message(conn: Connection, row: StoredTurn, entries: Sequence[Entry]) -> None:
+def store_user_message(conn: Connection, row: TurnRecord, entries: Sequence[Entry]) -> None:
     """Store the message with which a turn starts."""
     for entry in entries:
         sessions.append_message(
             conn,
-            row.session_id,
-            sessions.StoredMessage(
+            sessions.MessageRecord(
+                session_id=row.session_id,
                 seq=entry.seq,
                 turn_id=row.id,
                 step=0,
@@ -104,7 +104,7 @@ def store_user_message(conn: Connection, row: StoredTurn, entries: Sequence[Entr
         )
 
 
-def accepted_as(row: StoredTurn, *, duplicate: bool) -> Accepted:
+def accepted_as(row: TurnRecord, *, duplicate: bool) -> Accepted:
     """Return what the sender of a message is told."""
     return Accepted(
         turn_id=row.id,
@@ -126,7 +126,7 @@ class Left:
     spent: Usage
 
 
-def read_left(conn: Connection, row: StoredTurn) -> Left:
+def read_left(conn: Connection, row: TurnRecord) -> Left:
     """Read what a turn that was cut off is resumed from."""
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
     children = [turns.of_session(conn, session_id)[0] for session_id in sessions.delegated(conn, row.id)]
@@ -140,7 +140,7 @@ def read_left(conn: Connection, row: StoredTurn) -> Left:
     )
 
 
-def left_running(conn: Connection) -> tuple[list[StoredTurn], list[StoredTurn]]:
+def left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRecord]]:
     """Return the turns a stopped server left running: those to resume, and delegates whose parents have ended.
 
     Other delegates are in neither list: who asked for them goes on with them.
@@ -149,7 +149,7 @@ def left_running(conn: Connection) -> tuple[list[StoredTurn], list[StoredTurn]]:
     parents = sessions.parents(conn, [row.session_id for row in left])
     known = {row.id: row for row in left}
 
-    def orphaned(row: StoredTurn) -> bool:
+    def orphaned(row: TurnRecord) -> bool:
         parent = parents.get(row.session_id)
         return parent is not None and (parent not in known or orphaned(known[parent]))
 
@@ -184,5 +184,5 @@ def load_session(conn: Connection, session_id: str) -> Session:
     )
 
 
-def _message(row: sessions.StoredMessage) -> Message:
+def _message(row: sessions.MessageRecord) -> Message:
     return {"role": "assistant" if row.role == "assistant" else "user", "content": row.content}

@@ -43,7 +43,7 @@ from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
 logger = logging.getLogger(__name__)
@@ -73,11 +73,11 @@ class World:
     open_toolset: Callable[[Definition], Awaitable[Toolset]]
     role_hash: Callable[[str, str], Awaitable[str | None]]
     missing: Callable[[str, set[str]], Awaitable[set[str]]]
-    on_end: Callable[[Connection, StoredTurn, Terminal], None]
+    on_end: Callable[[Connection, TurnRecord, Terminal], None]
     on_compact: Callable[[Connection, str, Mapping[str, Any]], None]
     payloads: PayloadFiles
     redact: Callable[[str], Callable[[Any], Any]] = lambda domain_id: lambda value: value
-    on_denied: Callable[[Connection, StoredTurn, PlannedCall], None] = lambda conn, turn, call: None
+    on_denied: Callable[[Connection, TurnRecord, PlannedCall], None] = lambda conn, turn, call: None
     failpoint: Callable[[str], object] = lambda name: None
     opening: tuple[Notice, ...] = ()
     model_idle: float = 60
@@ -100,7 +100,7 @@ class Agent:
         self,
         world: World,
         session: Session,
-        row: StoredTurn,
+        row: TurnRecord,
         definition: Definition,
         log: RunLog | ChildLog,
         parent: "Agent | None" = None,

@@ -26,7 +26,7 @@ from agentic_rag.runtime.running import Running, definition_of
 from agentic_rag.runtime.storing import LEASE_SECONDS, hold
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 
 MAX_DEPTH = 2
 """A delegate of a delegate is the last."""
@@ -77,7 +77,7 @@ class Children:
             root = root.parent
         return self._slots.setdefault(root, {}).setdefault(parent.depth, anyio.Semaphore(MAX_AT_ONCE))
 
-    async def _work(self, parent: Agent, call_id: str, role: str, task: str) -> StoredTurn:
+    async def _work(self, parent: Agent, call_id: str, role: str, task: str) -> TurnRecord:
         """Begin a child or go on with it, wait for its end and return its turn."""
         with anyio.CancelScope(shield=True):  # once stored, it must also run
             known = await self._database.read(lambda conn: _known(conn, parent.row.id, call_id))
@@ -103,7 +103,7 @@ class Children:
         definition = child_definition(parent.definition, role, parent.depth + 1)
         image = Image.of(definition)
         session = Session(new_id("sess"), {**parent.session.labels, "agent": log.path})
-        row = StoredTurn(
+        row = TurnRecord(
             id=new_id("turn"),
             session_id=session.id,
             conversation_id=parent.row.conversation_id,
@@ -136,7 +136,7 @@ class Children:
         session.extend(entries)
         return self._start(Agent(self._world, session, row, definition, log, parent))
 
-    async def _resume(self, parent: Agent, role: str, row: StoredTurn) -> Agent:
+    async def _resume(self, parent: Agent, role: str, row: TurnRecord) -> Agent:
         """Go on with a child that a stopped server left; its parent counts the resumes."""
 
         def take(conn: Connection) -> tuple[Session, Left, int]:
@@ -165,13 +165,13 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     return replace(parent, persona=replace(parent.persona, role=role), servers=servers, limits=limits)
 
 
-def _known(conn: Connection, parent_turn_id: str, call_id: str) -> StoredTurn | None:
+def _known(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:
     """Return the turn that a call has made before, None when it made none."""
     session = sessions.by_tool_call(conn, parent_turn_id, call_id)
     return None if session is None else turns.of_session(conn, session.id)[0]
 
 
-def _answer(conn: Connection, row: StoredTurn) -> tuple[str, bool]:
+def _answer(conn: Connection, row: TurnRecord) -> tuple[str, bool]:
     """Return what the parent reads of a child's turn, and whether that is a failure."""
     turn = turns.get(conn, row.id)
     if turn is None or turn.status not in turns.FINISHED:

@@ -23,7 +23,7 @@ from agentic_rag.runtime.core.summary import AUTOMATIC_SHARE, MINIMUM, head_afte
 from agentic_rag.runtime.storing import usage_row
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.compactions import StoredCompaction
+from agentic_rag.store.compactions import CompactionRecord
 
 
 def is_due(session: Session, definition: Definition, tokens: int) -> bool:
@@ -46,7 +46,7 @@ class Compaction:
         """End it as a user asked. One that is being stored goes through."""
         self._scope.cancel()
 
-    async def run(self) -> StoredCompaction | None:
+    async def run(self) -> CompactionRecord | None:
         """Run it to its end and return what was stored; None when it was cancelled.
 
         Raises:
@@ -56,7 +56,7 @@ class Compaction:
         """
         if self._session.message_count < MINIMUM:
             raise CompactionNotNeeded(self._session.message_count, MINIMUM)
-        done: StoredCompaction | None = None
+        done: CompactionRecord | None = None
         seconds = self._definition.limits.turn_timeout
         with self._scope:
             try:
@@ -109,11 +109,11 @@ class Compaction:
             raise ModelError("The model gave no summary.")
         return text
 
-    async def _store(self, summary: str) -> StoredCompaction:
+    async def _store(self, summary: str) -> CompactionRecord:
         session = self._session
         said = [words_of(entry.message) for entry in session.in_window() if entry.step == 0]
         head = head_after(summary, session.window(), said, self._definition.limits.context_tokens)
-        row = StoredCompaction(
+        row = CompactionRecord(
             id=new_id("comp"),
             session_id=session.id,
             summary=summary,

@@ -28,8 +28,8 @@ from agentic_rag.store import payloads, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.payloads import StoredPayload
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import ToolInfo
 
 
@@ -37,7 +37,7 @@ class Context:
     """What one turn may send of its session."""
 
     def __init__(
-        self, database: Database, files: PayloadFiles, session: Session, row: StoredTurn, definition: Definition
+        self, database: Database, files: PayloadFiles, session: Session, row: TurnRecord, definition: Definition
     ) -> None:
         self._database = database
         self._files = files
@@ -102,7 +102,7 @@ class Context:
     async def _shed(self, chosen: Sequence[Sheddable]) -> None:
         session = self._session
         refs: dict[str, Block] = {}
-        fresh: list[StoredPayload] = []
+        fresh: list[PayloadRecord] = []
         for result in chosen:
             ref = result.ref or new_id("ref")
             refs[result.tool_use_id] = {"name": result.name, "ref": ref}
@@ -110,7 +110,7 @@ class Context:
                 data = result.text.encode()
                 await self._files.write(ref, data)
                 fresh.append(
-                    StoredPayload(
+                    PayloadRecord(
                         ref=ref, session_id=session.id, media_type="text/plain", size=len(data), created_at=now()
                     )
                 )

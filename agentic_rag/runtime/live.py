@@ -15,7 +15,7 @@ from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.compaction import Compaction
 from agentic_rag.runtime.core.session import Session
 from agentic_rag.runtime.log.runlog import RunLog
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 
 MAX_TRANSCRIPTS = 256
 """Idle sessions whose transcripts stay in memory."""
@@ -25,7 +25,7 @@ MAX_TRANSCRIPTS = 256
 class Unended:
     """A turn whose terminal event was delivered and not stored: the store took nothing then."""
 
-    row: StoredTurn
+    row: TurnRecord
     log: RunLog
     final: Error
 

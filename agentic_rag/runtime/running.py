@@ -29,7 +29,7 @@ from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.runtime.storing import LEASE_SECONDS, end_unrun, hold
 from agentic_rag.store import images, run_events, turns
 from agentic_rag.store.clock import later
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Running:
         self._world = world
         self._database = world.database
 
-    def log_of(self, row: StoredTurn, domain_id: str, start: int = 0) -> RunLog:
+    def log_of(self, row: TurnRecord, domain_id: str, start: int = 0) -> RunLog:
         """Return a log for a turn of a domain; see `RunLog`."""
         redact = self._world.redact(domain_id)
         return RunLog(self.journal, row.conversation_id, row.id, start=start, redact=redact)
@@ -160,7 +160,7 @@ class Running:
 
     # Turns that no agent runs
 
-    async def end_unstarted(self, row: StoredTurn, final: Terminal, resumed: Resumed | None = None) -> None:
+    async def end_unstarted(self, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> None:
         """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
         start = 0 if resumed is None else resumed.voids[1]
         # a new log is for our own words only: there is nothing in them to redact
@@ -234,7 +234,7 @@ class Running:
             await self.start_queue(await self.sessions.loaded(session_id))
         return len(left)
 
-    async def _resume(self, row: StoredTurn) -> None:
+    async def _resume(self, row: TurnRecord) -> None:
         live = await self.sessions.loaded(row.session_id)
         session = live.session
         assert session is not None
@@ -248,7 +248,7 @@ class Running:
             return
 
         def take(conn: Connection) -> int:
-            turns.resumed(conn, row.id)
+            turns.count_resume(conn, row.id)
             return turns.take_lease(conn, row.id, self.owner, later(LEASE_SECONDS))
 
         row = replace(row, owner=self.owner, fence=await self._database.write(take))
@@ -260,7 +260,7 @@ class Running:
         self.tasks.start_soon(self.run, live, lambda turn: turn.restore(own, left.finished, left.spent))
 
 
-def _waiting(conn: Connection) -> list[tuple[StoredTurn, str]]:
+def _waiting(conn: Connection) -> list[tuple[TurnRecord, str]]:
     """Return all queued turns with their domains."""
     return [(row, images.domain_of(conn, row.image_id)) for row in turns.queued(conn)]
 

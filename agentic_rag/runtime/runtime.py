@@ -34,8 +34,8 @@ from agentic_rag.runtime.running import Running
 from agentic_rag.runtime.storing import LEASE_SECONDS
 from agentic_rag.store import images, payloads, turns
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.compactions import StoredCompaction
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.turns import TurnRecord
 
 
 class Runtime:
@@ -85,7 +85,7 @@ class Runtime:
         *,
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue"] = "reject",
-        on_accept: Callable[[Connection, StoredTurn], Sequence[EventBody]] | None = None,
+        on_accept: Callable[[Connection, TurnRecord], Sequence[EventBody]] | None = None,
     ) -> Accepted:
         """Accept a user message durably and start its turn, or queue it.
 
@@ -116,7 +116,7 @@ class Runtime:
         definition: Definition,
         client_message_id: str | None,
         on_busy: str,
-        on_accept: Callable[[Connection, StoredTurn], Sequence[EventBody]] | None,
+        on_accept: Callable[[Connection, TurnRecord], Sequence[EventBody]] | None,
     ) -> Accepted:
         session = await self._running.present(live)
         image = self._images.of(definition)
@@ -153,8 +153,8 @@ class Runtime:
 
     def _new_row(
         self, session: Session, content: str, image: Image, client_message_id: str | None, *, queued: bool
-    ) -> StoredTurn:
-        return StoredTurn(
+    ) -> TurnRecord:
+        return TurnRecord(
             id=new_id("turn"),
             session_id=session.id,
             conversation_id=session.labels.get("conversation_id", session.id),
@@ -176,7 +176,7 @@ class Runtime:
 
     # Compacting
 
-    async def compact(self, session_id: str, definition: Definition) -> StoredCompaction:
+    async def compact(self, session_id: str, definition: Definition) -> CompactionRecord:
         """Put a summary in the place of a session's messages; it holds the session like a turn.
 
         Raises:

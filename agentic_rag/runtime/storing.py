@@ -16,10 +16,10 @@ from agentic_rag.runtime.core.session import Entry, Session
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.store import payloads, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.payloads import StoredPayload
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
-from agentic_rag.store.usage import StoredUsage
+from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.usage import UsageRecord
 from agentic_rag.tools.base import CallOutcome
 
 LEASE_SECONDS = 15.0
@@ -32,7 +32,7 @@ _END: dict[type, tuple[str, str]] = {
 }
 
 
-def hold(conn: Connection, row: StoredTurn) -> None:
+def hold(conn: Connection, row: TurnRecord) -> None:
     """Check and extend the turn's lease; the first statement of every transaction of its owner.
 
     Raises:
@@ -42,7 +42,7 @@ def hold(conn: Connection, row: StoredTurn) -> None:
 
 
 def store_commit(
-    conn: Connection, session: Session, row: StoredTurn, entries: Sequence[Entry], commit: Commit, model: str
+    conn: Connection, session: Session, row: TurnRecord, entries: Sequence[Entry], commit: Commit, model: str
 ) -> None:
     """Store a commit's messages, calls and usage.
 
@@ -52,7 +52,7 @@ def store_commit(
     hold(conn, row)
     at = now()
     for entry in entries:
-        sessions.append_message(conn, session.id, _message(entry, commit, model, at))
+        sessions.append_message(conn, _message(session.id, entry, commit, model, at))
     tool_calls.start(conn, [_call(call, row, at) for call in commit.calls])
     for ended in commit.ended:
         store_result(conn, row, ended.call, ended.outcome, ended.finished)
@@ -60,7 +60,7 @@ def store_commit(
 
 
 def store_result(
-    conn: Connection, row: StoredTurn, call: PlannedCall, outcome: CallOutcome, finished: FinishedCall
+    conn: Connection, row: TurnRecord, call: PlannedCall, outcome: CallOutcome, finished: FinishedCall
 ) -> None:
     """Store the end of a call and the records of what is kept whole of it."""
     tool_calls.finish(
@@ -74,7 +74,7 @@ def store_result(
         ref=finished.ref,
     )
     for kept in finished.kept:
-        payload = StoredPayload(
+        payload = PayloadRecord(
             ref=kept.ref,
             session_id=row.session_id,
             media_type=kept.media_type,
@@ -84,7 +84,7 @@ def store_result(
         payloads.put(conn, payload)
 
 
-def store_end(conn: Connection, row: StoredTurn, turn: Turn, final: Terminal) -> None:
+def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) -> None:
     """Store the end of a turn with its totals."""
     status, reason = _END[type(final)]
     turns.finish(
@@ -101,7 +101,7 @@ def store_end(conn: Connection, row: StoredTurn, turn: Turn, final: Terminal) ->
     )
 
 
-def end_unrun(conn: Connection, row: StoredTurn, final: Terminal) -> None:
+def end_unrun(conn: Connection, row: TurnRecord, final: Terminal) -> None:
     """Store the end of a turn that no agent runs."""
     status, reason = _END[type(final)]
     turns.finish(
@@ -123,9 +123,9 @@ def error_json(final: Terminal) -> dict[str, object] | None:
     return {"code": final.code, "message": final.message, "retryable": final.retryable}
 
 
-def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> StoredUsage:
+def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> UsageRecord:
     """Return the row of one model call."""
-    return StoredUsage(
+    return UsageRecord(
         id=new_id("usage"),
         session_id=session.id,
         turn_id=turn_id,
@@ -141,9 +141,10 @@ def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> S
     )
 
 
-def _message(entry: Entry, commit: Commit, model: str, at: str) -> sessions.StoredMessage:
+def _message(session_id: str, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
     assistant = entry.message["role"] == "assistant"
-    return sessions.StoredMessage(
+    return sessions.MessageRecord(
+        session_id=session_id,
         seq=entry.seq,
         turn_id=entry.turn_id,
         step=entry.step,
@@ -157,8 +158,8 @@ def _message(entry: Entry, commit: Commit, model: str, at: str) -> sessions.Stor
     )
 
 
-def _call(call: PlannedCall, row: StoredTurn, started_at: str) -> StoredToolCall:
-    return StoredToolCall(
+def _call(call: PlannedCall, row: TurnRecord, started_at: str) -> ToolCallRecord:
+    return ToolCallRecord(
         turn_id=row.id,
         tool_call_id=call.id,
         session_id=row.session_id,

@@ -19,7 +19,7 @@ from agentic_rag.server import views
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.replies import nothing, redacted, reply
 from agentic_rag.server.uploads import RefusedFile, receive_files
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 
 
 class DocumentFilter(Form):
@@ -165,9 +165,9 @@ def _ids(request: Request) -> tuple[str, str]:
     return request.path_params["domain"], request.path_params["document"]
 
 
-def _taken(request: Request, item: Document | RefusedFile) -> Any:
+def _taken(request: Request, item: DocumentRecord | RefusedFile) -> Any:
     """Return what became of one file of several."""
-    if isinstance(item, Document):
+    if isinstance(item, DocumentRecord):
         return views.document(item)
     error = {"code": item.error.code, "message": str(item.error)}
     shown = {"name": clean_name(item.name) if item.name else "", "status": "refused", "error": error}

@@ -19,8 +19,8 @@ from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.gate import TICKET_PROTOCOL, Gate
 from agentic_rag.server.replies import nothing, reply
 from agentic_rag.server.tickets import TICKET_SECONDS
-from agentic_rag.store.audit import StoredEntry, Verdict
-from agentic_rag.store.keys import StoredKey
+from agentic_rag.store.audit import AuditRecord, Verdict
+from agentic_rag.store.keys import KeyRecord
 
 
 class NewKey(Form):
@@ -98,7 +98,7 @@ def ticket_routes(gate: Gate) -> list[Route]:
     return [Route("/api/ws-tickets", issue, methods=["POST"])]
 
 
-def _key(stored: StoredKey) -> dict[str, Any]:
+def _key(stored: KeyRecord) -> dict[str, Any]:
     return {
         "id": stored.id,
         "userId": stored.user_id,
@@ -109,7 +109,7 @@ def _key(stored: StoredKey) -> dict[str, Any]:
     }
 
 
-def _entry(stored: StoredEntry) -> dict[str, Any]:
+def _entry(stored: AuditRecord) -> dict[str, Any]:
     return {
         "seq": stored.seq,
         "at": stored.at,

@@ -13,7 +13,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.incoming import Incoming
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.server.bodies import FilePart, files
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 
 MAX_FILES = 100
 """Of one upload."""
@@ -27,7 +27,7 @@ class RefusedFile:
     error: AgenticRagError
 
 
-async def receive_files(request: Request, documents: Documents, *, replace: bool) -> list[Document | RefusedFile]:
+async def receive_files(request: Request, documents: Documents, *, replace: bool) -> list[DocumentRecord | RefusedFile]:
     """Take the files of a multipart body; return what became of each, in their order.
 
     What cannot be read on ends with the file that is the reason: those after it are not in the answer.
@@ -70,7 +70,7 @@ class _Taking:
     """The file that is being read, and what became of those before it."""
 
     def __init__(self, documents: Documents, domain_id: str, replace: bool, length: int | None) -> None:
-        self.items: list[Document | RefusedFile] = []
+        self.items: list[DocumentRecord | RefusedFile] = []
         self._documents = documents
         self._domain_id = domain_id
         self._replace = replace

@@ -12,10 +12,13 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.domains.domains import DomainView, Saved
 from agentic_rag.domains.servers import Running
 from agentic_rag.messages import without_private
-from agentic_rag.store.compactions import StoredCompaction
-from agentic_rag.store.tables import CollectionRow, Conversation, Document, RetrievalRow
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.retrievals import RetrievalRecord
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.entries.reading import Note
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.retriever.chunking import Chunk
@@ -68,7 +71,7 @@ def running(found: Running) -> Json:
     }
 
 
-def document(record: Document) -> Json:
+def document(record: DocumentRecord) -> Json:
     """Return a ``Document``."""
     shown: Json = {
         "id": record.id,
@@ -101,7 +104,7 @@ def finding(found: Finding) -> Json:
     }
 
 
-def conversation(record: Conversation) -> Json:
+def conversation(record: ConversationRecord) -> Json:
     """Return a ``Conversation``."""
     return {
         "id": record.id,
@@ -134,7 +137,7 @@ def message(shown: ShownMessage) -> Json:
     }
 
 
-def archive(record: StoredCompaction) -> Json:
+def archive(record: CompactionRecord) -> Json:
     """Return one archive: the summary that stands for its messages."""
     return {
         "id": record.id,
@@ -145,7 +148,7 @@ def archive(record: StoredCompaction) -> Json:
     }
 
 
-def tool_call(record: StoredToolCall) -> Json:
+def tool_call(record: ToolCallRecord) -> Json:
     """Return the record of one tool call; ``result`` are the blocks the model got, null while it runs."""
     result = None if record.result is None else without_private(record.result["content"])
     return {
@@ -179,7 +182,7 @@ def reference(stored: Json) -> Json:
     return shown
 
 
-def turn(record: StoredTurn) -> Json:
+def turn(record: TurnRecord) -> Json:
     """Return a ``Turn``."""
     shown: Json = {
         "id": record.id,
@@ -206,12 +209,12 @@ def retrieval(found: Retrieval) -> Json:
     }
 
 
-def kept_retrieval(row: RetrievalRow) -> Json:
+def kept_retrieval(row: RetrievalRecord) -> Json:
     """Return one line of a list of kept searches."""
     return {"retrievalId": row.id, "query": row.query, "mode": row.mode, "createdAt": row.created_at}
 
 
-def trace(row: RetrievalRow, chunks: Mapping[str, Json]) -> Json:
+def trace(row: RetrievalRecord, chunks: Mapping[str, Json]) -> Json:
     """Return what a kept search found and weighed; ``chunks`` is what there still is of its candidates."""
     return _trace(row.trace, chunks)
 
@@ -274,7 +277,7 @@ def chunk(found: Chunk) -> Json:
     }
 
 
-def collection(row: CollectionRow) -> Json:
+def collection(row: CollectionRecord) -> Json:
     """Return where a domain's collection stands."""
     shown: Json = {"domainId": row.domain_id, "state": row.state, "updatedAt": row.updated_at}
     if row.reason is not None:

@@ -17,8 +17,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.messages import clean_text
 from agentic_rag.store.clock import now
-from agentic_rag.store.rows import columns, names, values
-from agentic_rag.store.tables import AuditHead, AuditRow, table
+from agentic_rag.store.records import RecordTable
 
 Outcome = Literal["done", "refused", "denied"]
 
@@ -46,8 +45,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEntry:
-    """One row of ``audit``; fields as in `tables.AuditRow`."""
+class AuditRecord:
+    """One row of the audit log, chained to the one before by ``previous``; never updated, never deleted."""
 
     seq: int
     at: str
@@ -55,9 +54,21 @@ class StoredEntry:
     action: str
     target: str
     outcome: str
+    """``done`` | ``refused`` | ``denied``."""
     details: dict[str, Any]
     count: int
+    """How many alike the row stands for."""
     previous: str
+    """``hash`` of the row before; empty in the first one."""
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditHeadRecord:
+    """The number and hash of the last audit row: one row."""
+
+    id: int = 1
+    seq: int
     hash: str
 
 
@@ -78,17 +89,16 @@ class Verdict:
     problems: tuple[Problem, ...]
 
 
-_audit = table(AuditRow)
-_head = table(AuditHead)
-_NAMES = names(StoredEntry)
-_ROWS = sa.select(*columns(_audit, StoredEntry))
+AUDIT = RecordTable(AuditRecord, "audit", key=("seq",))
+AUDIT_HEAD = RecordTable(AuditHeadRecord, "audit_head")
+_audit = AUDIT.c
 
 
-def append(conn: Connection, entry: Entry) -> StoredEntry:
+def append(conn: Connection, entry: Entry) -> AuditRecord:
     """Append a row inside the caller's transaction: both are kept, or neither."""
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    last = conn.execute(sa.select(_head.c.seq, _head.c.hash)).first()
+    last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
     fields: dict[str, Any] = {
         "seq": (last.seq if last else 0) + 1,
         "at": now(),
@@ -100,32 +110,30 @@ def append(conn: Connection, entry: Entry) -> StoredEntry:
         "count": entry.count,
         "previous": last.hash if last else "",
     }
-    stored = StoredEntry(**fields, hash=digest(fields))
-    conn.execute(sa.insert(_audit), values(stored, _NAMES))
-    if last is None:
-        conn.execute(sa.insert(_head), {"id": 1, "seq": stored.seq, "hash": stored.hash})
-    else:
-        conn.execute(sa.update(_head).values(seq=stored.seq, hash=stored.hash))
+    stored = AuditRecord(**fields, hash=digest(fields))
+    AUDIT.insert(conn, stored)
+    conn.execute(sa.delete(AUDIT_HEAD.table))
+    AUDIT_HEAD.insert(conn, AuditHeadRecord(seq=stored.seq, hash=stored.hash))
     return stored
 
 
 def digest(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a row: of all its columns but ``hash``, as canonical JSON, ``previous`` among them."""
-    told = {name: fields[name] for name in _NAMES if name != "hash"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    hashed = {name: fields[name] for name in AUDIT.names if name != "hash"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def page(
     conn: Connection, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
-) -> list[StoredEntry]:
+) -> list[AuditRecord]:
     """Return the newest rows first; ``before``: those with a smaller number."""
-    query = _ROWS.order_by(_audit.c.seq.desc()).limit(limit)
+    query = AUDIT.select.order_by(_audit.seq.desc()).limit(limit)
     if before is not None:
-        query = query.where(_audit.c.seq < before)
-    for column, wanted in ((_audit.c.actor, actor), (_audit.c.outcome, outcome)):
+        query = query.where(_audit.seq < before)
+    for column, wanted in ((_audit.actor, actor), (_audit.outcome, outcome)):
         if wanted is not None:
             query = query.where(column == wanted)
-    return [StoredEntry(**row) for row in conn.execute(query).mappings()]
+    return AUDIT.all(conn, query)
 
 
 def check(conn: Connection, known: str | None = None) -> Verdict:
@@ -135,29 +143,28 @@ def check(conn: Connection, known: str | None = None) -> Verdict:
     known_seq, _, known_hash = (known or "0:").partition(":")
     for row in _in_order(conn):
         rows += 1
-        fields = {name: getattr(row, name) for name in _NAMES}
         if row.seq != seq + 1:
             problems.append(Problem(row.seq, f"rows {seq + 1} to {row.seq - 1} are missing"))
         elif row.previous != previous:
             problems.append(Problem(row.seq, "it does not follow the row before"))
-        if digest(fields) != row.hash:
+        if digest(AUDIT.values(row)) != row.hash:
             problems.append(Problem(row.seq, "its content was changed"))
         if row.seq == int(known_seq) and row.hash != known_hash:
             problems.append(Problem(row.seq, "it is not the row that was noted"))
         seq, previous = row.seq, row.hash
     if seq < int(known_seq):
         problems.append(Problem(int(known_seq), "the row that was noted is missing"))
-    last = conn.execute(sa.select(_head.c.seq, _head.c.hash)).first()
+    last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
     if (last.seq, last.hash) != (seq, previous) if last else rows > 0:
         problems.append(Problem(seq, "the last row is not the one that was appended last"))
     return Verdict(rows, f"{seq}:{previous}", tuple(problems[:MAX_PROBLEMS]))
 
 
-def _in_order(conn: Connection) -> Iterator[StoredEntry]:
+def _in_order(conn: Connection) -> Iterator[AuditRecord]:
     seq = -(2**31)  # whatever somebody inserted is read too
     while True:
-        query = _ROWS.where(_audit.c.seq > seq).order_by(_audit.c.seq).limit(_BATCH)
-        batch = [StoredEntry(**row) for row in conn.execute(query).mappings()]
+        query = AUDIT.select.where(_audit.seq > seq).order_by(_audit.seq).limit(_BATCH)
+        batch = AUDIT.all(conn, query)
         yield from batch
         if len(batch) < _BATCH:
             return

@@ -5,36 +5,34 @@ Owns the questions. Knows no file, no index and no remedy.
 
 from sqlalchemy import Connection, exists, or_, select
 
-from agentic_rag.store.tables import Conversation, MessageRow, SessionRow, Turn, table
-from agentic_rag.store.turns import FINISHED
+from agentic_rag.store.conversations import CONVERSATIONS
+from agentic_rag.store.sessions import MESSAGES, SESSIONS
+from agentic_rag.store.turns import FINISHED, TURNS
 
-_conversations = table(Conversation)
-_sessions = table(SessionRow)
-_turns = table(Turn)
-_messages = table(MessageRow)
+_conversations, _sessions, _turns, _messages = CONVERSATIONS.c, SESSIONS.c, TURNS.c, MESSAGES.c
 
 
 def conversations_without_session(conn: Connection) -> list[str]:
     """Return the ids of conversations whose session is gone."""
-    there = exists().where(_sessions.c.id == _conversations.c.session_id)
-    return list(conn.execute(select(_conversations.c.id).where(~there)).scalars())
+    there = exists().where(_sessions.id == _conversations.session_id)
+    return list(conn.execute(select(_conversations.id).where(~there)).scalars())
 
 
 def sessions_without_owner(conn: Connection) -> list[str]:
     """Return the ids of sessions that belong to no conversation and to no turn that delegated to them."""
-    owned = exists().where(_conversations.c.session_id == _sessions.c.id)
-    delegated = exists().where(_turns.c.id == _sessions.c.parent_turn_id)
-    return list(conn.execute(select(_sessions.c.id).where(~owned, ~delegated)).scalars())
+    owned = exists().where(_conversations.session_id == _sessions.id)
+    delegated = exists().where(_turns.id == _sessions.parent_turn_id)
+    return list(conn.execute(select(_sessions.id).where(~owned, ~delegated)).scalars())
 
 
 def stale_leases(conn: Connection, now: str) -> list[str]:
     """Return the ids of turns that have ended and are still leased, or that run although their lease is over."""
-    ended = _turns.c.status.in_(FINISHED) & _turns.c.lease_until.is_not(None)
-    left = (_turns.c.status == "running") & (_turns.c.lease_until < now)
-    return list(conn.execute(select(_turns.c.id).where(or_(ended, left))).scalars())
+    ended = _turns.status.in_(FINISHED) & _turns.lease_until.is_not(None)
+    left = (_turns.status == "running") & (_turns.lease_until < now)
+    return list(conn.execute(select(_turns.id).where(or_(ended, left))).scalars())
 
 
 def turns_without_message(conn: Connection) -> list[str]:
     """Return the ids of running turns that have no message: nothing can be resumed."""
-    there = exists().where(_messages.c.session_id == _turns.c.session_id, _messages.c.turn_id == _turns.c.id)
-    return list(conn.execute(select(_turns.c.id).where(_turns.c.status == "running", ~there)).scalars())
+    there = exists().where(_messages.session_id == _turns.session_id, _messages.turn_id == _turns.id)
+    return list(conn.execute(select(_turns.id).where(_turns.status == "running", ~there)).scalars())

@@ -3,28 +3,42 @@
 Owns getting and putting one. Knows no chunk.
 """
 
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.rows import values
-from agentic_rag.store.tables import CollectionRow, table
-
-_collections = table(CollectionRow)
-_NAMES = tuple(_collections.c.keys())
+from agentic_rag.store.records import RecordTable
 
 
-def get(conn: Connection, domain_id: str) -> CollectionRow | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRecord:
+    """A domain's set of chunks: whether it is being rebuilt, and into what. No record: never rebuilt."""
+
+    domain_id: str
+    state: str = "ready"
+    """``ready`` | ``rebuilding`` | ``failed`` | ``rolled_back``."""
+    generation: int = 0
+    """The newest one made beside the live one; documents are deleted in all up to it."""
+    reason: str | None = None
+    updated_at: str
+
+
+COLLECTIONS = RecordTable(CollectionRecord, "collections", key=("domain_id",), part_of="domain")
+_collections = COLLECTIONS.c
+
+
+def get(conn: Connection, domain_id: str) -> CollectionRecord | None:
     """Return the record, None when the collection was never rebuilt."""
-    row = conn.execute(sa.select(_collections).where(_collections.c.domain_id == domain_id)).mappings().first()
-    return None if row is None else CollectionRow(**row)
+    return COLLECTIONS.first(conn, COLLECTIONS.select.where(_collections.domain_id == domain_id))
 
 
-def put(conn: Connection, collection: CollectionRow) -> None:
+def put(conn: Connection, collection: CollectionRecord) -> None:
     """Store the record in place of an older one."""
-    conn.execute(sa.delete(_collections).where(_collections.c.domain_id == collection.domain_id))
-    conn.execute(sa.insert(_collections), values(collection, _NAMES))
+    conn.execute(sa.delete(COLLECTIONS.table).where(_collections.domain_id == collection.domain_id))
+    COLLECTIONS.insert(conn, collection)
 
 
 def rebuilding(conn: Connection) -> list[str]:
     """Return the domains whose collections were being rebuilt."""
-    return list(conn.execute(sa.select(_collections.c.domain_id).where(_collections.c.state == "rebuilding")).scalars())
+    return list(conn.execute(sa.select(_collections.domain_id).where(_collections.state == "rebuilding")).scalars())

@@ -5,15 +5,14 @@ Owns their records. Knows no model and no message's content.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection
 
-from agentic_rag.store.rows import columns, names, values
-from agentic_rag.store.tables import CompactionRow, table
+from agentic_rag.store.records import RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCompaction:
-    """One row of ``compactions``; fields as in `tables.CompactionRow`."""
+class CompactionRecord:
+    """A summary that stands for the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
 
     id: str
     session_id: str
@@ -21,32 +20,32 @@ class StoredCompaction:
     from_seq: int
     to_seq: int
     message_count: int
+    """As clients count."""
     created_by: str
+    """``user`` | ``auto``."""
     created_at: str
 
 
-_compactions = table(CompactionRow)
-_NAMES = names(StoredCompaction)
-_COMPACTIONS = select(*columns(_compactions, StoredCompaction))
+COMPACTIONS = RecordTable(CompactionRecord, "compactions", indexed=("session_id",), part_of="session")
+_compactions = COMPACTIONS.c
 
 
-def put(conn: Connection, compaction: StoredCompaction) -> None:
+def put(conn: Connection, compaction: CompactionRecord) -> None:
     """Store a compaction; `sessions.archive` gives it its messages.
 
     Raises:
         IntegrityError: the id is taken.
     """
-    conn.execute(insert(_compactions), values(compaction, _NAMES))
+    COMPACTIONS.insert(conn, compaction)
 
 
-def get(conn: Connection, session_id: str, compaction_id: str) -> StoredCompaction | None:
+def get(conn: Connection, session_id: str, compaction_id: str) -> CompactionRecord | None:
     """Return the session's compaction, None when it has no such one."""
-    query = _COMPACTIONS.where(_compactions.c.id == compaction_id, _compactions.c.session_id == session_id)
-    row = conn.execute(query).mappings().first()
-    return None if row is None else StoredCompaction(**row)
+    query = COMPACTIONS.select.where(_compactions.id == compaction_id, _compactions.session_id == session_id)
+    return COMPACTIONS.first(conn, query)
 
 
-def of_session(conn: Connection, session_id: str) -> list[StoredCompaction]:
+def of_session(conn: Connection, session_id: str) -> list[CompactionRecord]:
     """Return the session's compactions, newest first."""
-    query = _COMPACTIONS.where(_compactions.c.session_id == session_id).order_by(_compactions.c.to_seq.desc())
-    return [StoredCompaction(**row) for row in conn.execute(query).mappings()]
+    query = COMPACTIONS.select.where(_compactions.session_id == session_id)
+    return COMPACTIONS.all(conn, query.order_by(_compactions.to_seq.desc()))

@@ -3,17 +3,33 @@
 Owns their versions, and what goes with the record when it is deleted. Knows no setting's meaning.
 """
 
+from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, VersionConflict
-from agentic_rag.store.rows import values
-from agentic_rag.store.tables import CollectionRow, Document, Domain, Image, RetrievalRow, SecretRow, ToolListRow, table
+from agentic_rag.store.records import RecordTable, delete_parts
 
-_domains = table(Domain)
-_NAMES = tuple(_domains.c.keys())
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainRecord:
+    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.directory.settings.DomainSettings`)."""
+
+    id: str
+    name: str
+    description: str = ""
+    settings: dict[str, Any]
+    workspace: str
+    """Absolute folder; made by the server."""
+    version: int = 1
+    created_at: str
+    updated_at: str
+
+
+DOMAINS = RecordTable(DomainRecord, "domains")
+_domains = DOMAINS.c
 
 
 class DomainFields(TypedDict, total=False):
@@ -25,25 +41,23 @@ class DomainFields(TypedDict, total=False):
     workspace: str
 
 
-def insert(conn: Connection, domain: Domain) -> None:
+def insert(conn: Connection, domain: DomainRecord) -> None:
     """Store a new domain.
 
     Raises:
         IntegrityError: the id is taken.
     """
-    conn.execute(sa.insert(_domains), values(domain, _NAMES))
+    DOMAINS.insert(conn, domain)
 
 
-def get(conn: Connection, domain_id: str) -> Domain | None:
+def get(conn: Connection, domain_id: str) -> DomainRecord | None:
     """Return the domain, None when there is none."""
-    row = conn.execute(sa.select(_domains).where(_domains.c.id == domain_id)).mappings().first()
-    return None if row is None else Domain(**row)
+    return DOMAINS.first(conn, DOMAINS.select.where(_domains.id == domain_id))
 
 
-def list_all(conn: Connection) -> list[Domain]:
+def list_all(conn: Connection) -> list[DomainRecord]:
     """Return all domains, oldest first."""
-    query = sa.select(_domains).order_by(_domains.c.created_at, _domains.c.id)
-    return [Domain(**row) for row in conn.execute(query).mappings()]
+    return DOMAINS.all(conn, DOMAINS.select.order_by(_domains.created_at, _domains.id))
 
 
 def update(
@@ -55,14 +69,14 @@ def update(
         NotFound: there is no such domain.
         VersionConflict: ``version`` is not the current one; nothing was changed.
     """
-    query = sa.select(_domains.c.version).where(_domains.c.id == domain_id).with_for_update()
+    query = sa.select(_domains.version).where(_domains.id == domain_id).with_for_update()
     current: int | None = conn.execute(query).scalar()
     if current is None:
         raise NotFound("domain", domain_id)
     if version is not None and version != current:
         raise VersionConflict(version, current)
     change = {**fields, "version": current + 1, "updated_at": updated_at}
-    conn.execute(sa.update(_domains).where(_domains.c.id == domain_id).values(change))
+    conn.execute(sa.update(DOMAINS.table).where(_domains.id == domain_id).values(change))
     return current + 1
 
 
@@ -72,6 +86,5 @@ def delete(conn: Connection, domain_id: str) -> bool:
     Returns False when there was none. Its conversations and their sessions are the caller's to delete before,
     since their turns must end first.
     """
-    for noun in (Document, CollectionRow, Image, RetrievalRow, SecretRow, ToolListRow):
-        conn.execute(sa.delete(table(noun)).where(table(noun).c.domain_id == domain_id))
-    return conn.execute(sa.delete(_domains).where(_domains.c.id == domain_id)).rowcount == 1
+    delete_parts(conn, "domain", domain_id)
+    return conn.execute(sa.delete(DOMAINS.table).where(_domains.id == domain_id)).rowcount == 1

@@ -4,37 +4,48 @@ Owns storing one once. Knows neither how the hash is made nor what a definition 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, text
 
 from agentic_rag.store.clock import now
-from agentic_rag.store.rows import Prepared
-from agentic_rag.store.tables import Image, table
+from agentic_rag.store.records import RecordTable
+from agentic_rag.store.statements import Prepared
 
-_images = table(Image)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecord:
+    """A definition frozen under the hash of its content."""
+
+    id: str
+    domain_id: str
+    definition: dict[str, Any]
+    created_at: str
+
+
+IMAGES = RecordTable(ImageRecord, "images", indexed=("domain_id",), part_of="domain")
+_images = IMAGES.c
 _PUT = Prepared(
     text(  # both databases know this clause; SQLAlchemy has it per dialect only
-        "INSERT INTO images (id, domain_id, definition, created_at) VALUES (:id, :domain_id, :definition, :created_at)"
+        f"INSERT INTO images ({', '.join(IMAGES.names)}) VALUES ({', '.join(f':{name}' for name in IMAGES.names)})"
         " ON CONFLICT (id) DO NOTHING"
-    ).bindparams(bindparam("definition", type_=_images.c.definition.type)),
-    ("id", "domain_id", "definition", "created_at"),
+    ).bindparams(*(bindparam(name, type_=_images[name].type) for name in IMAGES.names))
 )
 
 
 def put(conn: Connection, image_id: str, domain_id: str, definition: Mapping[str, Any]) -> None:
     """Store a definition under its hash; one that is there stays as it is."""
-    row = {"id": image_id, "domain_id": domain_id, "definition": dict(definition), "created_at": now()}
-    _PUT.run(conn, row)
+    _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
 
 
 def domain_of(conn: Connection, image_id: str) -> str:
     """Return the domain of a definition, empty when there is none."""
-    found: str | None = conn.execute(select(_images.c.domain_id).where(_images.c.id == image_id)).scalar()
-    return found or ""
+    domain_id: str | None = conn.execute(select(_images.domain_id).where(_images.id == image_id)).scalar()
+    return domain_id or ""
 
 
 def get(conn: Connection, image_id: str) -> dict[str, Any] | None:
     """Return the definition, None when there is none."""
-    found: dict[str, Any] | None = conn.execute(select(_images.c.definition).where(_images.c.id == image_id)).scalar()
-    return found
+    definition: dict[str, Any] | None = conn.execute(select(_images.definition).where(_images.id == image_id)).scalar()
+    return definition

@@ -4,55 +4,51 @@ Owns the rows; of a key only its SHA-256 is ever here. Knows neither how a key i
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Select
+from sqlalchemy import Connection, UniqueConstraint
 
-from agentic_rag.store.rows import columns, names, values
-from agentic_rag.store.tables import KeyRow, table
+from agentic_rag.store.records import RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredKey:
-    """One row of ``keys``; fields as in `tables.KeyRow`."""
+class KeyRecord:
+    """An API key of a user, known by its SHA-256 only. Revoked ones stay: the audit log names them."""
 
     id: str
     user_id: str
     role: str
+    """``operator`` | ``admin`` | ``member``."""
     domains: list[str]
+    """Ids of the domains it is for; empty for an operator's."""
     sha256: str
     created_at: str
     revoked_at: str | None = None
 
 
-_keys = table(KeyRow)
-_NAMES = names(StoredKey)
-_KEYS = sa.select(*columns(_keys, StoredKey)).order_by(_keys.c.created_at, _keys.c.id)
+KEYS = RecordTable(KeyRecord, "keys", UniqueConstraint("sha256"))
+_keys = KEYS.c
+_IN_ORDER = KEYS.select.order_by(_keys.created_at, _keys.id)
 
 
-def insert(conn: Connection, key: StoredKey) -> None:
+def insert(conn: Connection, key: KeyRecord) -> None:
     """Store a new key."""
-    conn.execute(sa.insert(_keys), values(key, _NAMES))
+    KEYS.insert(conn, key)
 
 
-def list_all(conn: Connection) -> list[StoredKey]:
+def list_all(conn: Connection) -> list[KeyRecord]:
     """Return all keys, oldest first, revoked ones too."""
-    return _all(conn, _KEYS)
+    return KEYS.all(conn, _IN_ORDER)
 
 
-def active(conn: Connection) -> list[StoredKey]:
+def active(conn: Connection) -> list[KeyRecord]:
     """Return the keys that are not revoked."""
-    return _all(conn, _KEYS.where(_keys.c.revoked_at.is_(None)))
+    return KEYS.all(conn, _IN_ORDER.where(_keys.revoked_at.is_(None)))
 
 
-def revoke(conn: Connection, key_id: str, at: str) -> StoredKey | None:
+def revoke(conn: Connection, key_id: str, at: str) -> KeyRecord | None:
     """Revoke a key and return it; None, and no change, when there is no such key or it was revoked before."""
-    where = (_keys.c.id == key_id, _keys.c.revoked_at.is_(None))
-    if conn.execute(sa.update(_keys).where(*where).values(revoked_at=at)).rowcount != 1:
+    where = (_keys.id == key_id, _keys.revoked_at.is_(None))
+    if conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at)).rowcount != 1:
         return None
-    return _all(conn, _KEYS.where(_keys.c.id == key_id))[0]
-
-
-def _all(conn: Connection, query: Select[Any]) -> list[StoredKey]:
-    return [StoredKey(**row) for row in conn.execute(query).mappings()]
+    return KEYS.first(conn, KEYS.select.where(_keys.id == key_id))

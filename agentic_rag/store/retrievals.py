@@ -3,44 +3,58 @@
 Owns putting, getting and forgetting them. Knows no index and no score.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.rows import values
-from agentic_rag.store.tables import RetrievalRow, table
-
-_retrievals = table(RetrievalRow)
-_NAMES = tuple(_retrievals.c.keys())
+from agentic_rag.store.records import RecordTable
 
 
-def put(conn: Connection, retrieval: RetrievalRow) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalRecord:
+    """Why these passages: a stored search with the candidates of each leg."""
+
+    id: str
+    domain_id: str
+    query: str
+    mode: str
+    trace: dict[str, Any]
+    created_at: str
+
+
+RETRIEVALS = RecordTable(RetrievalRecord, "retrievals", indexed=("domain_id",), part_of="domain")
+_retrievals = RETRIEVALS.c
+
+
+def put(conn: Connection, retrieval: RetrievalRecord) -> None:
     """Store a search.
 
     Raises:
         IntegrityError: the id is taken.
     """
-    conn.execute(sa.insert(_retrievals), values(retrieval, _NAMES))
+    RETRIEVALS.insert(conn, retrieval)
 
 
-def get(conn: Connection, retrieval_id: str) -> RetrievalRow | None:
+def get(conn: Connection, retrieval_id: str) -> RetrievalRecord | None:
     """Return the search, None when there is none."""
-    row = conn.execute(sa.select(_retrievals).where(_retrievals.c.id == retrieval_id)).mappings().first()
-    return None if row is None else RetrievalRow(**row)
+    return RETRIEVALS.first(conn, RETRIEVALS.select.where(_retrievals.id == retrieval_id))
 
 
-def newest(conn: Connection, domain_id: str, limit: int) -> list[RetrievalRow]:
+def newest(conn: Connection, domain_id: str, limit: int) -> list[RetrievalRecord]:
     """Return the domain's last searches, newest first."""
-    query = sa.select(_retrievals).where(_retrievals.c.domain_id == domain_id)
-    query = query.order_by(_retrievals.c.created_at.desc(), _retrievals.c.id.desc()).limit(limit)
-    return [RetrievalRow(**row) for row in conn.execute(query).mappings()]
+    query = RETRIEVALS.select.where(_retrievals.domain_id == domain_id)
+    query = query.order_by(_retrievals.created_at.desc(), _retrievals.id.desc()).limit(limit)
+    return RETRIEVALS.all(conn, query)
 
 
 def prune(conn: Connection, domain_id: str, keep: int) -> int:
     """Forget all but the newest ``keep`` searches of a domain; return how many went."""
-    query = sa.select(_retrievals.c.created_at).where(_retrievals.c.domain_id == domain_id)
-    query = query.order_by(_retrievals.c.created_at.desc()).offset(keep).limit(1)
+    query = sa.select(_retrievals.created_at).where(_retrievals.domain_id == domain_id)
+    query = query.order_by(_retrievals.created_at.desc()).offset(keep).limit(1)
     oldest: str | None = conn.execute(query).scalar()
     if oldest is None:
         return 0
-    old = sa.and_(_retrievals.c.domain_id == domain_id, _retrievals.c.created_at <= oldest)
-    return conn.execute(sa.delete(_retrievals).where(old)).rowcount
+    old = sa.and_(_retrievals.domain_id == domain_id, _retrievals.created_at <= oldest)
+    return conn.execute(sa.delete(RETRIEVALS.table).where(old)).rowcount

@@ -8,21 +8,40 @@ each, then the events.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from agentic_rag.store.tables import RunEvent, Turn, table
-from agentic_rag.store.turns import FINISHED
+from agentic_rag.store.records import RecordTable
+from agentic_rag.store.turns import FINISHED, TURNS
 
-_events = table(RunEvent)
-_turns = table(Turn)
-_APPEND = "INSERT INTO run_events (turn_id, last_seq, first_seq, payload) VALUES "
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventGroupRecord:
+    """Neighbours in a turn's run log, stored together; ``payload`` is packed as the module says."""
+
+    turn_id: str
+    last_seq: int
+    first_seq: int
+    payload: bytes
+
+
+RUN_EVENTS = RecordTable(
+    EventGroupRecord,
+    "run_events",
+    key=("turn_id", "last_seq"),
+    part_of="turn",
+    # the hottest table: with its rows in the key's own tree one costs one insertion, not two
+    sqlite_with_rowid=False,
+)
+_events = RUN_EVENTS.c
+_APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
 _DRIVERS = {"sqlite": "(?, ?, ?, ?)", "postgresql": "($1, $2, $3, $4)"}
 _READ = (
-    select(_events.c.first_seq, _events.c.last_seq, _events.c.payload)
-    .where(_events.c.turn_id == bindparam("turn"), _events.c.last_seq > bindparam("after"))
-    .order_by(_events.c.last_seq)
+    select(_events.first_seq, _events.last_seq, _events.payload)
+    .where(_events.turn_id == bindparam("turn"), _events.last_seq > bindparam("after"))
+    .order_by(_events.last_seq)
     .limit(bindparam("limit"))
 )
 
@@ -83,13 +102,13 @@ def read(conn: Connection, turn_id: str, after: int, limit: int) -> list[tuple[i
 
 def last_seq(conn: Connection, turn_id: str) -> int:
     """Return the number of the turn's last stored event, 0 when it has none."""
-    found: int | None = conn.execute(select(func.max(_events.c.last_seq)).where(_events.c.turn_id == turn_id)).scalar()
+    found: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
     return found or 0
 
 
 def exists(conn: Connection, turn_id: str) -> bool:
     """Say whether the turn has a log (a pruned one has none)."""
-    query = select(_events.c.last_seq).where(_events.c.turn_id == turn_id).limit(1)
+    query = select(_events.last_seq).where(_events.turn_id == turn_id).limit(1)
     return conn.execute(query).first() is not None
 
 
@@ -100,15 +119,15 @@ def prune(conn: Connection, ended_before: str, limit: int = 100) -> int:
     ended keep their logs.
     """
     # one look into the key per logged turn, however many events and unlogged turns there are
-    logged = select(func.min(_events.c.turn_id).label("id")).cte("logged", recursive=True)
-    following = select(func.min(_events.c.turn_id)).where(_events.c.turn_id > logged.c.id).scalar_subquery()
+    logged = select(func.min(_events.turn_id).label("id")).cte("logged", recursive=True)
+    following = select(func.min(_events.turn_id)).where(_events.turn_id > logged.c.id).scalar_subquery()
     logged = logged.union_all(select(following).where(logged.c.id.is_not(None)))
     query = (
-        select(_turns.c.id)
-        .join(logged, logged.c.id == _turns.c.id)
-        .where(_turns.c.status.in_(FINISHED), _turns.c.ended_at < ended_before)
+        select(TURNS.c.id)
+        .join(logged, logged.c.id == TURNS.c.id)
+        .where(TURNS.c.status.in_(FINISHED), TURNS.c.ended_at < ended_before)
         .limit(limit)
     )
     turn_ids = list(conn.execute(query).scalars())
-    conn.execute(delete(_events).where(_events.c.turn_id.in_(turn_ids)))
+    conn.execute(delete(RUN_EVENTS.table).where(_events.turn_id.in_(turn_ids)))
     return len(turn_ids)

@@ -4,50 +4,60 @@ Owns putting, getting and removing them. Knows no key and no plain value.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.rows import values
-from agentic_rag.store.tables import SecretRow, table
-
-_secrets = table(SecretRow)
-_NAMES = tuple(_secrets.c.keys())
+from agentic_rag.store.records import RecordTable
 
 
-def put(conn: Connection, secret: SecretRow) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRecord:
+    """A sealed secret of a domain. ``name``: an admin's, or ``{server}.env.{NAME}`` of an MCP entry's own value."""
+
+    domain_id: str
+    name: str
+    sealed: bytes
+    """Opaque outside ``agentic_rag.domains.vault``."""
+    updated_at: str
+
+
+SECRETS = RecordTable(SecretRecord, "secrets", key=("domain_id", "name"), part_of="domain")
+_secrets = SECRETS.c
+
+
+def put(conn: Connection, secret: SecretRecord) -> None:
     """Store a sealed value in place of an earlier one of its name."""
     delete(conn, secret.domain_id, (secret.name,))
-    conn.execute(sa.insert(_secrets), values(secret, _NAMES))
+    SECRETS.insert(conn, secret)
 
 
-def get(conn: Connection, domain_id: str, name: str) -> SecretRow | None:
+def get(conn: Connection, domain_id: str, name: str) -> SecretRecord | None:
     """Return one, None when there is none."""
-    query = sa.select(_secrets).where(_secrets.c.domain_id == domain_id, _secrets.c.name == name)
-    row = conn.execute(query).mappings().first()
-    return None if row is None else SecretRow(**row)
+    return SECRETS.first(conn, SECRETS.select.where(_secrets.domain_id == domain_id, _secrets.name == name))
 
 
-def of_domain(conn: Connection, domain_id: str) -> list[SecretRow]:
+def of_domain(conn: Connection, domain_id: str) -> list[SecretRecord]:
     """Return all of a domain by name."""
-    query = sa.select(_secrets).where(_secrets.c.domain_id == domain_id).order_by(_secrets.c.name)
-    return [SecretRow(**row) for row in conn.execute(query).mappings()]
+    query = SECRETS.select.where(_secrets.domain_id == domain_id).order_by(_secrets.name)
+    return SECRETS.all(conn, query)
 
 
-def list_all(conn: Connection) -> list[SecretRow]:
+def list_all(conn: Connection) -> list[SecretRecord]:
     """Return all of all domains, in a fixed order."""
-    query = sa.select(_secrets).order_by(_secrets.c.domain_id, _secrets.c.name)
-    return [SecretRow(**row) for row in conn.execute(query).mappings()]
+    query = SECRETS.select.order_by(_secrets.domain_id, _secrets.name)
+    return SECRETS.all(conn, query)
 
 
-def reseal(conn: Connection, secret: SecretRow, sealed: bytes) -> None:
+def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
     """Replace the bytes of one secret, if they are still those of ``secret``."""
     conn.execute(
-        sa.update(_secrets)
+        sa.update(SECRETS.table)
         .where(
-            _secrets.c.domain_id == secret.domain_id,
-            _secrets.c.name == secret.name,
-            _secrets.c.sealed == secret.sealed,
+            _secrets.domain_id == secret.domain_id,
+            _secrets.name == secret.name,
+            _secrets.sealed == secret.sealed,
         )
         .values(sealed=sealed)
     )
@@ -55,5 +65,5 @@ def reseal(conn: Connection, secret: SecretRow, sealed: bytes) -> None:
 
 def delete(conn: Connection, domain_id: str, names: Sequence[str]) -> int:
     """Remove the named ones; returns how many there were."""
-    chosen = sa.delete(_secrets).where(_secrets.c.domain_id == domain_id, _secrets.c.name.in_(names))
+    chosen = sa.delete(SECRETS.table).where(_secrets.domain_id == domain_id, _secrets.name.in_(names))
     return conn.execute(chosen).rowcount

@@ -25,7 +25,7 @@ from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from agentic_rag.store import json_text, migrations
-from agentic_rag.store.rows import run_by_sqlite, sqlite_of
+from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 
 T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, update
 
-from agentic_rag.store.rows import columns, names, values
-from agentic_rag.store.tables import ToolCallRow, table
+from agentic_rag.store.records import RecordTable
+from agentic_rag.store.statements import Prepared, parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredToolCall:
-    """One row of ``tool_calls``; fields as in `tables.ToolCallRow`."""
+class ToolCallRecord:
+    """One tool call. ``result`` is the Messages-API ``tool_result`` block once it is known."""
 
     turn_id: str
     tool_call_id: str
@@ -23,44 +23,42 @@ class StoredToolCall:
     server: str
     tool_name: str
     arguments: dict[str, Any]
-    started_at: str
     status: str = "running"
+    """``running`` | ``ok`` | ``error`` | ``denied`` | ``interrupted``."""
     result: dict[str, Any] | None = None
+    started_at: str
     duration_ms: int | None = None
     size: int | None = None
+    """Bytes of the whole result."""
     ref: str | None = None
+    """Where the whole result is kept, if the block holds only a part."""
 
 
-_calls = table(ToolCallRow)
-_NAMES = names(StoredToolCall)
-_CALLS = select(*columns(_calls, StoredToolCall)).order_by(_calls.c.started_at, _calls.c.turn_id, _calls.c.tool_call_id)
-_START = insert(_calls)
-_FINISH = (
-    update(_calls)
+TOOL_CALLS = RecordTable(
+    ToolCallRecord, "tool_calls", key=("turn_id", "tool_call_id"), indexed=("session_id",), part_of="session"
+)
+_calls = TOOL_CALLS.c
+_IN_ORDER = TOOL_CALLS.select.order_by(_calls.started_at, _calls.turn_id, _calls.tool_call_id)
+_ENDED = ("status", "result", "duration_ms", "size", "ref")
+_FINISH = Prepared(
+    update(TOOL_CALLS.table)
     .where(
-        _calls.c.turn_id == bindparam("turn"),
-        _calls.c.tool_call_id == bindparam("call"),
-        _calls.c.status == "running",
+        _calls.turn_id == parameter(_calls.turn_id),
+        _calls.tool_call_id == parameter(_calls.tool_call_id),
+        _calls.status == "running",
     )
-    .values(
-        status=bindparam("ended"),
-        result=bindparam("block", type_=_calls.c.result.type),
-        duration_ms=bindparam("milliseconds"),
-        size=bindparam("bytes"),
-        ref=bindparam("reference"),
-    )
+    .values({name: parameter(_calls[name]) for name in _ENDED})
 )
 
 
-def start(conn: Connection, calls: Iterable[StoredToolCall]) -> None:
+def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
     """Store calls as running, before any of them runs.
 
     Raises:
         IntegrityError: the turn has a call of the same id.
     """
-    rows = [values(call, _NAMES) for call in calls]
-    if rows:
-        conn.execute(_START, rows)
+    for call in calls:
+        TOOL_CALLS.insert(conn, call)
 
 
 def finish(
@@ -79,30 +77,28 @@ def finish(
     ``size`` is the whole result's in bytes, ``ref`` where it is kept if the block holds only a part.
     Returns False, and changes nothing, when the call has ended before: its result stays.
     """
-    changed = conn.execute(
-        _FINISH,
-        {
-            "turn": turn_id,
-            "call": tool_call_id,
-            "ended": status,
-            "block": dict(result),
-            "milliseconds": duration_ms,
-            "bytes": size,
-            "reference": ref,
-        },
+    changed = _FINISH.run(
+        conn,
+        turn_id=turn_id,
+        tool_call_id=tool_call_id,
+        status=status,
+        result=dict(result),
+        duration_ms=duration_ms,
+        size=size,
+        ref=ref,
     )
-    return changed.rowcount == 1
+    return changed == 1
 
 
-def get(conn: Connection, turn_id: str, tool_call_id: str) -> StoredToolCall | None:
+def get(conn: Connection, turn_id: str, tool_call_id: str) -> ToolCallRecord | None:
     """Return the call, None when there is none. Ids are the model's: unique in a turn only."""
-    found = _all(conn, _CALLS.where(_calls.c.turn_id == turn_id, _calls.c.tool_call_id == tool_call_id))
-    return found[0] if found else None
+    query = TOOL_CALLS.select.where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id)
+    return TOOL_CALLS.first(conn, query)
 
 
-def of_turn(conn: Connection, turn_id: str) -> list[StoredToolCall]:
+def of_turn(conn: Connection, turn_id: str) -> list[ToolCallRecord]:
     """Return the turn's calls, oldest first."""
-    return _all(conn, _CALLS.where(_calls.c.turn_id == turn_id))
+    return TOOL_CALLS.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
 def of_session(
@@ -112,16 +108,12 @@ def of_session(
     tool_name: str | None = None,
     status: str | None = None,
     limit: int | None = None,
-) -> list[StoredToolCall]:
+) -> list[ToolCallRecord]:
     """Return the session's calls, oldest first; only those of one tool or one status, or the last ones when given."""
-    query = select(*columns(_calls, StoredToolCall)).where(_calls.c.session_id == session_id)
+    query = TOOL_CALLS.select.where(_calls.session_id == session_id)
     if tool_name is not None:
-        query = query.where(_calls.c.tool_name == tool_name)
+        query = query.where(_calls.tool_name == tool_name)
     if status is not None:
-        query = query.where(_calls.c.status == status)
-    newest = (_calls.c.started_at.desc(), _calls.c.turn_id.desc(), _calls.c.tool_call_id.desc())
-    return _all(conn, query.order_by(*newest).limit(limit))[::-1]
-
-
-def _all(conn: Connection, query: Select[Any]) -> list[StoredToolCall]:
-    return [StoredToolCall(**row) for row in conn.execute(query).mappings()]
+        query = query.where(_calls.status == status)
+    newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
+    return TOOL_CALLS.all(conn, query.order_by(*newest).limit(limit))[::-1]

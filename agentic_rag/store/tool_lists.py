@@ -3,40 +3,57 @@
 Owns putting, getting and removing. Knows no fingerprint and no server.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.rows import values
-from agentic_rag.store.tables import ToolListRow, table
-
-_lists = table(ToolListRow)
-_NAMES = tuple(_lists.c.keys())
-_KEY = ("domain_id", "server", "user_id")
+from agentic_rag.store.records import RecordTable
 
 
-def put(conn: Connection, row: ToolListRow) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolListRecord:
+    """The tools a user's server last listed, kept while it is down, and what the admin accepted of them."""
+
+    domain_id: str
+    server: str
+    user_id: str
+    """Of an ``identity: user`` entry; empty when the domain shares the server."""
+    entry_hash: str
+    """Of what the admin wrote; under another one the list does not count."""
+    tools: list[dict[str, Any]]
+    """As the server gave them (MCP ``Tool``)."""
+    accepted: dict[str, Any]
+    """Name → fingerprint."""
+    updated_at: str
+
+
+TOOL_LISTS = RecordTable(ToolListRecord, "tool_lists", key=("domain_id", "server", "user_id"), part_of="domain")
+_lists = TOOL_LISTS.c
+
+
+def put(conn: Connection, record: ToolListRecord) -> None:
     """Store a list in place of the one before."""
-    key = [_lists.c[name] == getattr(row, name) for name in _KEY]
-    changed = conn.execute(sa.update(_lists).where(*key), values(row, _NAMES))
-    if not changed.rowcount:
-        conn.execute(sa.insert(_lists), values(row, _NAMES))
+    conn.execute(sa.delete(TOOL_LISTS.table).where(*_is(record.domain_id, record.server, record.user_id)))
+    TOOL_LISTS.insert(conn, record)
 
 
-def get(conn: Connection, domain_id: str, server: str, user_id: str = "") -> ToolListRow | None:
+def get(conn: Connection, domain_id: str, server: str, user_id: str = "") -> ToolListRecord | None:
     """Return the list, None when there is none."""
-    query = sa.select(_lists).where(
-        _lists.c.domain_id == domain_id, _lists.c.server == server, _lists.c.user_id == user_id
-    )
-    row = conn.execute(query).mappings().first()
-    return None if row is None else ToolListRow(**row)
+    return TOOL_LISTS.first(conn, TOOL_LISTS.select.where(*_is(domain_id, server, user_id)))
 
 
-def of_domain(conn: Connection, domain_id: str) -> list[ToolListRow]:
+def of_domain(conn: Connection, domain_id: str) -> list[ToolListRecord]:
     """Return all lists of a domain, by server."""
-    query = sa.select(_lists).where(_lists.c.domain_id == domain_id).order_by(_lists.c.server, _lists.c.user_id)
-    return [ToolListRow(**row) for row in conn.execute(query).mappings()]
+    query = TOOL_LISTS.select.where(_lists.domain_id == domain_id).order_by(_lists.server, _lists.user_id)
+    return TOOL_LISTS.all(conn, query)
 
 
 def remove_domain(conn: Connection, domain_id: str) -> None:
     """Remove all lists of a domain."""
-    conn.execute(sa.delete(_lists).where(_lists.c.domain_id == domain_id))
+    conn.execute(sa.delete(TOOL_LISTS.table).where(_lists.domain_id == domain_id))
+
+
+def _is(domain_id: str, server: str, user_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (_lists.domain_id == domain_id, _lists.server == server, _lists.user_id == user_id)

@@ -7,49 +7,51 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from agentic_rag.events import Usage
-from agentic_rag.store.rows import Prepared, columns, names, values
-from agentic_rag.store.tables import UsageRow, table
+from agentic_rag.store.records import RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredUsage:
-    """One row of ``usage``; fields as in `tables.UsageRow`."""
+class UsageRecord:
+    """The tokens of one model call, whatever became of it. ``input`` counts uncached input only."""
 
     id: str
     session_id: str
+    turn_id: str | None = None
+    """None: the call made a compaction's summary."""
+    step: int = 0
     labels: dict[str, Any]
+    """The session's: conversation_id, domain_id, user_id."""
+    agent: str = ""
+    """Path of delegates; empty for the main agent."""
     model: str
     input: int
     cache_read: int
     cache_write: int
     output: int
     created_at: str
-    turn_id: str | None = None
-    step: int = 0
-    agent: str = ""
 
 
-_usage = table(UsageRow)
-_NAMES = names(StoredUsage)
-_PUT = Prepared(insert(_usage), _NAMES)
-_ROWS = select(*columns(_usage, StoredUsage)).order_by(_usage.c.created_at, _usage.c.step, _usage.c.id)
+USAGE = RecordTable(UsageRecord, "usage", indexed=("session_id", "turn_id"), part_of="session")
+_usage = USAGE.c
 
 
-def put(conn: Connection, rows: Iterable[StoredUsage]) -> None:
+def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
-    _PUT.run_all(conn, [values(row, _NAMES) for row in rows])
+    for row in rows:
+        USAGE.insert(conn, row)
 
 
-def of_session(conn: Connection, session_id: str) -> list[StoredUsage]:
+def of_session(conn: Connection, session_id: str) -> list[UsageRecord]:
     """Return the calls of a session, oldest first."""
-    return [StoredUsage(**row) for row in conn.execute(_ROWS.where(_usage.c.session_id == session_id)).mappings()]
+    query = USAGE.select.where(_usage.session_id == session_id)
+    return USAGE.all(conn, query.order_by(_usage.created_at, _usage.step, _usage.id))
 
 
 def of_turn(conn: Connection, turn_id: str) -> Usage:
     """Return what a turn has spent so far."""
-    sums = [func.coalesce(func.sum(_usage.c[name]), 0) for name in ("input", "cache_read", "cache_write", "output")]
-    row = conn.execute(select(*sums).where(_usage.c.turn_id == turn_id)).one()
+    sums = [func.coalesce(func.sum(_usage[name]), 0) for name in ("input", "cache_read", "cache_write", "output")]
+    row = conn.execute(select(*sums).where(_usage.turn_id == turn_id)).one()
     return Usage(*(int(number) for number in row))

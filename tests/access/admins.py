@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from agentic_rag.store import tool_lists
-from agentic_rag.store.audit import StoredEntry
+from agentic_rag.store.audit import AuditRecord
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Json, Rig
 from tests.tools.captives import beats, marked
@@ -44,7 +44,7 @@ class Admin:
     async def test(self, servers: object) -> httpx2.Response:
         return await self.ask("POST", f"{self.path}/mcp-servers/test", {"mcpServers": servers})
 
-    async def told(self) -> list[StoredEntry]:
+    async def told(self) -> list[AuditRecord]:
         """Return the rows that came since the last call, oldest first."""
         found = [row for row in await self.rig.application.audit.page(200) if row.seq > self.seen]
         self.seen = max([self.seen, *(row.seq for row in found)])

@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store.audit import StoredEntry
+from agentic_rag.store.audit import AuditRecord
 from agentic_rag.testing.steps import Step, Use, say, use
 from tests.access.admins import Admin, admin
 from tests.access.tenants import bearer, make_key
@@ -100,7 +100,7 @@ class Scene:
         response = await self.mallory.ask("POST", f"{self.mallory.path}/mcp-servers/web/restart")
         assert response.json()["state"] == "ready", response.text
 
-    async def denied(self, events: list[Json], name: str, because: str) -> StoredEntry:
+    async def denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
         """Assert that the last call of a turn was denied and told once, and that the turn went on to its end."""
         results = [event for event in events if event["type"] == "tool_result"]
         assert (results[-1]["toolName"], results[-1]["status"]) == (name, "denied"), results[-1]["content"]

@@ -10,7 +10,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.retrieval_traces import RetrievalTraces
 from agentic_rag.store import documents
 from agentic_rag.store.clock import later, now
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.retrieval import Retriever
 from tests.ingestion.test_crash import text_of
 from tests.retriever.tiny_reranker import write_reranker
@@ -91,7 +91,7 @@ async def test_a_document_that_another_process_has_is_left_alone_until_its_lease
         document = await rig.upload(domain, "a.md", TEXT)
         ingestion, database = rig.application.business.documents._ingestion, rig.application.database
 
-        async def row(lease_until: str) -> Document:
+        async def row(lease_until: str) -> DocumentRecord:
             await database.write(
                 lambda conn: documents.update(
                     conn, document["id"], status="indexing", owner="proc_other", lease_until=lease_until

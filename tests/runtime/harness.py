@@ -19,7 +19,7 @@ from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
 
 SESSION = "sess_test"
@@ -101,7 +101,7 @@ class Bench:
 
     database: Database
     runtime: Runtime
-    ended: list[tuple[StoredTurn, Terminal]]
+    ended: list[tuple[TurnRecord, Terminal]]
 
     async def say(self, content: str, **options: Any) -> list[AgentEvent]:
         """Send a message and return all events of its turn."""
@@ -114,7 +114,7 @@ class Bench:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
         return [{"role": row.role, "content": row.content} for row in rows]  # type: ignore[typeddict-item]
 
-    async def turn(self, turn_id: str) -> StoredTurn:
+    async def turn(self, turn_id: str) -> TurnRecord:
         row = await self.database.read(lambda conn: turns.get(conn, turn_id))
         assert row is not None
         return row
@@ -124,10 +124,10 @@ class Bench:
 async def bench(folder: Path, model: Model, tools: MemoryToolset | None = None, **world: Any) -> AsyncIterator[Bench]:
     """Open a runtime on a store in the folder; a second one on the same folder finds what the first left."""
     database = await Database.open(folder / "test.db")
-    ended: list[tuple[StoredTurn, Terminal]] = []
+    ended: list[tuple[TurnRecord, Terminal]] = []
     present = tools or toolset()
 
-    def on_end(conn: Connection, row: StoredTurn, final: Terminal) -> None:
+    def on_end(conn: Connection, row: TurnRecord, final: Terminal) -> None:
         ended.append((row, final))
 
     async def open_toolset(_: Definition) -> MemoryToolset:

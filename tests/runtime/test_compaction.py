@@ -19,8 +19,8 @@ from agentic_rag.runtime.core.definition import Definition, Limits
 from agentic_rag.runtime.core.summary import head_after, said_before, summary_request
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.store import compactions, sessions, usage
-from agentic_rag.store.compactions import StoredCompaction
-from agentic_rag.store.sessions import StoredMessage
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -47,8 +47,8 @@ async def chat(b: Bench, turns: int = 10, settings: Definition | None = None) ->
         await b.say(f"Question {number}?", definition=settings or definition())
 
 
-async def state(b: Bench) -> tuple[list[StoredMessage], Any, list[StoredCompaction]]:
-    def read(conn: Connection) -> tuple[list[StoredMessage], Any, list[StoredCompaction]]:
+async def state(b: Bench) -> tuple[list[MessageRecord], Any, list[CompactionRecord]]:
+    def read(conn: Connection) -> tuple[list[MessageRecord], Any, list[CompactionRecord]]:
         return (
             sessions.transcript(conn, SESSION, archived=True),
             sessions.get(conn, SESSION),

@@ -12,7 +12,7 @@ from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Limits, ServerEntry
 from agentic_rag.store import sessions
-from agentic_rag.store.sessions import StoredSession
+from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -48,7 +48,7 @@ def is_prefix(earlier: dict[str, Any], later: dict[str, Any]) -> bool:
     return bool(later["messages"][: len(earlier["messages"])] == earlier["messages"])
 
 
-async def session_of(b: Bench) -> StoredSession:
+async def session_of(b: Bench) -> SessionRecord:
     found = await b.database.read(lambda conn: sessions.get(conn, SESSION))
     assert found is not None
     return found

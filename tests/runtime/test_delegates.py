@@ -13,7 +13,7 @@ from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition, Limits, ServerEntry
 from agentic_rag.store import sessions, turns, usage
-from agentic_rag.store.sessions import StoredSession
+from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
@@ -72,8 +72,8 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
         yield opened
 
 
-async def children_of(b: Bench, turn_id: str) -> list[StoredSession]:
-    def read(conn: Any) -> list[StoredSession]:
+async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
+    def read(conn: Any) -> list[SessionRecord]:
         found = [sessions.get(conn, ident) for ident in sessions.delegated(conn, turn_id)]
         return [session for session in found if session is not None]
 

@@ -9,7 +9,7 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
-from agentic_rag.store.usage import StoredUsage
+from agentic_rag.store.usage import UsageRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -20,7 +20,7 @@ async def lookup(request: CallRequest) -> CallOutcome:
     return ok("found")
 
 
-async def rows_of(b: Bench) -> list[StoredUsage]:
+async def rows_of(b: Bench) -> list[UsageRecord]:
     return await b.database.read(lambda conn: usage.of_session(conn, SESSION))
 
 

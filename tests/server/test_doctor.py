@@ -10,15 +10,15 @@ from sqlalchemy import Connection, text
 from agentic_rag.access.users import LOCAL
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.payloads import StoredPayload
-from agentic_rag.store.turns import StoredTurn
+from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig
 
 PAST = "2020-01-01T00:00:00.000Z"
 
 
-def turn(turn_id: str, session_id: str, **fields: object) -> StoredTurn:
+def turn(turn_id: str, session_id: str, **fields: object) -> TurnRecord:
     values = {
         "id": turn_id,
         "session_id": session_id,
@@ -29,7 +29,7 @@ def turn(turn_id: str, session_id: str, **fields: object) -> StoredTurn:
         "image_id": "img_1",
         "started_at": "2099-01-01T00:00:00.000Z",
     }
-    return StoredTurn(**{**values, **fields})  # type: ignore[arg-type]
+    return TurnRecord(**{**values, **fields})  # type: ignore[arg-type]
 
 
 async def test_a_healthy_folder_has_no_findings(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
             conversations.delete(conn, lost)
             payloads.put(
                 conn,
-                StoredPayload(ref=missing, session_id=lost_session, media_type="text/plain", size=1, created_at=now()),
+                PayloadRecord(ref=missing, session_id=lost_session, media_type="text/plain", size=1, created_at=now()),
             )
             turns.accept(conn, turn("turn_mute", lost_session, status="running"))
             turns.accept(conn, turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3))

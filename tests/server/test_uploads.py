@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agentic_rag.store import documents
-from agentic_rag.store.tables import Document
+from agentic_rag.store.documents import DocumentRecord
 from tests.access.tenants import audited
 from tests.server.rig import WAIT_SECONDS, Json, Rig
 
@@ -23,7 +23,7 @@ def part(name: str) -> bytes:
     return f'--x\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
 
 
-async def rows(rig: Rig, domain: str) -> list[Document]:
+async def rows(rig: Rig, domain: str) -> list[DocumentRecord]:
     return await rig.application.database.read(lambda conn: documents.list_of(conn, domain))
 
 

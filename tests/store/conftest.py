@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlmodel import SQLModel
 
 from agentic_rag.store.database import Database
+from agentic_rag.store.records import METADATA
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 START_SECONDS = 60
@@ -86,7 +86,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def _empty(conn: Connection) -> None:
-    for name in SQLModel.metadata.tables:
+    for name in METADATA.tables:
         conn.execute(text(f"DELETE FROM {name}"))
 
 

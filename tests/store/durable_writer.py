@@ -23,7 +23,7 @@ async def main(url: str, session_id: str) -> None:
         seq += 1
 
         def step(conn: Connection, seq: int = seq) -> None:
-            sessions.append_message(conn, session_id, message(seq, "x" * 2000))
+            sessions.append_message(conn, message(seq, "x" * 2000, session_id=session_id))
             run_events.append(conn, [(session_id, 2 * seq, b"y" * 500), (session_id, 2 * seq + 1, b"z" * 500)])
 
         await database.write(step, durable=True)

@@ -2,18 +2,20 @@
 
 from typing import Any
 
-from agentic_rag.store.compactions import StoredCompaction
-from agentic_rag.store.payloads import StoredPayload
-from agentic_rag.store.sessions import StoredMessage
-from agentic_rag.store.tables import Conversation, Document, Domain
-from agentic_rag.store.tool_calls import StoredToolCall
-from agentic_rag.store.turns import StoredTurn
-from agentic_rag.store.usage import StoredUsage
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.usage import UsageRecord
 
 AT = "2026-11-21T12:00:00.000Z"
 
 
-def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> StoredTurn:
+def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> TurnRecord:
     given: dict[str, Any] = {
         "id": turn_id,
         "session_id": session_id,
@@ -24,11 +26,12 @@ def turn(turn_id: str = "turn_1", session_id: str = "sess_1", **fields: Any) -> 
         "image_id": "img_1",
         "started_at": AT,
     }
-    return StoredTurn(**{**given, **fields})
+    return TurnRecord(**{**given, **fields})
 
 
-def message(seq: int, text: str = "hello", **fields: Any) -> StoredMessage:
+def message(seq: int, text: str = "hello", **fields: Any) -> MessageRecord:
     given: dict[str, Any] = {
+        "session_id": "sess_1",
         "seq": seq,
         "turn_id": "turn_1",
         "step": 0,
@@ -37,10 +40,10 @@ def message(seq: int, text: str = "hello", **fields: Any) -> StoredMessage:
         "message_id": f"msg_{seq}",
         "created_at": AT,
     }
-    return StoredMessage(**{**given, **fields})
+    return MessageRecord(**{**given, **fields})
 
 
-def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: Any) -> StoredToolCall:
+def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: Any) -> ToolCallRecord:
     given: dict[str, Any] = {
         "turn_id": turn_id,
         "tool_call_id": tool_call_id,
@@ -50,10 +53,10 @@ def tool_call(tool_call_id: str = "toolu_1", turn_id: str = "turn_1", **fields: 
         "arguments": {"query": "notice period"},
         "started_at": AT,
     }
-    return StoredToolCall(**{**given, **fields})
+    return ToolCallRecord(**{**given, **fields})
 
 
-def domain(domain_id: str = "dom_1", **fields: Any) -> Domain:
+def domain(domain_id: str = "dom_1", **fields: Any) -> DomainRecord:
     given: dict[str, Any] = {
         "id": domain_id,
         "name": "Legal",
@@ -62,10 +65,10 @@ def domain(domain_id: str = "dom_1", **fields: Any) -> Domain:
         "created_at": AT,
         "updated_at": AT,
     }
-    return Domain(**{**given, **fields})
+    return DomainRecord(**{**given, **fields})
 
 
-def conversation(conversation_id: str = "conv_1", **fields: Any) -> Conversation:
+def conversation(conversation_id: str = "conv_1", **fields: Any) -> ConversationRecord:
     given: dict[str, Any] = {
         "id": conversation_id,
         "domain_id": "dom_1",
@@ -76,10 +79,10 @@ def conversation(conversation_id: str = "conv_1", **fields: Any) -> Conversation
         "started_at": AT,
         "updated_at": AT,
     }
-    return Conversation(**{**given, **fields})
+    return ConversationRecord(**{**given, **fields})
 
 
-def document(document_id: str = "doc_1", **fields: Any) -> Document:
+def document(document_id: str = "doc_1", **fields: Any) -> DocumentRecord:
     given: dict[str, Any] = {
         "id": document_id,
         "domain_id": "dom_1",
@@ -92,14 +95,14 @@ def document(document_id: str = "doc_1", **fields: Any) -> Document:
         "created_at": AT,
         "updated_at": AT,
     }
-    return Document(**{**given, **fields})
+    return DocumentRecord(**{**given, **fields})
 
 
-def payload(ref: str = "ref_1", session_id: str = "sess_1") -> StoredPayload:
-    return StoredPayload(ref=ref, session_id=session_id, media_type="text/plain", size=3, created_at=AT)
+def payload(ref: str = "ref_1", session_id: str = "sess_1") -> PayloadRecord:
+    return PayloadRecord(ref=ref, session_id=session_id, media_type="text/plain", size=3, created_at=AT)
 
 
-def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> StoredUsage:
+def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> UsageRecord:
     given: dict[str, Any] = {
         "id": usage_id,
         "session_id": session_id,
@@ -111,10 +114,10 @@ def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) 
         "output": 4,
         "created_at": AT,
     }
-    return StoredUsage(**{**given, **fields})
+    return UsageRecord(**{**given, **fields})
 
 
-def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fields: Any) -> StoredCompaction:
+def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fields: Any) -> CompactionRecord:
     given: dict[str, Any] = {
         "id": compaction_id,
         "session_id": session_id,
@@ -125,4 +128,4 @@ def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fiel
         "created_by": "user",
         "created_at": AT,
     }
-    return StoredCompaction(**{**given, **fields})
+    return CompactionRecord(**{**given, **fields})

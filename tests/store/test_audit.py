@@ -28,19 +28,19 @@ async def test_an_untouched_chain_is_whole(database: Database) -> None:
 def forge_appended(conn: Connection) -> None:
     """Insert a row that looks right, also in its hash, without moving the head."""
     (last,) = audit.page(conn, 1)
-    fields = {name: getattr(last, name) for name in audit._NAMES}
+    fields = {name: getattr(last, name) for name in audit.AUDIT.names}
     fields |= {"seq": last.seq + 1, "previous": last.hash, "actor": "mallory"}
     fields["hash"] = audit.digest(fields)
-    conn.execute(audit._audit.insert().values(**fields))
+    conn.execute(audit.AUDIT.table.insert().values(**fields))
 
 
 def forge_middle(conn: Connection) -> None:
     """Replace a row by one whose own hash is right."""
     row = next(row for row in audit.page(conn, 10) if row.seq == 4)
-    fields = {name: getattr(row, name) for name in audit._NAMES} | {"actor": "mallory"}
+    fields = {name: getattr(row, name) for name in audit.AUDIT.names} | {"actor": "mallory"}
     fields["hash"] = audit.digest(fields)
     conn.execute(text("DELETE FROM audit WHERE seq = 4"))
-    conn.execute(audit._audit.insert().values(**fields))
+    conn.execute(audit.AUDIT.table.insert().values(**fields))
 
 
 def statement(sql: str) -> Callable[[Connection], None]:

@@ -10,7 +10,7 @@ from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.store import conversations, documents, domains, images, retrievals
 from agentic_rag.store.conversations import SortBy
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import RetrievalRow
+from agentic_rag.store.retrievals import RetrievalRecord
 
 from .records import AT, conversation, document, domain
 
@@ -21,7 +21,7 @@ async def test_a_domain_comes_back_as_it_was(database: Database) -> None:
     await database.write(lambda conn: domains.insert(conn, domain(settings={"language": "zh", "expertise": "劳动法"})))
     found = await database.read(lambda conn: domains.get(conn, "dom_1"))
     assert found is not None
-    assert found.model_dump() == domain(settings={"language": "zh", "expertise": "劳动法"}).model_dump()
+    assert found == domain(settings={"language": "zh", "expertise": "劳动法"})
     assert await database.read(lambda conn: domains.get(conn, "dom_9")) is None
     with pytest.raises(IntegrityError):
         await database.write(lambda conn: domains.insert(conn, domain()))
@@ -57,7 +57,7 @@ async def test_a_change_from_an_old_version_is_refused_and_changes_nothing(datab
 
 
 async def test_deleting_a_domain_takes_its_documents_images_and_retrievals(database: Database) -> None:
-    retrieval = RetrievalRow(
+    retrieval = RetrievalRecord(
         id="ret_1", domain_id="dom_1", query="q", mode="lexical", trace={"bm25": []}, created_at=AT
     )
 

@@ -39,7 +39,7 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
     def fill(conn: Connection) -> None:
         sessions.create(conn, "sess_1", {}, created_at=AT)
         for seq in (1, 2, 3):
-            sessions.append_message(conn, "sess_1", message(seq))
+            sessions.append_message(conn, message(seq))
         compactions.put(conn, compaction())
         sessions.archive(conn, "sess_1", "comp_1", 2, head)
         compactions.put(conn, compaction("comp_2", from_seq=3, to_seq=3))

@@ -10,13 +10,12 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import RunEvent, table
 
 Logged = tuple[str, int, bytes]
 
 
 def rows(conn: Connection) -> int:
-    return conn.execute(select(func.count()).select_from(table(RunEvent))).scalar_one()
+    return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS.table)).scalar_one()
 
 
 async def test_neighbours_stored_together_share_a_row(database: Database) -> None:

@@ -11,17 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from agentic_rag.errors import NotFound
 from agentic_rag.store import compactions, json_text, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
-from agentic_rag.store.tables import (
-    CompactionRow,
-    MessageRow,
-    PayloadRow,
-    RunEvent,
-    SessionRow,
-    ToolCallRow,
-    Turn,
-    UsageRow,
-    table,
-)
+from agentic_rag.store.records import METADATA
 
 from .records import AT, compaction, message, payload, spent, tool_call, turn
 
@@ -31,7 +21,7 @@ def _new(conn: Connection, session_id: str = "sess_1", **fields: str) -> None:
 
 
 async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
-    def make(conn: Connection) -> sessions.StoredSession:
+    def make(conn: Connection) -> sessions.SessionRecord:
         return sessions.create(
             conn, "sess_1", {"user_id": "local"}, created_at=AT, parent_turn_id="turn_0", tool_call_id="toolu_0"
         )
@@ -57,8 +47,8 @@ async def test_appended_messages_come_back_in_order_and_move_the_session(databas
 
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, "sess_1", first)
-        sessions.append_message(conn, "sess_1", second)
+        sessions.append_message(conn, first)
+        sessions.append_message(conn, second)
 
     await database.write(append)
     assert await database.read(lambda conn: sessions.transcript(conn, "sess_1")) == [first, second]
@@ -73,7 +63,7 @@ async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
 
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, "sess_1", message(1, content=[block]))
+        sessions.append_message(conn, message(1, content=[block]))
 
     await database.write(append)
     found = (await database.read(lambda conn: sessions.transcript(conn, "sess_1")))[0].content[0]
@@ -101,29 +91,29 @@ def test_json_text_reads_what_it_wrote(value: Any) -> None:
 
 async def test_a_taken_place_is_refused(database: Database) -> None:
     await database.write(_new)
-    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(1)))
+    await database.write(lambda conn: sessions.append_message(conn, message(1)))
     with pytest.raises(IntegrityError):
-        await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(1, "other")))
+        await database.write(lambda conn: sessions.append_message(conn, message(1, "other")))
 
 
 async def test_a_message_for_a_deleted_session_is_refused_and_leaves_nothing(database: Database) -> None:
     with pytest.raises(NotFound):
-        await database.write(lambda conn: sessions.append_message(conn, "sess_9", message(1)))
+        await database.write(lambda conn: sessions.append_message(conn, message(1, session_id="sess_9")))
     assert await database.read(lambda conn: sessions.transcript(conn, "sess_9")) == []
 
 
 async def test_a_place_before_the_last_message_is_refused(database: Database) -> None:
     await database.write(_new)
-    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(5)))
+    await database.write(lambda conn: sessions.append_message(conn, message(5)))
     with pytest.raises(NotFound):
-        await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(4)))
+        await database.write(lambda conn: sessions.append_message(conn, message(4)))
 
 
 async def test_archived_messages_are_read_only_on_request(database: Database) -> None:
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, "sess_1", message(1, archived_in="comp_1"))
-        sessions.append_message(conn, "sess_1", message(2))
+        sessions.append_message(conn, message(1, archived_in="comp_1"))
+        sessions.append_message(conn, message(2))
 
     await database.write(append)
     kept = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
@@ -143,7 +133,7 @@ async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
                 *[(f"a{number}", "assistant"), (f"a{number}", "user")] * 2,
             ):
                 seq += 1
-                sessions.append_message(conn, "sess_1", message(seq, message_id=message_id, role=role))
+                sessions.append_message(conn, message(seq, message_id=message_id, role=role))
 
     await database.write(three_turns)
 
@@ -166,8 +156,8 @@ async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
 async def test_the_blocks_of_one_message_are_replaced(database: Database) -> None:
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, "sess_1", message(1))
-        sessions.append_message(conn, "sess_1", message(2))
+        sessions.append_message(conn, message(1))
+        sessions.append_message(conn, message(2))
 
     blocks = [{"type": "text", "text": "a note"}, {"type": "text", "text": "hello"}]
     await database.write(append)
@@ -180,7 +170,7 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
 
 async def test_the_window_and_what_stands_before_it_are_kept(database: Database) -> None:
     await database.write(_new)
-    await database.write(lambda conn: sessions.append_message(conn, "sess_1", message(9)))
+    await database.write(lambda conn: sessions.append_message(conn, message(9)))
     head = [{"type": "text", "text": "before"}]
     await database.write(lambda conn: sessions.set_window(conn, "sess_1", 7, head))
     found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
@@ -196,7 +186,7 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
         _new(conn, "sess_other")
         for name in ("1", "child", "grandchild", "other"):
             turns.accept(conn, turn(f"turn_{name}", f"sess_{name}"))
-            sessions.append_message(conn, f"sess_{name}", message(1))
+            sessions.append_message(conn, message(1, session_id=f"sess_{name}"))
             run_events.append(conn, [(f"turn_{name}", 1, b"x")])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])
             payloads.put(conn, payload(f"ref_{name}", f"sess_{name}"))
@@ -204,8 +194,8 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
             compactions.put(conn, compaction(f"comp_{name}", f"sess_{name}"))
 
     def counts(conn: Connection) -> list[int]:
-        nouns = (SessionRow, MessageRow, Turn, RunEvent, ToolCallRow, PayloadRow, UsageRow, CompactionRow)
-        return [conn.execute(select(func.count()).select_from(table(noun))).scalar_one() for noun in nouns]
+        nouns = ("sessions", "messages", "turns", "run_events", "tool_calls", "payloads", "usage", "compactions")
+        return [conn.execute(select(func.count()).select_from(METADATA.tables[noun])).scalar_one() for noun in nouns]
 
     await database.write(fill)
     refs = await database.read(lambda conn: payloads.refs_of(conn, "sess_1"))

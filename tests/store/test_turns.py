@@ -135,29 +135,18 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
     assert found.error == error
 
 
-async def test_steps_add_up(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn()))
-    await database.write(lambda conn: turns.add_step_totals(conn, "turn_1", {"input": 3, "output": 1}))
-    await database.write(lambda conn: turns.add_step_totals(conn, "turn_1", {"input": 4, "cache_read": 2}))
-    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
-    assert found is not None
-    assert (found.steps, found.usage) == (2, {"input": 7, "output": 1, "cache_read": 2})
-    with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.add_step_totals(conn, "turn_9", {}))
-
-
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
     await database.write(lambda conn: turns.accept(conn, turn(owner="host:1")))
     fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER)) for _ in range(3)]
     assert fences == [1, 2, 3]
-    assert [await database.write(lambda conn: turns.resumed(conn, "turn_1")) for _ in range(2)] == [1, 2]
+    assert [await database.write(lambda conn: turns.count_resume(conn, "turn_1")) for _ in range(2)] == [1, 2]
     found = await database.read(lambda conn: turns.get(conn, "turn_1"))
     assert found is not None
     assert (found.owner, found.lease_until, found.fence, found.resumes) == ("host:2", LATER, 3, 2)
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.take_lease(conn, "turn_9", "host:2", LATER))
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.resumed(conn, "turn_9"))
+        await database.write(lambda conn: turns.count_resume(conn, "turn_9"))
 
 
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:

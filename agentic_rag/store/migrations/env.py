@@ -5,15 +5,14 @@ Knows no URL and no configuration file; there is no offline mode.
 
 from alembic import context
 from sqlalchemy import Connection
-from sqlmodel import SQLModel
 
-import agentic_rag.store.tables  # noqa: F401 - fills the metadata that new migrations are compared with
+from agentic_rag.store.records import METADATA
 
 connection = context.config.attributes["connection"]
 assert isinstance(connection, Connection)
 context.configure(
     connection=connection,
-    target_metadata=SQLModel.metadata,
+    target_metadata=METADATA,
     render_as_batch=True,
     transactional_ddl=False,  # the caller's transaction holds all of it
 )

@@ -1,0 +1,172 @@
+"""A record class is its table: columns from its fields, rows as its values.
+
+Owns how a frozen dataclass becomes a SQLAlchemy `Table`, and how its values are written and read. Text, numbers, flags
+and bytes are columns of their kind, an enum is its text, and every other type is a JSON document. PostgreSQL keeps
+those as ``json``, not ``jsonb``: key order is part of a request's prefix. A column is named as its field; a field that
+may be None may be NULL. Times are UTC text, ISO-8601 with milliseconds and ``Z`` (`now` in ``clock``), so that both
+databases sort and print them alike. Knows no noun.
+"""
+
+import types
+import typing
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import JSON, Column, Connection, Dialect, Index, MetaData, Select, String, Table, TypeDecorator
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
+
+from agentic_rag.json_form import reader_of, to_json
+from agentic_rag.store.statements import Prepared, named_values
+
+R = TypeVar("R")
+
+METADATA = MetaData()
+"""All tables, once the package is imported."""
+
+_COLUMN_TYPES: dict[Any, type[TypeEngine[Any]]] = {
+    str: String,
+    int: sa.Integer,
+    float: sa.Float,
+    bool: sa.Boolean,
+    bytes: sa.LargeBinary,
+}
+_JSON_TYPES = (str, int, float, bool, type(None), Any)
+_PARTS: dict[str, list[Column[Any]]] = {}
+
+
+class JsonDocument(TypeDecorator[Any]):
+    """A column whose documents are values of one type, written and read by ``json_form``."""
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__(none_as_null=True)
+        self.kind = kind
+        self._read = reader_of(kind)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return to_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else self._read(value)
+
+
+class EnumText(TypeDecorator[Any]):
+    """A column that holds the values of an enum as text."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, kind: type[Enum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value.value if isinstance(value, Enum) else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else self.kind(value)
+
+
+class RecordTable(Generic[R]):
+    """The table of a record class, which must be a dataclass.
+
+    ``key``: the primary key's columns. ``indexed``: columns with an index of their own. ``part_of``: the noun whose
+    deletion takes the rows along (`delete_parts`), named by the column ``{part_of}_id``. ``items`` and ``options`` are
+    SQLAlchemy's: further constraints and indexes, settings of one database.
+    """
+
+    def __init__(
+        self,
+        record: type[R],
+        name: str,
+        *items: SchemaItem,
+        key: Sequence[str] = ("id",),
+        indexed: Sequence[str] = (),
+        part_of: str | None = None,
+        **options: Any,
+    ) -> None:
+        hints = typing.get_type_hints(record)
+        indexes = [Index(f"ix_{name}_{column}", column) for column in indexed]
+        self.names = tuple(hints)
+        self.table = Table(
+            name,
+            METADATA,
+            *(_column(field, hint, field in key) for field, hint in hints.items()),
+            *indexes,
+            *items,
+            **options,
+        )
+        self.c = self.table.c
+        self.select: Select[Any] = sa.select(self.table)
+        """All columns, in the order of the record's fields."""
+        self._record = record
+        self._insert = Prepared(sa.insert(self.table))
+        if part_of is not None:
+            _PARTS.setdefault(part_of, []).append(self.c[f"{part_of}_id"])
+
+    def insert(self, conn: Connection, record: R) -> None:
+        """Store a new row.
+
+        Raises:
+            IntegrityError: the key, or another value that must be unique, is taken.
+        """
+        self._insert.run(conn, **self.values(record))
+
+    def values(self, record: R) -> dict[str, Any]:
+        """Return a record's fields as the values of its columns."""
+        return {name: getattr(record, name) for name in self.names}
+
+    def first(self, conn: Connection, query: Select[Any], **values: object) -> R | None:
+        """Return the first record of a query that extends ``select``, None when it finds none.
+
+        ``values``: those of the `statements.parameter`s in it, by column.
+        """
+        row = conn.execute(query, named_values(values)).first()
+        return None if row is None else self._record(**dict(zip(self.names, row, strict=True)))
+
+    def all(self, conn: Connection, query: Select[Any], **values: object) -> list[R]:
+        """Return the records of a query that extends ``select``; ``values`` as in `first`."""
+        record, names = self._record, self.names
+        return [record(**dict(zip(names, row, strict=True))) for row in conn.execute(query, named_values(values))]
+
+
+def delete_parts(conn: Connection, noun: str, ident: str) -> None:
+    """Delete the rows of every table that is ``part_of`` a noun, of which ``ident`` is one."""
+    for column in _PARTS[noun]:
+        conn.execute(sa.delete(column.table).where(column == ident))
+
+
+def _column(name: str, hint: Any, is_key: bool) -> Column[Any]:
+    kind, nullable = _without_none(hint)
+    return Column(name, _column_type(kind), primary_key=is_key, nullable=nullable, autoincrement=False)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return the type that stands beside None, and whether None does."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        others = [each for each in typing.get_args(hint) if each is not type(None)]
+        if len(others) == 1:
+            return others[0], True
+    return hint, False
+
+
+def _column_type(kind: Any) -> TypeEngine[Any]:
+    if isinstance(kind, typing.NewType):
+        return _column_type(kind.__supertype__)
+    if kind in _COLUMN_TYPES:
+        return _COLUMN_TYPES[kind]()
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return EnumText(kind)
+    return JSON(none_as_null=True) if _is_json(kind) else JsonDocument(kind)
+
+
+def _is_json(kind: Any) -> bool:
+    """Say whether a type's values are JSON as they are."""
+    if typing.get_origin(kind) in (dict, list):
+        return all(_is_json(each) for each in typing.get_args(kind))
+    return kind in _JSON_TYPES
