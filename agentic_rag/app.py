@@ -38,7 +38,9 @@ from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.redacted import RedactedModel
 from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
@@ -55,7 +57,6 @@ from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from mcp_servers.retriever.errors import IndexFault
-from mcp_servers.retriever.model_files import reranker_problem
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +160,22 @@ class Application:
         )
         roles = Roles(database, settings.roles)
         runtime = await stack.enter_async_context(Runtime(self._world(redact, roles)))
-        domains = self._domains(runtime, roles, vault, policy, directory)
+        lifecycle = Lifecycle(roles, self._tools, settings.model_cache.expanduser())
+        domains = Domains(database, directory, settings.workspaces, vault, partial(admission, policy), lifecycle)
         definitions = Definitions(directory, self.access, knowledge.ingestion, self._defaults())
-        incoming = settings.data / "incoming"
-        await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
-        documents = Documents(database, directory, domains, knowledge, incoming, settings.max_upload_bytes)
+        documents = Documents(database, directory, knowledge, settings.data / "incoming", settings.max_upload_bytes)
         conversations = Conversations(database, directory, definitions, runtime)
+        deletion = Deletion(
+            database,
+            directory,
+            conversations,
+            documents,
+            runtime,
+            vault,
+            knowledge.index,
+            lifecycle,
+            settings.workspaces,
+        )
         servers = Servers(directory, domains, vault, self._tools, policy)
         self.business = Business(
             directory,
@@ -174,16 +185,22 @@ class Application:
             Memories(definitions),
             documents,
             conversations,
+            deletion,
             runtime,
             vault,
             servers,
             self._health,
         )
         self.app = make_app(self.business, self.access, self.audit, self._gate())
+        await self._start(stack)
+
+    async def _start(self, stack: AsyncExitStack) -> None:
         self._tasks = await stack.enter_async_context(anyio.create_task_group())
+        incoming = self.settings.data / "incoming"
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))  # of a killed process
         await self._load_demo()
         if self._serving:
-            await runtime.recover()
+            await self.business.runtime.recover()
             self._tasks.start_soon(self._repeat, "removing old logs", self._prune, PRUNE_SECONDS)
             self._tasks.start_soon(self._repeat, "reading the keys", self.access.refresh, REFRESH_SECONDS)
             self._tasks.start_soon(self._repeat, "writing the audit log", self.audit.write_due, FLUSH_SECONDS)
@@ -314,23 +331,6 @@ class Application:
     @property
     def _quotes_only(self) -> bool:
         return isinstance(self._model, ExtractiveModel)
-
-    def _domains(
-        self, runtime: Runtime, roles: Roles, vault: Vault, policy: LaunchPolicy, directory: Directory
-    ) -> Domains:
-        domains = Domains(
-            self.database,
-            directory,
-            runtime,
-            self.settings.workspaces,
-            roles.check_ids,
-            self._knowledge.index.drop,
-            vault,
-            partial(admission, policy),
-            partial(reranker_problem, cache=self.settings.model_cache.expanduser()),
-        )
-        domains.servers_changed.append(self._tools.servers_changed)
-        return domains
 
     def _defaults(self) -> Defaults:
         return Defaults(

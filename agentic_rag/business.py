@@ -14,6 +14,7 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
+from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.runtime import Runtime
@@ -30,6 +31,7 @@ class Business:
     memories: Memories
     documents: Documents
     conversations: Conversations
+    deletion: Deletion
     runtime: Runtime
     vault: Vault
     servers: Servers

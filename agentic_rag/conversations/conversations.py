@@ -168,21 +168,6 @@ class Conversations:
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
         return await self.get(user, conversation_id)
 
-    async def delete(self, user: User, conversation_id: str) -> None:
-        """End its turns and remove it with its session. Repeatable until it succeeds.
-
-        Raises:
-            NotFound: there is no such conversation of this user.
-        """
-        conversation = await self.get(user, conversation_id)
-        await self._runtime.drop(conversation.session_id)
-
-        def forget(conn: Connection) -> None:
-            sessions.delete(conn, conversation.session_id)
-            conversations.delete(conn, conversation_id)
-
-        await self._db.write(forget, durable=True)
-
     async def messages(
         self, user: User, conversation_id: str, limit: int = 50, before: str | None = None
     ) -> list[ShownMessage]:

@@ -20,7 +20,6 @@ from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.names import clean_name, split_name
 from agentic_rag.documents.pauses import Pauses
 from agentic_rag.documents.search import SearchOptions
-from agentic_rag.domains.domains import Domains
 from agentic_rag.errors import DocumentUnsupported, IndexUnavailable, InvalidInput, NotFound
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
@@ -45,14 +44,12 @@ class Documents:
         self,
         database: Database,
         directory: Directory,
-        domains: Domains,
         knowledge: Knowledge,
         incoming: Path,
         max_bytes: int,
     ) -> None:
         self._db = database
         self._directory = directory
-        self._domains = domains
         self._index = knowledge.index
         self._ingestion = knowledge.ingestion
         self._search = knowledge.search
@@ -63,9 +60,6 @@ class Documents:
         self._incoming = incoming
         self.max_bytes = max_bytes
         self._storing = Pauses()
-        domains.before_delete.append(self._stored)
-        domains.before_delete.append(self._ingestion.stop_domain)
-        domains.before_delete.append(self._reindexing.stop)
 
     async def receive(self, domain_id: str, name: str, *, replace: bool = False) -> Incoming:
         """Begin to take a file. ``name`` is what the client calls it; only its last component is kept.
@@ -83,10 +77,12 @@ class Documents:
         finish = partial(self._adopt, domain.id, replace)
         return Incoming(cleaned, self._incoming / new_id("up"), self.max_bytes, finish)
 
-    async def _stored(self, domain_id: str) -> None:
-        """Wait until nothing is being stored in a domain; while it is deleted, nothing more begins to be."""
-        async with self._storing.paused(domain_id):
+    async def stop(self, domain_id: str) -> None:
+        """End all work on a domain's documents. While it is deleted, nothing more begins."""
+        async with self._storing.paused(domain_id):  # wait for what is being stored
             pass
+        await self._ingestion.stop_domain(domain_id)
+        await self._reindexing.stop(domain_id)
 
     async def _adopt(self, domain_id: str, replace: bool, incoming: Incoming) -> DocumentRecord:
         async with self._storing.working(domain_id):
@@ -182,7 +178,7 @@ class Documents:
         return queued
 
     async def delete(self, domain_id: str, document_id: str) -> None:
-        """Remove file, chunks and record, after interrupting the domain's turns. Repeatable until it succeeds.
+        """Remove file, chunks and record, once the domain's turns are interrupted. Repeatable until it succeeds.
 
         The file goes first: were it the record, a kill in between would have the file ingested again.
 
@@ -192,7 +188,6 @@ class Documents:
         """
         document = await self.get(domain_id, document_id)
         domain = await self._directory.get(domain_id)
-        await self._domains.interrupt_turns(domain_id)
         await self._remove(domain, document)
 
     async def _remove(self, domain: DomainRecord, document: DocumentRecord) -> None:

@@ -112,6 +112,7 @@ def conversation_routes(business: Business) -> list[Route]:
 class _Endpoints:
     def __init__(self, business: Business) -> None:
         self._conversations = business.conversations
+        self._deletion = business.deletion
 
     async def create(self, request: Request) -> Response:
         form = await json_form(request, NewConversation)
@@ -148,7 +149,7 @@ class _Endpoints:
         return redacted(request, changed.domain_id, views.conversation(changed))
 
     async def delete(self, request: Request) -> Response:
-        await self._conversations.delete(user_of(request.scope), _id(request))
+        await self._deletion.conversation(user_of(request.scope), _id(request))
         return nothing()
 
     async def messages(self, request: Request) -> Response:

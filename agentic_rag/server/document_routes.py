@@ -99,7 +99,7 @@ def document_routes(business: Business) -> list[Route]:
         return reply(views.document(await documents.get(*_ids(request))))
 
     async def delete_document(request: Request) -> Response:
-        await documents.delete(*_ids(request))
+        await business.deletion.document(*_ids(request))
         return nothing()
 
     async def retry_document(request: Request) -> Response:

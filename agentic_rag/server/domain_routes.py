@@ -80,7 +80,7 @@ def domain_routes(business: Business) -> list[Route]:
 
     async def delete_domain(request: Request) -> Response:
         form = query_form(request, Deletion)
-        await domains.delete(request.path_params["domain"], workspace=form.workspace)
+        await business.deletion.domain(request.path_params["domain"], workspace=form.workspace)
         return nothing()
 
     return [

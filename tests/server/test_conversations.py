@@ -128,7 +128,7 @@ async def test_another_owners_conversation_looks_like_none(tmp_path: Path) -> No
             business.get(eve, conversation),
             business.send(eve, conversation, "hi"),
             business.messages(eve, conversation),
-            business.delete(eve, conversation),
+            rig.application.business.deletion.conversation(eve, conversation),
             business.interrupt(eve, conversation),
             business.turn(eve, events[0]["turnId"]),
         ):

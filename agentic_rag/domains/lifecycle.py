@@ -1,0 +1,33 @@
+"""What happens outside the record when a domain changes or goes: a protocol.
+
+Owns the names of these moments. The composition root passes one object that knows roles, models and MCP servers.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.tools.entries.reading import Note
+
+
+class DomainLifecycle(Protocol):
+    """What others do at the moments of a domain's life."""
+
+    def changing(self, workspace: Path, before: DomainSettings, after: DomainSettings) -> Sequence[Note]:
+        """Say what is wrong with settings that are about to be stored; return what their admin should know. Blocks.
+
+        Only what changed is looked at: a role file that went away must not stand in the way of other changes.
+
+        Raises:
+            InvalidInput: they name something that does not exist.
+        """
+        ...
+
+    async def changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
+        """Follow settings that were stored."""
+        ...
+
+    async def leaving(self, domain_id: str) -> None:
+        """End what still runs for a domain whose turns have ended, and remove what that kept outside the workspace."""
+        ...
