@@ -24,9 +24,9 @@ from agentic_rag.access.keys import REFRESH_SECONDS, Access
 from agentic_rag.business import Business
 from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
-from agentic_rag.documents.citable import missing_chunks
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.documents.knowledge import Knowledge, open_knowledge
+from agentic_rag.documents.search import missing_chunks
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers, admission
@@ -144,9 +144,7 @@ class Application:
         await self._open_access(stack, redact)
         directory = Directory(database, first_document_seconds=self._first_document_seconds)
         vault = await Vault.open(database, settings.data, settings.secret_key, redact)
-        knowledge = self._knowledge = await stack.enter_async_context(
-            Knowledge(settings, database, directory, self._failpoint)
-        )
+        knowledge = self._knowledge = await stack.enter_async_context(open_knowledge(settings, database, directory))
         policy = self._policy = launch_policy(
             settings,
             self._any_command and not self.access.required,
@@ -256,7 +254,6 @@ class Application:
         self._tools.load()
         self._tasks.start_soon(self._beside, "taking up files", self._take_up_files)
         self._tasks.start_soon(self._beside, "dense vectors", self._knowledge.begin)
-        self._tasks.start_soon(self._knowledge.watch)
         self._tasks.start_soon(self._beside, "the consistency check", self._examine)
         if isinstance(self._model, AnthropicModel):
             self._tasks.start_soon(self._beside, "loading the model client", self._model.warm_up)

@@ -5,9 +5,10 @@ never ends the process. Knows no part by name.
 """
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,6 +16,8 @@ from anyio.abc import TaskGroup
 from agentic_rag.errors import AgenticRagError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Workers:
@@ -37,11 +40,13 @@ class Workers:
         """Do something once. ``name`` is what its failure is logged under."""
         self._tasks.start_soon(attempt, name, work)
 
-    def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        """Do something now and again ``seconds`` after each end of it."""
-        self._tasks.start_soon(self._repeat, name, work, seconds)
+    def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = True) -> None:
+        """Do something now, or in ``seconds`` unless ``at_once``; and again ``seconds`` after each end of it."""
+        self._tasks.start_soon(self._repeat, name, work, seconds, at_once)
 
-    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, at_once: bool) -> None:
+        if not at_once:
+            await anyio.sleep(seconds)
         while True:
             await attempt(name, work)
             await anyio.sleep(seconds)
@@ -55,3 +60,20 @@ async def attempt(name: str, work: Callable[[], Awaitable[None]]) -> None:
         log.error("%s: %s", name, exc)
     except Exception as exc:  # nothing that is done beside answering may end the server
         log.error("%s failed", name, exc_info=exc)
+
+
+class Queue(Generic[T]):
+    """Items that wait for a worker, in their order. Putting one never waits, and nothing has to be closed."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._count = anyio.Semaphore(0)
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._count.release()
+
+    async def get(self) -> T:
+        """Return the next item, once there is one."""
+        await self._count.acquire()
+        return self._items.popleft()

@@ -17,11 +17,12 @@ import orjson
 
 from agentic_rag.directory.languages import languages_of
 from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
+from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import reader_for
-from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text, to_payload
+from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text
 from mcp_servers.retriever.lexical import document_vectors
-from mcp_servers.retriever.parsing import ParseLimits, parse
+from mcp_servers.retriever.parsing import parse
 
 CUTTING_FACTOR = 5
 """CPU time of the whole job, in limits of its parsing: a long Chinese text takes a minute to be weighed."""
@@ -64,7 +65,7 @@ def frames_of(
 
 def _packed(chunk: Chunk) -> list[object]:
     (sparse,) = document_vectors([searchable_text(chunk)])
-    return [chunk.chunk_id, to_payload(chunk), sparse.indices, sparse.values]
+    return [chunk.to_json(), sparse.indices, sparse.values]
 
 
 def _limit_cpu(seconds: float) -> None:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import anyio
 
@@ -28,6 +28,17 @@ FETCH_RETRY_SECONDS = 60.0
 FETCH_RETRY_LIMIT = 3600.0
 
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
+
+
+class EmbedderHealth(TypedDict, total=False):
+    """The embedder as health shows it; ``bytes`` of ``of`` are there while a model is fetched."""
+
+    name: str | None
+    state: State
+    reason: str
+    bytes: int
+    of: int
+    collectionsToReindex: int
 
 
 class EmbeddingState:
@@ -157,9 +168,9 @@ class EmbeddingState:
         if self._embedder is not None:
             await self._embedder.aclose()
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> EmbedderHealth:
         """Return name, state, reason and progress as JSON."""
-        shown: dict[str, Any] = {"name": None if self.state == "lexical" else self.name, "state": self.state}
+        shown: EmbedderHealth = {"name": None if self.state == "lexical" else self.name, "state": self.state}
         if self.reason is not None:
             shown["reason"] = self.reason
         if self.state == "fetching" and self.progress is not None:

@@ -1,15 +1,80 @@
-"""The files of a domain's documents folder: found, hashed, placed and replaced. Blocking.
+"""The files of a domain's documents folder: what they are called, how they come in, are found, hashed and placed.
 
-Owns what of the folder counts. Knows no record.
+A name is data: what of a client's name is kept never decides where a file lies; the folder does. An upload grows
+beside the workspaces, bounded, and leaves nothing behind if it ends early. Knows no record.
 """
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Protocol, Self
 
-from agentic_rag.documents.names import numbered
-from agentic_rag.errors import StorageFull
+import anyio
+import anyio.to_thread
+
+from agentic_rag.errors import DocumentTooLarge, StorageFull
+from agentic_rag.store.documents import DocumentRecord
+
+WRITE_BYTES = 256 * 1024
+"""Uploaded bytes are collected to this size before a thread writes them."""
+
+MEDIA_TYPES = {
+    ".md": "text/markdown",
+    ".markdown": "text/markdown",
+    ".txt": "text/plain",
+    ".text": "text/plain",
+    ".log": "text/plain",
+    ".rst": "text/x-rst",
+    ".csv": "text/csv",
+    ".tsv": "text/tab-separated-values",
+    ".htm": "text/html",
+    ".html": "text/html",
+    ".xhtml": "application/xhtml+xml",
+    ".pdf": "application/pdf",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+"""Our own: the standard library's map differs from host to host."""
+
+MAX_NAME_BYTES = 200
+"""Of UTF-8: file systems take 255, and a number may be added."""
+
+
+def clean_name(name: str) -> str:
+    """Return the last component of a name without control, format and separator characters; never empty."""
+    last = unicodedata.normalize("NFC", name).replace("\\", "/").rsplit("/", 1)[-1]
+    kept = "".join(" " if c in ':*?"<>|' else c for c in last if unicodedata.category(c)[0] != "C")
+    kept = " ".join(kept.split()).strip(". ")
+    stem, suffix = split_name(kept)
+    room = MAX_NAME_BYTES - len(suffix.encode())
+    return (stem.encode()[:room].decode(errors="ignore").rstrip() or "document") + suffix
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name without its ending, and the ending with its dot (empty when there is none)."""
+    suffix = PurePosixPath(name).suffix
+    if not suffix or len(suffix.encode()) > MAX_NAME_BYTES // 4:
+        return name, ""
+    return name.removesuffix(suffix), suffix
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield the name, then ``name (2)``, ``name (3)`` … before its ending."""
+    yield name
+    stem, suffix = split_name(name)
+    number = 2
+    while True:
+        yield f"{stem} ({number}){suffix}"
+        number += 1
+
+
+def media_type(name: str) -> str:
+    """Return the media type that the ending stands for."""
+    return MEDIA_TYPES.get(split_name(name)[1].lower(), "application/octet-stream")
 
 
 def place(source: Path, folder: Path, name: str, *, replace: bool = False) -> Path:
@@ -66,3 +131,83 @@ def hash_of(path: Path) -> tuple[int, str]:
     """
     with path.open("rb") as file:
         return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Taker(Protocol):
+    """Makes received files documents."""
+
+    async def take(self, incoming: "Incoming") -> DocumentRecord:
+        """Return the document that a file became, or the one that has its bytes already."""
+        ...
+
+
+class Incoming:
+    """A file on its way in, an async context manager; leaving it before `finish` leaves nothing behind.
+
+    Made by `Documents.receive`. ``path`` is where it grows, of ``limit`` bytes at most; ``taker`` makes it a
+    document of the domain, in place of the one of its name if it shall ``replace`` that.
+    """
+
+    def __init__(self, taker: Taker, domain_id: str, name: str, path: Path, limit: int, *, replace: bool) -> None:
+        self.domain_id = domain_id
+        self.name = name
+        self.path = path
+        self.replace = replace
+        self.size = 0
+        self._taker = taker
+        self._limit = limit
+        self._digest = hashlib.sha256()
+        self._pending = bytearray()
+        self._file: FileIO
+
+    async def __aenter__(self) -> Self:
+        self._file = await anyio.to_thread.run_sync(_create, self.path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    async def write(self, data: bytes) -> None:
+        """Take more bytes.
+
+        Raises:
+            DocumentTooLarge: the file is over the limit.
+            StorageFull: it cannot be written.
+        """
+        self.size += len(data)
+        if self.size > self._limit:
+            raise DocumentTooLarge(self.name, self._limit)
+        self._pending += data
+        if len(self._pending) >= WRITE_BYTES:
+            await self._flush()
+
+    async def finish(self) -> DocumentRecord:
+        """Make it a document of the domain, or return the one that has these bytes already."""
+        await self._flush()
+        return await self._taker.take(self)
+
+    async def _flush(self) -> None:
+        pending, self._pending = bytes(self._pending), bytearray()
+        await anyio.to_thread.run_sync(self._write, pending)
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as exc:
+            raise StorageFull(exc.strerror or "unknown reason") from exc
+
+
+def _create(path: Path) -> FileIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileIO(path, "x")  # no buffer: one that cannot be written would fail again on closing
+    except OSError as exc:
+        raise StorageFull(exc.strerror or "unknown reason") from exc

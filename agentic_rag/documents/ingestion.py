@@ -8,30 +8,32 @@ own; here a batch waits for the index, never a document for memory.
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Unpack
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from sqlalchemy import Connection
 
+from agentic_rag import failpoints
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.documents.pauses import Pauses
+from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.reading import ReadingProcess, Summary
+from agentic_rag.documents.search import index_errors
 from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentFields, DocumentRecord
+from agentic_rag.workers import Queue, Workers
+from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
 from mcp_servers.retriever.index import Index
-from mcp_servers.retriever.parsing import ParseLimits
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +42,18 @@ WORKERS = 2
 LEASE_SECONDS = 30.0
 """How long a document stays with a process that no longer says it lives."""
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
-SWEEP_HEARTBEATS = 3
-"""Heartbeats between two looks for documents that nobody works on, and that failed for a passing reason."""
+SWEEP_SECONDS = 30.0
+"""Between two looks for documents that nobody works on, and that failed for a passing reason."""
+RESTART_SECONDS = 1.0
+"""After which a worker that met an error of ours goes on."""
 PROGRESS_SECONDS = 0.5
 """Between two reports of the chunks stored; each is a write."""
 PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
 """Failures that are nobody's file's fault: tried again once the index answers."""
 
 
-class _Lost(Exception):
-    """The document was deleted, or is another process's: there is nothing to say of it any more."""
+class _DocumentLost(Exception):
+    """The document was deleted, or is another process's: nothing is to be written about it any more."""
 
 
 @dataclass(slots=True)
@@ -64,54 +68,33 @@ class _Job:
 
 
 class Ingestion:
-    """Works on documents as long as it is entered; leaving stops the jobs, the next start goes on with them.
+    """Works on documents: one at a time in each of `WORKERS` tasks.
 
-    Args:
-        indexed: called with a domain's id when its searchable documents changed, and when work on one is over.
-        dense_wanted: whether an embedder will make dense vectors of what is indexed now.
-        failpoint: called with the name of each place at which a kill must do no harm (tests).
+    Its tasks live as long as ``workers``; leaving those stops the jobs, and the next start goes on with them.
     """
 
     def __init__(
         self,
         database: Database,
         index: Index,
-        indexed: Callable[[str], None],
-        *,
+        directory: Directory,
+        dense: DenseVectors,
+        workers: Workers,
         max_bytes: int,
-        dense_wanted: Callable[[], bool] = lambda: False,
-        failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self._db = database
         self._index = index
-        self._indexed = indexed
-        self._dense_wanted = dense_wanted
-        self._failpoint = failpoint
+        self._directory = directory
+        self._dense = dense
         self._limits = ParseLimits(max_bytes=max_bytes)
         self._owner = new_id("proc")
         self._jobs: dict[str, _Job] = {}
+        self._queue: Queue[str] = Queue()
         self._pauses = Pauses()
-        self._send: MemoryObjectSendStream[str]
-        self._queue: MemoryObjectReceiveStream[str]
-        self._tasks: TaskGroup
-
-    async def __aenter__(self) -> Self:
-        self._send, self._queue = anyio.create_memory_object_stream[str](float("inf"))
-        self._tasks = await anyio.create_task_group().__aenter__()
         for _ in range(WORKERS):
-            self._tasks.start_soon(self._work)
-        self._tasks.start_soon(self._live)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        try:
-            return await self._tasks.__aexit__(exc_type, exc, tb)
-        finally:
-            self._send.close()
-            self._queue.close()
+            workers.repeat("taking in documents", self._work, RESTART_SECONDS)
+        workers.repeat("keeping leases of documents", self._renew_leases, HEARTBEAT_SECONDS, at_once=False)
+        workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
 
     async def resume(self, *, alone: bool) -> int:
         """Queue what earlier processes left unfinished; return how many documents that are.
@@ -119,16 +102,16 @@ class Ingestion:
         ``alone``: no other process shares the database, so that whoever held a lease is dead. Otherwise a lease is
         waited for.
         """
-        left = await self._db.read(lambda conn: documents.unfinished(conn, free_at=None if alone else now()))
-        for document in left:
+        unfinished = await self._db.read(lambda conn: documents.unfinished(conn, free_at=None if alone else now()))
+        for document in unfinished:
             self.submit(document, seize=alone)
-        return len(left)
+        return len(unfinished)
 
     def submit(self, document: DocumentRecord, *, seize: bool = False) -> None:
         """Queue a document whose row says ``queued`` (or is unfinished); one that is queued already stays so."""
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
-            self._send.send_nowait(document.id)
+            self._queue.put(document.id)
 
     def working_on(self, domain_id: str) -> bool:
         """Whether documents of a domain are in the queue or at work."""
@@ -155,13 +138,18 @@ class Ingestion:
         return self._pauses.paused(domain_id)
 
     async def sweep(self) -> None:
-        """Take up what nobody works on: leases that ran out, and failures that were the index's or the disk's."""
+        """Take up what nobody works on: leases that ran out, and failures that were the index's or the disk's.
+
+        Raises:
+            IndexUnavailable: there are such failures, and the index still does not answer.
+        """
         moment = now()
         for document in await self._db.read(lambda conn: documents.unfinished(conn, free_at=moment)):
             self.submit(document)
         stuck = await self._db.read(lambda conn: documents.failed_with(conn, PASSING))
         if stuck:
-            await self._index.count(collection_of(stuck[0].domain_id))  # does it answer at all?
+            with index_errors():
+                await self._index.count(collection_of(stuck[0].domain_id))
         for document in stuck:
             if await self.requeue(document.id):
                 self.submit(document)
@@ -175,31 +163,19 @@ class Ingestion:
         change: DocumentFields = {**_QUEUED, **(fields or {}), "updated_at": now()}
         return await self._db.write(lambda conn: documents.update(conn, document_id, **change), durable=True)
 
-    async def _live(self) -> None:
-        """Keep the leases of what is at work; give up what is lost."""
-        beats = 0
-        while True:
-            await anyio.sleep(HEARTBEAT_SECONDS)
-            beats += 1
-            try:
-                await self._beat()
-                if beats % SWEEP_HEARTBEATS == 0:
-                    await self.sweep()
-            except (AgenticRagError, IndexFault) as exc:  # the next beat comes before the lease ends
-                log.warning("ingestion: %s", exc)
-
-    async def _beat(self) -> None:
+    async def _renew_leases(self) -> None:
+        """Keep the leases of what is at work; give up what another process has, or what was deleted."""
         begun = {document_id: job for document_id, job in self._jobs.items() if job.begun}
         if begun:
             until = later(LEASE_SECONDS)
-            mine = await self._db.write(lambda conn: documents.renew(conn, list(begun), self._owner, until))
-            for document_id in begun.keys() - mine:
+            ours = await self._db.write(lambda conn: documents.renew(conn, list(begun), self._owner, until))
+            for document_id in begun.keys() - ours:
                 begun[document_id].scope.cancel()
 
     async def _work(self) -> None:
-        reader = ReadingProcess(self._limits)
-        try:
-            async for document_id in self._queue:
+        async with aclosing(ReadingProcess(self._limits)) as reader:
+            while True:
+                document_id = await self._queue.get()
                 job = self._jobs.get(document_id)
                 if job is None or job.begun:  # stopped while it waited, and perhaps queued anew
                     continue
@@ -213,16 +189,18 @@ class Ingestion:
                         await reader.reset()
                     self._jobs.pop(document_id, None)
                     job.ended.set()
-                    self._indexed(job.domain_id)  # who waits for a first document sees that this one is over
-        finally:
-            await reader.aclose()
+                    self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
+
+    def _tell_changed(self, domain_id: str) -> None:
+        self._directory.collection_changed(domain_id)
+        self._dense.wake()
 
     async def _run(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
         """Ingest one document; a failure is a state of its row, never the end of the worker."""
         try:
             await self._ingest(document_id, job, reader)
             return
-        except _Lost:
+        except _DocumentLost:
             return
         except (DocumentError, AgenticRagError) as exc:
             code, message = exc.code, str(exc)
@@ -249,39 +227,39 @@ class Ingestion:
                 chunk_count=None,
                 lease_until=None,
             )
-        except _Lost:
+        except _DocumentLost:
             return
         except StorageError as exc:  # the row stays unfinished: the sweep finds it when the lease has run out
             log.error("ingesting %s: %s", document_id, exc)
             return
-        self._indexed(domain_id)
+        self._tell_changed(domain_id)
 
     async def _ingest(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
         document, workspace = await self._claim(document_id, job.seize)
         path = workspace / "documents" / document.path
-        self._failpoint("ingest.claimed")
+        failpoints.reached("ingest.claimed")
         await self._set(document_id, status="parsing", progress={"stage": "parsing"})
         await self._check(path, document.name)
-        self._failpoint("ingest.parsing")
-        found = await reader.begin(path, document.name, document_id, document.sha256)
-        progress = {"stage": "chunking", "pages": found.pages, "of": found.chunks}
-        await self._set(document_id, status="chunking", progress=progress, page_count=found.pages)
-        self._failpoint("ingest.chunking")
+        failpoints.reached("ingest.parsing")
+        summary = await reader.begin(path, document.name, document_id, document.sha256)
+        progress = {"stage": "chunking", "pages": summary.pages, "of": summary.chunks}
+        await self._set(document_id, status="chunking", progress=progress, page_count=summary.pages)
+        failpoints.reached("ingest.chunking")
         # An earlier run, of other bytes or another chunker perhaps, may have left some.
         await self._index.delete_document(collection_of(document.domain_id), document_id)
-        self._failpoint("ingest.cleared")
-        await self._store(document, found, reader)
-        self._failpoint("ingest.stored")
+        failpoints.reached("ingest.cleared")
+        await self._store(document, summary, reader)
+        failpoints.reached("ingest.stored")
         await self._set(
             document_id,
             status="indexed",
-            dense_state="pending" if self._dense_wanted() else "none",
-            progress={"stage": "indexed", "languages": list(found.languages), "notes": list(found.notes)},
-            chunk_count=found.chunks,
+            dense_state="pending" if self._dense.wanted else "none",
+            progress={"stage": "indexed", "languages": list(summary.languages), "notes": list(summary.notes)},
+            chunk_count=summary.chunks,
             lease_until=None,
         )
-        self._failpoint("ingest.indexed")
-        self._indexed(document.domain_id)
+        failpoints.reached("ingest.indexed")
+        self._tell_changed(document.domain_id)
 
     async def _claim(self, document_id: str, seize: bool) -> tuple[DocumentRecord, Path]:
         moment, until = now(), later(LEASE_SECONDS)
@@ -293,40 +271,37 @@ class Ingestion:
 
         taken = await self._db.write(take)
         if taken is None:
-            raise _Lost
+            raise _DocumentLost
         return taken
 
     async def _check(self, path: Path, name: str) -> None:
-        def size() -> int | None:
-            return path.stat().st_size if path.is_file() else None
-
-        found = await anyio.to_thread.run_sync(size)
-        if found is None:
+        size = await anyio.to_thread.run_sync(lambda: path.stat().st_size if path.is_file() else None)
+        if size is None:
             raise DocumentError("DOCUMENT_MISSING", MISSING_FILE)
-        if found > self._limits.max_bytes:
+        if size > self._limits.max_bytes:
             raise DocumentTooLarge(name, self._limits.max_bytes)
 
-    async def _store(self, document: DocumentRecord, found: Summary, reader: ReadingProcess) -> None:
+    async def _store(self, document: DocumentRecord, summary: Summary, reader: ReadingProcess) -> None:
         collection = collection_of(document.domain_id)
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         stored = 0
-        progress: dict[str, object] = {"stage": "indexing", "pages": found.pages, "chunks": 0, "of": found.chunks}
+        progress: dict[str, object] = {"stage": "indexing", "pages": summary.pages, "chunks": 0, "of": summary.chunks}
         await self._set(document.id, status="indexing", progress=progress)
         while batch := await reader.batch():
-            self._failpoint("ingest.batch")
+            failpoints.reached("ingest.batch")
             await self._index.upsert(collection, batch.chunks, lexical=batch.lexical)
-            self._failpoint("ingest.upserted")
+            failpoints.reached("ingest.upserted")
             stored += len(batch.chunks)
-            if (moment := time.monotonic()) - told >= PROGRESS_SECONDS:
-                told = moment
+            if (moment := time.monotonic()) - reported >= PROGRESS_SECONDS:
+                reported = moment
                 rate = round(stored / (moment - began))
                 await self._set(document.id, progress=progress | {"chunks": stored, "chunksPerSecond": rate})
 
-    async def _set(self, document_id: str, **fields: object) -> None:
-        """Change the row as long as it is ours. Raises `_Lost`."""
-        change: DocumentFields = {"updated_at": now(), **fields}  # type: ignore[typeddict-item]
+    async def _set(self, document_id: str, **fields: Unpack[DocumentFields]) -> None:
+        """Change the row as long as it is ours. Raises `_DocumentLost`."""
+        change: DocumentFields = {"updated_at": now(), **fields}
         if not await self._db.write(lambda conn: documents.update_owned(conn, document_id, self._owner, change)):
-            raise _Lost
+            raise _DocumentLost
 
 
 _QUEUED: DocumentFields = {
@@ -338,3 +313,49 @@ _QUEUED: DocumentFields = {
     "owner": "",
     "lease_until": None,
 }
+
+
+class Pauses:
+    """Who works in which domain: many at a time, or one that has it to itself, as while a collection is exchanged."""
+
+    def __init__(self) -> None:
+        self._changed = anyio.Condition()
+        self._working: Counter[str] = Counter()
+        self._paused: set[str] = set()
+
+    @asynccontextmanager
+    async def working(self, domain_id: str) -> AsyncIterator[None]:
+        """Work in a domain, once it is not paused."""
+        async with self._changed:
+            while domain_id in self._paused:
+                await self._changed.wait()
+            self._working[domain_id] += 1
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):  # a lock that is held for no longer than a line
+                async with self._changed:
+                    self._working[domain_id] -= 1
+                    self._changed.notify_all()
+
+    @asynccontextmanager
+    async def paused(self, domain_id: str) -> AsyncIterator[None]:
+        """Have a domain to oneself, once nobody works in it."""
+        async with self._changed:
+            while domain_id in self._paused:
+                await self._changed.wait()
+            self._paused.add(domain_id)
+            try:
+                while self._working[domain_id]:
+                    await self._changed.wait()
+            except BaseException:
+                self._paused.discard(domain_id)
+                self._changed.notify_all()
+                raise
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):  # as above
+                async with self._changed:
+                    self._paused.discard(domain_id)
+                    self._changed.notify_all()

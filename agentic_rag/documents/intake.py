@@ -1,27 +1,32 @@
-"""Records of files: made, changed, renamed and removed as the files in the documents folders are.
+"""Files become records: uploads, files in the documents folder, and their removal.
 
-Owns the rule that a folder says which documents there are, and the look into it. Knows no upload and no search.
+Owns the rule that a folder says which documents there are and that the same bytes are one document, and the one order
+in which a document is taken out. Knows no search and no request; how a file becomes chunks is `ingestion`'s.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.directory import Directory
-from agentic_rag.documents.files import files_of, hash_of, stamp_of
-from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.documents.names import media_type
+from agentic_rag.documents.files import Incoming, files_of, hash_of, media_type, place, split_name, stamp_of
+from agentic_rag.documents.ingestion import Ingestion, Pauses
+from agentic_rag.documents.reindexing import Reindexing
+from agentic_rag.documents.search import index_errors
 from agentic_rag.errors import IndexUnavailable
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentFields, DocumentRecord
-from mcp_servers.retriever.errors import MISSING_FILE, IndexFault
+from agentic_rag.store.domains import DomainRecord
+from mcp_servers.retriever.errors import MISSING_FILE
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +37,55 @@ MISSING = "DOCUMENT_MISSING"
 class Intake:
     """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
 
-    def __init__(self, database: Database, directory: Directory, knowledge: Knowledge) -> None:
+    def __init__(self, database: Database, directory: Directory, ingestion: Ingestion, reindexing: Reindexing) -> None:
         self._db = database
         self._directory = directory
-        self._ingestion = knowledge.ingestion
-        self._reindexing = knowledge.reindexing
-        self._failpoint = knowledge.failpoint
+        self._ingestion = ingestion
+        self._reindexing = reindexing
+        self._storing = Pauses()
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
         """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
 
-    async def insert(
+    async def take(self, incoming: Incoming) -> DocumentRecord:
+        """Make a received file a document of its domain; return the one that has its bytes, if there is one.
+
+        Raises:
+            NotFound: the domain is gone since the upload began.
+            StorageFull: the documents folder cannot be written.
+        """
+        async with self._storing.working(incoming.domain_id):
+            return await self._store(await self._directory.get(incoming.domain_id), incoming)
+
+    async def _store(self, domain: DomainRecord, incoming: Incoming) -> DocumentRecord:
+        folder = Path(domain.workspace) / "documents"
+        before = None
+        if incoming.replace:
+            before = await self._db.read(lambda conn: documents.by_path(conn, domain.id, incoming.name))
+        known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
+        if known is not None:
+            if known.status != "failed" or split_name(known.name)[1] == split_name(incoming.name)[1]:
+                if before is not None and before.id != known.id:
+                    await self.remove(domain, before)  # one document has these bytes: this was a second name of it
+                return await self._restore(known, folder / known.path, incoming)
+            await self.remove(domain, known)  # its ending was wrong; this one may be right
+        put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
+        path = await anyio.to_thread.run_sync(put)
+        failpoints.reached("upload.placed")
+        if before is not None:
+            return await self._change_bytes(before, path, incoming.size, incoming.sha256)
+        document, new = await self._insert(domain.id, path, path.name, incoming.size, incoming.sha256)
+        if not new and document.path != path.name:  # the same bytes came twice at once
+            path.unlink(missing_ok=True)
+        return document
+
+    async def _restore(self, known: DocumentRecord, file: Path, incoming: Incoming) -> DocumentRecord:
+        """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
+        if await anyio.to_thread.run_sync(file.is_file):
+            return known
+        again = await anyio.to_thread.run_sync(place, incoming.path, file.parent, file.name)
+        return await self._change_bytes(known, again, incoming.size, incoming.sha256)
+
+    async def _insert(
         self, domain_id: str, file: Path, path: str, size: int, sha256: str
     ) -> tuple[DocumentRecord, bool]:
         """Store a queued document and submit it; returns the one that was quicker with the same bytes, and False."""
@@ -59,11 +103,11 @@ class Intake:
             created_at=created,
             updated_at=created,
         )
-        told = change("document.create", f"{domain_id}/{document.id}", name=document.name, size=size)
+        entry = change("document.create", f"{domain_id}/{document.id}", name=document.name, size=size)
 
         def save(conn: Connection) -> None:
             documents.insert(conn, document)
-            audit(conn, told)
+            audit(conn, entry)
 
         try:
             await self._db.write(save, durable=True)
@@ -72,21 +116,21 @@ class Intake:
             if known is None:
                 raise
             return known, False
-        self._failpoint("upload.recorded")
+        failpoints.reached("upload.recorded")
         self._ingestion.submit(document)
         return document, True
 
-    async def changed(self, document: DocumentRecord, file: Path, size: int, sha256: str) -> DocumentRecord:
+    async def _change_bytes(self, document: DocumentRecord, file: Path, size: int, sha256: str) -> DocumentRecord:
         """Ingest a document's new bytes; other bytes have other chunks, so that no old citation gets a new text."""
         stamp = await anyio.to_thread.run_sync(stamp_of, file)
         try:
-            return await self._again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
+            return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
         except IntegrityError:  # another document has these bytes: this one is a second name of it
-            await self.forget(document)
+            await self._forget(document)
             known = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
             return known or document
 
-    async def _again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
+    async def _ingest_again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
         """Ingest a document anew with other facts about its file; as it was when it is deleted meanwhile."""
         await self._ingestion.stop(document.id)
         await self._ingestion.requeue(document.id, fields)
@@ -96,47 +140,78 @@ class Intake:
         self._ingestion.submit(queued)
         return queued
 
-    async def forget(self, document: DocumentRecord) -> None:
-        """Remove chunks and record.
+    # How documents go: by request, by hand, with another document of the same bytes, with their domain.
+
+    async def remove(self, domain: DomainRecord, document: DocumentRecord) -> None:
+        """Remove file, chunks and record, in this order. Repeatable until it succeeds.
+
+        The file goes first: were it the record, a kill in between would have the file ingested again.
 
         Raises:
-            IndexUnavailable: the chunks cannot be removed now; it is still listed.
+            IndexUnavailable: the chunks cannot be removed now; the document is still listed.
         """
-        told = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
+        path = Path(domain.workspace) / "documents" / document.path
+        await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+        await self._forget(document)
 
-        def remove(conn: Connection) -> None:
+    async def _forget(self, document: DocumentRecord) -> None:
+        entry = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
+
+        def delete(conn: Connection) -> None:
             if documents.delete(conn, document.id):
-                audit(conn, told)
+                audit(conn, entry)
 
+        await self._take_out(document, delete)
+
+    async def _take_out(self, document: DocumentRecord, change_record: Callable[[Connection], object]) -> None:
+        """End the work on a document, remove its chunks from every collection, and change its record.
+
+        Raises:
+            IndexUnavailable: the chunks cannot be removed now. Unless the record says so already, it is as it was.
+        """
+        domain_id = document.domain_id
         await self._ingestion.stop(document.id)
         try:
-            await self._reindexing.delete_document(document.domain_id, document.id)
-            await self._db.write(remove, durable=True)
-            # Once more: a rebuilt collection may have taken the place of the other in between.
-            await self._reindexing.delete_document(document.domain_id, document.id)
-        except IndexFault as exc:
-            raise IndexUnavailable(str(exc)) from exc
+            with index_errors():
+                await self._reindexing.delete_document(domain_id, document.id)
+                await self._db.write(change_record, durable=True)
+                # Once more: a rebuilt collection may have taken the place of the other in between.
+                await self._reindexing.delete_document(domain_id, document.id)
         finally:
-            self._directory.collection_changed(document.domain_id)
+            self._directory.collection_changed(domain_id)
 
-    async def rescan(self, domain_id: str, folder: Path) -> int:
+    async def stop_domain(self, domain_id: str) -> None:
+        """End all work on a domain that is being deleted; nothing more begins, since its record is hidden by now."""
+        async with self._storing.paused(domain_id):
+            pass
+        await self._ingestion.stop_domain(domain_id)
+        await self._reindexing.stop(domain_id)
+
+    # The documents folder.
+
+    async def rescan(self, domain_id: str) -> int:
         """Follow a documents folder: files that came, changed, were renamed or are gone. Return how many came in.
 
         A document whose file is gone fails as `MISSING` and loses its chunks; when the file is back, so is it.
 
         Raises:
-            NotFound: the domain is being deleted.
+            NotFound: there is no such domain, or it is being deleted.
         """
+        async with self._storing.working(domain_id):
+            domain = await self._directory.get(domain_id)
+            return await self._follow_folder(domain_id, Path(domain.workspace) / "documents")
+
+    async def _follow_folder(self, domain_id: str, folder: Path) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         if not await anyio.to_thread.run_sync(folder.is_dir):  # a disk that is not mounted: nothing was deleted
             log.warning("%s is not there", folder)
             return 0
-        found = await anyio.to_thread.run_sync(lambda: dict(files_of(folder)))
+        stamps = await anyio.to_thread.run_sync(lambda: dict(files_of(folder)))
         known = {document.path: document for document in listed}
-        gone = {document.sha256: document for document in listed if document.path not in found}
-        here = {document.sha256 for document in listed if document.path in found}
-        taken = 0
-        for path, stamp in found.items():
+        gone = {document.sha256: document for document in listed if document.path not in stamps}
+        here = {document.sha256 for document in listed if document.path in stamps}
+        count = 0
+        for path, stamp in stamps.items():
             before = known.get(path)
             if self._is_old(domain_id, path, stamp, before, here):
                 continue
@@ -147,18 +222,19 @@ class Intake:
                 log.warning("%s cannot be read: %s", folder / path, exc.strerror)
                 continue
             if before is None and digest in gone:
-                await self._renamed(gone.pop(digest), path, stamp)
-                taken += 1
+                await self._rename(gone.pop(digest), path, stamp)
+                count += 1
             elif before is None:
-                _, new = await self.insert(domain_id, folder / path, path, size, digest)
-                taken += new
+                _, new = await self._insert(domain_id, folder / path, path, size, digest)
+                count += new
                 if not new:
                     self._copies[domain_id, path] = stamp, digest
             elif before.sha256 != digest or before.error_code == MISSING:
-                await self.changed(before, folder / path, size, digest)
-                taken += 1
-        await self._lose(gone, folder)
-        return taken
+                await self._change_bytes(before, folder / path, size, digest)
+                count += 1
+        for document in gone.values():
+            await self._lose(document, folder / document.path)
+        return count
 
     def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:
         """Whether nothing is new about a file: a document's, or a copy of one's that is still there."""
@@ -167,36 +243,26 @@ class Intake:
         then, digest = self._copies.get((domain_id, path), ("", ""))
         return then == stamp and digest in here
 
-    async def _renamed(self, document: DocumentRecord, path: str, stamp: str) -> None:
+    async def _rename(self, document: DocumentRecord, path: str, stamp: str) -> None:
         """Ingest a document again under the name that its file has now."""
         name = Path(path).name
-        await self._again(document, {"name": name, "path": path, "media_type": media_type(name), "file_stamp": stamp})
+        fields: DocumentFields = {"name": name, "path": path, "media_type": media_type(name), "file_stamp": stamp}
+        await self._ingest_again(document, fields)
 
-    async def _lose(self, gone: Mapping[str, DocumentRecord], folder: Path) -> None:
-        """Documents whose files were taken away are found and cited no more; their records say why."""
-        for document in gone.values():
-            file = folder / document.path
-            if document.error_code == MISSING or await anyio.to_thread.run_sync(file.is_file):
-                continue
-            log.warning("%s was taken away", file)
-            await self._ingestion.stop(document.id)
-            fields: DocumentFields = {
-                "status": "failed",
-                "error_code": MISSING,
-                "error_message": MISSING_FILE,
-                "dense_state": "none",
-                "chunk_count": None,
-                "updated_at": now(),
-            }
-            try:
-                await self._reindexing.delete_document(document.domain_id, document.id)
-                await self._write(document.id, fields)
-                # Once more: a collection that is rebuilt may have got them in between.
-                await self._reindexing.delete_document(document.domain_id, document.id)
-            except IndexFault as exc:  # unless its record says so already, the next look finds it again
-                log.warning("chunks of %s cannot be removed now: %s", document.name, exc)
-            finally:
-                self._directory.collection_changed(document.domain_id)
-
-    async def _write(self, document_id: str, fields: DocumentFields) -> None:
-        await self._db.write(lambda conn: documents.update(conn, document_id, **fields), durable=True)
+    async def _lose(self, document: DocumentRecord, file: Path) -> None:
+        """Take out a document whose file was taken away; its record stays and says why."""
+        if document.error_code == MISSING or await anyio.to_thread.run_sync(file.is_file):
+            return
+        log.warning("%s was taken away", file)
+        fields: DocumentFields = {
+            "status": "failed",
+            "error_code": MISSING,
+            "error_message": MISSING_FILE,
+            "dense_state": "none",
+            "chunk_count": None,
+            "updated_at": now(),
+        }
+        try:
+            await self._take_out(document, lambda conn: documents.update(conn, document.id, **fields))
+        except IndexUnavailable as exc:  # the next look finds it again
+            log.warning("chunks of %s are not removed: %s", document.name, exc)

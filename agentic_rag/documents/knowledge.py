@@ -5,27 +5,25 @@ index. Knows no rule of any of them and no request.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TypedDict
 
-import anyio
 import anyio.to_thread
 
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
-from agentic_rag.documents.embedding_state import EmbeddingState
+from agentic_rag.documents.embedding_state import EmbedderHealth, EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
+from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.reindexing import Reindexing
-from agentic_rag.documents.retrieval_traces import RetrievalTraces
-from agentic_rag.documents.search import DomainSearch
+from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.errors import BadConfiguration
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
+from agentic_rag.workers import Workers
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexFault
-from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
@@ -36,107 +34,96 @@ PROBED = "health-probe"
 """A collection that does not exist."""
 
 
+class IndexHealth(TypedDict, total=False):
+    """The index as health shows it; ``reason`` is there while it does not answer."""
+
+    name: str
+    state: str
+    reason: str
+
+
+class KnowledgeHealth(TypedDict):
+    embedder: EmbedderHealth
+    index: IndexHealth
+
+
 class Knowledge:
-    """An async context manager."""
+    """The parts, each of which lives as long as the context of `open_knowledge`."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
         directory: Directory,
-        failpoint: Callable[[str], object] = lambda name: None,
+        index: Index,
+        embedding: EmbeddingState,
+        workers: Workers,
     ) -> None:
-        self._settings = settings
-        self._db = database
-        self._directory = directory
-        self.failpoint = failpoint
+        most = settings.max_upload_bytes
+        self._workers = workers
+        self._server = bool(settings.qdrant_url)
+        self._alone = not settings.database_url
         self._index_problem: str | None = None
-        self._stack: AsyncExitStack
-        self.embedding = _embedding(settings)
-        self.index: Index
-        self.traces: RetrievalTraces
-        self.search: DomainSearch
-        self.ingestion: Ingestion
-        self.dense: DenseVectors
-        self.reindexing: Reindexing
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            await self._open(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return await self._stack.__aexit__(exc_type, exc, tb)
-
-    async def _open(self, stack: AsyncExitStack) -> None:
-        cache, most = self._settings.model_cache.expanduser(), self._settings.max_upload_bytes
-        stack.push_async_callback(self.embedding.aclose)
-        self.index = await anyio.to_thread.run_sync(_open_index, self._settings)
-        stack.push_async_callback(self.index.aclose)
-        self.traces = RetrievalTraces(self._db, self.index)
-        self.search = DomainSearch(
-            self.index, self.embedding, self._directory, lambda name: FastReranker(name, cache), self.traces.keep
+        self.index = index
+        self.embedding = embedding
+        self.traces = SearchTraces(database, index)
+        models = settings.model_cache.expanduser()
+        self.search = DomainSearch(index, self.embedding, directory, self.traces, models)
+        self.dense = DenseVectors(database, index, self.embedding, self.search, workers)
+        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most)
+        self.reindexing = Reindexing(
+            database, index, directory, self.ingestion, self.dense, self.embedding, workers, most
         )
-        self.dense = await stack.enter_async_context(
-            DenseVectors(self._db, self.index, self.embedding, self.search.calibrate, self.failpoint)
-        )
-        self.ingestion = await stack.enter_async_context(
-            Ingestion(
-                self._db,
-                self.index,
-                self._indexed,
-                max_bytes=most,
-                dense_wanted=lambda: self.embedding.wanted,
-                failpoint=self.failpoint,
-            )
-        )
-        self.reindexing = await stack.enter_async_context(
-            Reindexing(
-                self._db,
-                self.index,
-                self.ingestion,
-                self.dense,
-                self.embedding,
-                self._directory.collection_changed,
-                max_bytes=most,
-                failpoint=self.failpoint,
-            )
-        )
-
-    def _indexed(self, domain_id: str) -> None:
-        self._directory.collection_changed(domain_id)
-        self.dense.wake()
+        self.intake = Intake(database, directory, self.ingestion, self.reindexing)
 
     async def resume(self) -> None:
         """Go on with the ingestion that earlier processes left."""
-        await self.ingestion.resume(alone=not self._settings.database_url)
+        await self.ingestion.resume(alone=self._alone)
 
     async def begin(self) -> None:
-        """Prepare the embedder, and go on with the vectors and the re-indexing that earlier processes left."""
-        await self.dense.begin()
-        await self.reindexing.resume()
+        """Prepare the embedder, and go on with the vectors and the re-indexing that earlier processes left.
 
-    async def watch(self) -> None:
-        """Ask the index for ever whether it answers."""
-        while True:
-            try:
-                await self.index.meta(PROBED)
-                self._index_problem = None
-            except IndexFault as exc:
-                self._index_problem = str(exc)
-                log.warning("the index does not answer: %s", exc)
-            await anyio.sleep(PROBE_SECONDS)
+        Raises:
+            IndexUnavailable: the index does not answer now.
+        """
+        self._workers.repeat("asking the index whether it answers", self._probe, PROBE_SECONDS)
+        with index_errors():
+            await self.dense.begin()
+            await self.reindexing.resume()
 
-    def health(self) -> dict[str, dict[str, Any]]:
+    async def _probe(self) -> None:
+        try:
+            await self.index.meta(PROBED)
+            self._index_problem = None
+        except IndexFault as exc:
+            self._index_problem = str(exc)
+            log.warning("the index does not answer: %s", exc)
+
+    def health(self) -> KnowledgeHealth:
         """Return the states of embedder and index as JSON."""
-        index: dict[str, Any] = {"name": "qdrant" if self._settings.qdrant_url else "embedded"}
-        index["state"] = "ready" if self._index_problem is None else "unavailable"
+        index: IndexHealth = {"name": "qdrant" if self._server else "embedded", "state": "ready"}
         if self._index_problem is not None:
-            index["reason"] = self._index_problem
-        return {"embedder": self.embedding.health() | self.dense.health(), "index": index}
+            index |= {"state": "unavailable", "reason": self._index_problem}
+        embedder = self.embedding.health()
+        if count := self.dense.collections_to_reindex:
+            embedder["collectionsToReindex"] = count
+        return {"embedder": embedder, "index": index}
+
+
+@asynccontextmanager
+async def open_knowledge(settings: Settings, database: Database, directory: Directory) -> AsyncIterator[Knowledge]:
+    """Open the index and make all parts; at the end their work stops before the index is closed.
+
+    Raises:
+        BadConfiguration: the embedder's setting has no known form.
+        IndexFault: the index cannot be opened.
+    """
+    async with (
+        aclosing(_embedding(settings)) as embedding,
+        aclosing(await anyio.to_thread.run_sync(_open_index, settings)) as index,
+        Workers() as workers,
+    ):
+        yield Knowledge(settings, database, directory, index, embedding, workers)
 
 
 def _embedding(settings: Settings) -> EmbeddingState:

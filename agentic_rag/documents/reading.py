@@ -19,10 +19,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import agentic_rag
 from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.index import from_payload
 from mcp_servers.retriever.lexical import Sparse
-from mcp_servers.retriever.parsing import ParseLimits
 
 KILL_SECONDS = 5.0
 """How long a killed process is waited for; it has no handlers, so only a stuck disk takes this long."""
@@ -105,8 +104,8 @@ class ReadingProcess:
             return None
         packed = found["batch"]
         return Batch(
-            [from_payload(ident, payload) for ident, payload, _, _ in packed],
-            [Sparse(indices, values) for _, _, indices, values in packed],
+            [Chunk.from_json(chunk) for chunk, _, _ in packed],
+            [Sparse(indices, values) for _, indices, values in packed],
         )
 
     async def reset(self) -> None:

@@ -5,24 +5,21 @@ are in the new one too, and a kill at any point goes on at the next start. Knows
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from sqlalchemy import Connection
 
+from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.collection import collection_of
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
-from agentic_rag.documents.ingestion import Ingestion
+from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
 from agentic_rag.store import collections, documents, domains
@@ -31,9 +28,10 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.workers import Queue, Workers
+from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexFault
 from mcp_servers.retriever.index import CollectionMeta, Index
-from mcp_servers.retriever.parsing import ParseLimits
 
 log = logging.getLogger(__name__)
 
@@ -42,51 +40,30 @@ PAGE = 64
 
 
 class Reindexing:
-    """Rebuilds collections one after the other, as long as it is entered.
-
-    ``swapped`` is called with a domain's id once another collection is live.
-    """
+    """Rebuilds collections one after the other, as long as ``workers`` live."""
 
     def __init__(
         self,
         database: Database,
         index: Index,
+        directory: Directory,
         ingestion: Ingestion,
         dense: DenseVectors,
         embedding: EmbeddingState,
-        swapped: Callable[[str], None],
-        *,
+        workers: Workers,
         max_bytes: int,
-        failpoint: Callable[[str], object] = lambda name: None,
     ) -> None:
         self._db = database
         self._index = index
+        self._directory = directory
         self._ingestion = ingestion
         self._dense = dense
         self._embedding = embedding
-        self._swapped = swapped
         self._limits = ParseLimits(max_bytes=max_bytes)
-        self._failpoint = failpoint
         self._scopes: dict[str, anyio.CancelScope] = {}
-        self._send: MemoryObjectSendStream[str]
-        self._queue: MemoryObjectReceiveStream[str]
-        self._tasks: TaskGroup
-
-    async def __aenter__(self) -> Self:
-        self._send, self._queue = anyio.create_memory_object_stream[str](float("inf"))
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._work)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        try:
-            return await self._tasks.__aexit__(exc_type, exc, tb)
-        finally:
-            self._send.close()
-            self._queue.close()
+        """Of the domains that wait for a rebuild or are being rebuilt."""
+        self._queue: Queue[str] = Queue()
+        workers.repeat("rebuilding collections", self._work, RESTART_SECONDS)
 
     async def state(self, domain_id: str) -> CollectionRecord:
         """Return where a domain's collection stands."""
@@ -97,10 +74,12 @@ class Reindexing:
         """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
         row = await self.state(domain_id)
         if row.state != "rebuilding":
-            row = await self._put(domain_id, "rebuilding", row.generation, told=change("collection.rebuild", domain_id))
+            row = await self._put(
+                domain_id, "rebuilding", row.generation, entry=change("collection.rebuild", domain_id)
+            )
         if domain_id not in self._scopes:
             self._scopes[domain_id] = anyio.CancelScope()
-            self._send.send_nowait(domain_id)
+            self._queue.put(domain_id)
         return row
 
     async def resume(self) -> None:
@@ -128,8 +107,8 @@ class Reindexing:
             if not await self._index.roll_back(collection):
                 raise NothingToRollBack(domain_id)
             # Kept from the next start on: an operator's word, until one asks for a rebuild.
-            told = change("collection.rollback", domain_id)
-            row = await self._put(domain_id, "rolled_back", row.generation, told=told)
+            entry = change("collection.rollback", domain_id)
+            row = await self._put(domain_id, "rolled_back", row.generation, entry=entry)
             for document in await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed")):
                 count = await self._index.count(collection, document.id)
                 if count:
@@ -137,8 +116,7 @@ class Reindexing:
                 else:
                     await self._ingestion.requeue(document.id)
                     self._ingestion.submit(document)
-        self._swapped(domain_id)
-        self._dense.rebuilt(domain_id)
+        self._tell_exchanged(domain_id)
         return row
 
     async def delete_document(self, domain_id: str, document_id: str) -> None:
@@ -168,20 +146,21 @@ class Reindexing:
         return self._embedding.usable and meta.embedder not in (None, self._embedding.name)
 
     async def _put(
-        self, domain_id: str, state: str, generation: int, reason: str | None = None, told: Entry | None = None
+        self, domain_id: str, state: str, generation: int, reason: str | None = None, entry: Entry | None = None
     ) -> CollectionRecord:
         row = CollectionRecord(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
 
         def save(conn: Connection) -> None:
             collections.put(conn, row)
-            if told is not None:
-                audit(conn, told)
+            if entry is not None:
+                audit(conn, entry)
 
         await self._db.write(save, durable=True)
         return row
 
     async def _work(self) -> None:
-        async for domain_id in self._queue:
+        while True:
+            domain_id = await self._queue.get()
             try:
                 with self._scopes[domain_id]:
                     await self._attempt(domain_id)
@@ -203,31 +182,31 @@ class Reindexing:
         self._embedding.forget_dimension()
         generation = await self._index.rebuild(collection, CollectionMeta())
         await self._put(domain_id, "rebuilding", int(generation.partition("@")[2]))
-        self._failpoint("reindex.begun")
+        failpoints.reached("reindex.begun")
         run = _Run(domain_id, generation)
-        reader = ReadingProcess(self._limits)
-        try:
+        async with aclosing(ReadingProcess(self._limits)) as reader:
             while await self._fill(run, reader):
                 pass
-        finally:
-            await reader.aclose()
         if self._embedding.usable:
             await self._dense.fill(generation)
-        self._failpoint("reindex.filled")
+        failpoints.reached("reindex.filled")
         async with self._ingestion.paused(domain_id):
             for document in await self._missing(run):
                 await self._index.delete_document(generation, document.id)
                 await self._copy(generation, document)
             await self._index.swap(collection, generation)
-            self._failpoint("reindex.swapped")
+            failpoints.reached("reindex.swapped")
             await self._settle(run)
-        self._swapped(domain_id)
-        self._dense.rebuilt(domain_id)
+        self._tell_exchanged(domain_id)
+
+    def _tell_exchanged(self, domain_id: str) -> None:
+        self._directory.collection_changed(domain_id)
+        self._dense.collection_exchanged(domain_id)
 
     async def _missing(self, run: "_Run") -> list[DocumentRecord]:
         """Return the searchable documents that the generation has not, or not with these bytes."""
-        found = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, "indexed"))
-        return [document for document in found if run.done.get(document.id) != document.sha256]
+        indexed = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, "indexed"))
+        return [document for document in indexed if run.done.get(document.id) != document.sha256]
 
     async def _fill(self, run: "_Run", reader: ReadingProcess) -> int:
         """Put the documents that are missing into the generation, read anew; return how many there were."""
@@ -238,7 +217,7 @@ class Reindexing:
         for document in missing:
             await self._read_into(run.generation, document, Path(domain.workspace) / "documents", reader)
             run.done[document.id] = document.sha256
-            self._failpoint("reindex.document")
+            failpoints.reached("reindex.document")
         return len(missing)
 
     async def _read_into(self, generation: str, document: DocumentRecord, folder: Path, reader: ReadingProcess) -> None:

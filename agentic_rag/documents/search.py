@@ -1,18 +1,54 @@
-"""Searches of a domain, as its settings say: which fusion, which reranker.
+"""Searches of a domain: with which fusion and reranker, what is kept of each, and which passages still exist.
 
-Owns the choice of a `Retriever` for each search, for the model's tool and the playground alike. Knows no document
-and no request.
+Owns the choice of a `Retriever` for each search, for the model's tool and the playground alike, and what is kept of a
+search and for how long: ids, places and scores, never a text, so that nothing of a deleted document is left. Knows no
+file and no request.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from agentic_rag.directory.collection import domain_of
+import anyio.to_thread
+from sqlalchemy import Connection
+
+from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
-from mcp_servers.retriever.embedding import Embedder, Reranker
+from agentic_rag.errors import IndexUnavailable, NotFound, StorageError
+from agentic_rag.json_form import from_json, to_json
+from agentic_rag.store import documents, retrievals
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.retrievals import RetrievalRecord
+from mcp_servers.retriever.chunking import Chunk, chunk_id
+from mcp_servers.retriever.embedding import Embedder
+from mcp_servers.retriever.errors import IndexFault
+from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.fusion import FusionMethod
+from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
 from mcp_servers.retriever.index import Calibration, Index
-from mcp_servers.retriever.retrieval import Retrieval, Retriever
+from mcp_servers.retriever.retrieval import Retriever
+
+log = logging.getLogger(__name__)
+
+KEPT = 1_000
+"""Searches kept of each domain."""
+PRUNE_EVERY = 50
+"""Searches between two looks at what is too old."""
+REMOVED = "[removed]"
+"""Shown as the name of a document that is no more."""
+
+
+@contextmanager
+def index_errors() -> Iterator[None]:
+    """Turn what the index raises into what a client is told. Raises `IndexUnavailable`."""
+    try:
+        yield
+    except IndexFault as exc:
+        raise IndexUnavailable(str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +64,45 @@ class SearchOptions:
     document_ids: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a search weighed and returned. In a stored one, names, headings and texts of the hits are empty."""
+
+    took_ms: float
+    dense_weight: float
+    note: str | None
+    hits: tuple[Hit, ...]
+    candidates: tuple[Candidate, ...]
+
+    @classmethod
+    def of(cls, retrieval: Retrieval) -> "Trace":
+        """Return the trace of a search that was just made."""
+        return cls(retrieval.took_ms, retrieval.dense_weight, retrieval.note, retrieval.hits, retrieval.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSearch:
+    """A stored search with the texts that still exist; ``chunks`` are those of its candidates, by their ids."""
+
+    record: RetrievalRecord
+    trace: Trace
+    chunks: Mapping[str, Chunk]
+
+
 class DomainSearch:
     """A `Searcher` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
 
-    Args:
-        directory: has the settings of the domains.
-        make_reranker: a reranker by its model's name; loads nothing yet.
-        on_retrieval: awaited with each finished search.
+    ``models`` is the folder in which rerankers are looked for.
     """
 
     def __init__(
-        self,
-        index: Index,
-        embedder: Embedder | None,
-        directory: Directory,
-        make_reranker: Callable[[str], Reranker],
-        on_retrieval: Callable[[Retrieval], Awaitable[None]],
+        self, index: Index, embedder: Embedder | None, directory: Directory, traces: "SearchTraces", models: Path
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._directory = directory
-        self._make_reranker = make_reranker
-        self._on_retrieval = on_retrieval
+        self._traces = traces
+        self._models = models
         self._retrievers: dict[tuple[FusionMethod, str | None], Retriever] = {}
 
     async def search(
@@ -64,10 +117,10 @@ class DomainSearch:
         """Search as `Retriever.search` does, and raise what it raises."""
         ids = None if document_ids is None else tuple(document_ids)
         options = SearchOptions(document_ids=ids, document=document)
-        return await self.with_options(collection, query, top_k, threshold, options)
+        return await self.search_with(options, collection, query, top_k, threshold)
 
-    async def with_options(
-        self, collection: str, query: str, top_k: int, threshold: float, options: SearchOptions
+    async def search_with(
+        self, options: SearchOptions, collection: str, query: str, top_k: int, threshold: float
     ) -> Retrieval:
         """`search` with filters and another fusion.
 
@@ -76,7 +129,7 @@ class DomainSearch:
         """
         settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
-        return await retriever.search(
+        retrieval = await retriever.search(
             collection,
             query,
             top_k,
@@ -86,17 +139,133 @@ class DomainSearch:
             file_type=options.file_type,
             heading=options.heading,
         )
+        await self._traces.keep(retrieval)
+        return retrieval
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """Measure what the dense leg is worth, so that the first search does not have to."""
         return await self._retriever("dbsf", None).calibrate(collection)
 
     def _retriever(self, fusion: FusionMethod, reranker: str | None) -> Retriever:
-        found = self._retrievers.get((fusion, reranker))
-        if found is None:
-            model = None if reranker is None else self._make_reranker(reranker)
-            found = Retriever(
-                self._index, self._embedder, fusion=fusion, reranker=model, on_retrieval=self._on_retrieval
-            )
-            self._retrievers[fusion, reranker] = found
-        return found
+        if (fusion, reranker) not in self._retrievers:
+            model = None if reranker is None else FastReranker(reranker, self._models)
+            self._retrievers[fusion, reranker] = Retriever(self._index, self._embedder, fusion=fusion, reranker=model)
+        return self._retrievers[fusion, reranker]
+
+
+class SearchTraces:
+    """The stored searches of all domains."""
+
+    def __init__(self, database: Database, index: Index, *, kept: int = KEPT, prune_every: int = PRUNE_EVERY) -> None:
+        self._db = database
+        self._index = index
+        self._kept = kept
+        self._prune_every = prune_every
+        self._count = 0
+
+    async def keep(self, retrieval: Retrieval) -> None:
+        """Store a search. One that cannot be stored is answered all the same."""
+        domain_id = domain_of(retrieval.collection)
+        trace = replace(Trace.of(retrieval), hits=tuple(map(_without_text, retrieval.hits)))
+        row = RetrievalRecord(
+            id=retrieval.retrieval_id,
+            domain_id=domain_id,
+            query=retrieval.query,
+            mode=retrieval.mode,
+            trace=to_json(trace),
+            created_at=now(),
+        )
+        self._count += 1
+        prune = self._count % self._prune_every == 0
+
+        def write(conn: Connection) -> None:
+            retrievals.put(conn, row)
+            if prune:
+                retrievals.prune(conn, domain_id, self._kept)
+
+        try:
+            await self._db.write(write)
+        except StorageError as exc:
+            log.warning("a search is not kept: %s", exc)
+
+    async def list_of(self, domain_id: str, limit: int) -> list[RetrievalRecord]:
+        """Return the domain's last searches, newest first."""
+        return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit))
+
+    async def get(self, domain_id: str, retrieval_id: str) -> KeptSearch:
+        """Return a search with the texts that still exist.
+
+        A passage that is gone has no sentences; the name of a document that is gone is `REMOVED`.
+
+        Raises:
+            NotFound: the domain has no such search (any more).
+        """
+        row = await self._db.read(lambda conn: retrievals.get(conn, retrieval_id))
+        if row is None or row.domain_id != domain_id:
+            raise NotFound("retrieval", retrieval_id)
+        trace = from_json(Trace, row.trace)
+        listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
+        names = {document.id: document.name for document in listed}
+        chunks = await self._chunks(domain_id, trace)
+        return KeptSearch(row, replace(trace, hits=tuple(_with_text(hit, names, chunks) for hit in trace.hits)), chunks)
+
+    async def _chunks(self, domain_id: str, trace: Trace) -> dict[str, Chunk]:
+        """Return those chunks of a search that still exist."""
+        ids = {candidate.chunk_id for candidate in trace.candidates}
+        ids |= {sentence.chunk_id for hit in trace.hits for sentence in hit.sentences}
+        try:
+            return await self._index.get(collection_of(domain_id), sorted(ids))
+        except IndexFault as exc:  # the scores are worth showing without the texts
+            log.warning("texts of a kept search: %s", exc)
+            return {}
+
+
+def _without_text(hit: Hit) -> Hit:
+    sentences = tuple(replace(sentence, text="") for sentence in hit.sentences)
+    return replace(hit, document_name="", heading_path=(), page=None, cells=None, sentences=sentences)
+
+
+def _with_text(hit: Hit, names: Mapping[str, str], chunks: Mapping[str, Chunk]) -> Hit:
+    """Return a stored hit with its name, place and texts, as far as they still exist."""
+    name = names.get(hit.document_id, REMOVED)
+    sentences = tuple(_sentence(each, chunks[each.chunk_id]) for each in hit.sentences if each.chunk_id in chunks)
+    if not sentences:
+        return replace(hit, document_name=name, sentences=())
+    place = chunks[sentences[0].chunk_id]  # heading, page and cells are the same for all chunks of a hit
+    return replace(
+        hit,
+        document_name=name,
+        heading_path=place.heading_path,
+        page=place.page,
+        cells=place.cells,
+        sentences=sentences,
+    )
+
+
+def _sentence(sentence: Sentence, chunk: Chunk) -> Sentence:
+    return replace(sentence, text=chunk.text[sentence.start : sentence.end])
+
+
+async def missing_chunks(index: Index, database: Database, domain_id: str, chunk_ids: set[str]) -> set[str]:
+    """Return those of the chunks that can no longer be cited.
+
+    When the index does not answer, the records do: ids follow from a document's id, bytes and chunk count. A chunk
+    that neither knows is missing.
+    """
+    try:
+        return chunk_ids - await index.existing(collection_of(domain_id), chunk_ids)
+    except IndexFault as exc:
+        log.warning("the records say which passages still exist: %s", exc)
+    recorded = await database.read(lambda conn: documents.list_of(conn, domain_id, "indexed"))
+    return await anyio.to_thread.run_sync(_unrecorded_chunks, chunk_ids, recorded)
+
+
+def _unrecorded_chunks(chunk_ids: set[str], recorded: Sequence[DocumentRecord]) -> set[str]:
+    """Return the ids that are of no recorded document. Some microseconds for each chunk of the domain."""
+    rest = set(chunk_ids)
+    for document in recorded:
+        for ordinal in range(document.chunk_count or 0):
+            rest.discard(chunk_id(f"{document.id}\0{document.sha256}", ordinal))  # as `child` makes them
+        if not rest:
+            break
+    return rest

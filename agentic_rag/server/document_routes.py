@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from agentic_rag.business import Business
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.names import clean_name
+from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.forms import Form
 from agentic_rag.server import views
@@ -141,8 +141,8 @@ def _collection_routes(documents: Documents) -> list[Route]:
         return redacted(request, request.path_params["domain"], {"items": [views.kept_retrieval(row) for row in found]})
 
     async def get_retrieval(request: Request) -> Response:
-        row, chunks = await documents.retrieval(request.path_params["domain"], request.path_params["retrieval"])
-        return redacted(request, request.path_params["domain"], views.kept_retrieval(row) | views.trace(row, chunks))
+        kept = await documents.retrieval(request.path_params["domain"], request.path_params["retrieval"])
+        return redacted(request, request.path_params["domain"], views.kept_search(kept))
 
     async def reindex(request: Request) -> Response:
         form = await json_form(request, Reindex)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.incoming import Incoming
+from agentic_rag.documents.files import Incoming
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.server.bodies import FilePart, files
 from agentic_rag.store.documents import DocumentRecord

@@ -3,14 +3,14 @@
 Owns field names and what is left out. Pure.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from agentic_rag.access.users import User
 from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.documents.search import KeptSearch, Trace
 from agentic_rag.domains.domains import DomainView, Saved
 from agentic_rag.domains.servers import Running
+from agentic_rag.json_form import to_json
 from agentic_rag.messages import without_private
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.compactions import CompactionRecord
@@ -22,9 +22,12 @@ from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.entries.reading import Note
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.retrieval import Retrieval
+from mcp_servers.retriever.hits import Retrieval
 
 Json = dict[str, Any]
+
+SNIPPET = 300
+"""Characters shown of a candidate's chunk."""
 
 
 def domain(view: DomainView, user: User) -> Json:
@@ -205,7 +208,7 @@ def retrieval(found: Retrieval) -> Json:
         "retrievalId": found.retrieval_id,
         "query": found.query,
         "mode": found.mode,
-        **_trace(asdict(found), {}),
+        **_trace(Trace.of(found)),
     }
 
 
@@ -214,67 +217,33 @@ def kept_retrieval(row: RetrievalRecord) -> Json:
     return {"retrievalId": row.id, "query": row.query, "mode": row.mode, "createdAt": row.created_at}
 
 
-def trace(row: RetrievalRecord, chunks: Mapping[str, Json]) -> Json:
-    """Return what a kept search found and weighed; ``chunks`` is what there still is of its candidates."""
-    return _trace(row.trace, chunks)
-
-
-def _trace(found: Json, chunks: Mapping[str, Json]) -> Json:
-    shown: Json = {
-        "tookMs": round(found["took_ms"], 3),
-        "denseWeight": found["dense_weight"],
-        "hits": [_hit(hit) for hit in found["hits"]],
-        "candidates": [_candidate(each, chunks.get(each["chunk_id"])) for each in found["candidates"]],
-    }
-    if found["note"]:
-        shown["note"] = found["note"]
+def kept_search(kept: KeptSearch) -> Json:
+    """Return a kept search with what it weighed, and what still exists of its candidates."""
+    shown = kept_retrieval(kept.record) | _trace(kept.trace)
+    for candidate in shown["candidates"]:
+        if (chunk := kept.chunks.get(candidate["chunkId"])) is not None:
+            candidate |= {
+                "documentId": chunk.document_id,
+                "documentName": chunk.document_name,
+                "headingPath": list(chunk.heading_path),
+                "ordinal": chunk.ordinal,
+                "snippet": chunk.text[:SNIPPET],
+            }
     return shown
 
 
-def _hit(hit: Json) -> Json:
-    return {
-        "documentId": hit["document_id"],
-        "documentName": hit["document_name"],
-        "headingPath": list(hit["heading_path"]),
-        "page": hit["page"],
-        "cells": hit["cells"],
-        "score": hit["score"],
-        "relevanceScore": hit["relevance"],
-        "sentences": [
-            {"chunkId": each["chunk_id"], "text": each["text"], "start": each["start"], "end": each["end"]}
-            for each in hit["sentences"]
-        ],
-    }
-
-
-def _candidate(found: Json, chunk: Json | None) -> Json:
-    shown: Json = {
-        "chunkId": found["chunk_id"],
-        "lexical": found["lexical"],
-        "dense": found["dense"],
-        "fused": found["fused"],
-        "relevanceScore": found["relevance"],
-    }
-    if chunk is not None:
-        shown["documentId"], shown["documentName"] = chunk["document_id"], chunk["document_name"]
-        shown["headingPath"], shown["ordinal"] = chunk["heading_path"], chunk["ordinal"]
-        shown["snippet"] = chunk["snippet"]
+def _trace(trace: Trace) -> Json:
+    shown: Json = to_json(trace) | {"tookMs": round(trace.took_ms, 3)}
+    if not trace.note:
+        del shown["note"]
     return shown
 
 
 def chunk(found: Chunk) -> Json:
     """Return an indexed piece of a document; ``sentences`` are offsets in its text."""
-    return {
-        "chunkId": found.chunk_id,
-        "ordinal": found.ordinal,
-        "headingPath": list(found.heading_path),
-        "page": found.page,
-        "cells": found.cells,
-        "text": found.text,
-        "start": found.start,
-        "end": found.end,
-        "sentences": [list(span) for span in found.sentences],
-    }
+    shown: Json = to_json(found)
+    del shown["documentId"], shown["documentName"]
+    return shown
 
 
 def collection(row: CollectionRecord) -> Json:

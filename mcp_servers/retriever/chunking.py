@@ -5,10 +5,10 @@ Pure: no I/O, no clock, no `async`. It does not know file formats, vectors or th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from uuid import UUID, uuid5
 
-from mcp_servers.retriever.document import SEPARATOR, Block, ParsedDocument
+from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument
 from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
 
 __all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id"]
@@ -44,6 +44,24 @@ class Chunk:
     start: int
     end: int
     sentences: tuple[Span, ...]
+
+    def to_json(self) -> Json:
+        """Return the chunk as JSON values: a point's payload on a server, and what a reading process hands over.
+
+        ``sentences`` are starts and ends in turn: one list is cheaper than many.
+        """
+        offsets = [offset for span in self.sentences for offset in span]
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "heading_path": [*self.heading_path], "sentences": offsets}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        """Reverse `to_json`; members that it does not write are ignored."""
+        values = {name: data[name] for name in cls.__slots__}
+        starts, ends = data["sentences"][::2], data["sentences"][1::2]
+        return cls(
+            **{**values, "heading_path": tuple(data["heading_path"]), "sentences": tuple(map(Span, starts, ends))}
+        )
 
 
 class _Unit(NamedTuple):

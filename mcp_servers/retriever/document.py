@@ -3,11 +3,14 @@
 Pure values. It knows neither files nor formats nor chunks.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcp_servers.retriever.sentences import estimate_tokens
+
+Json = Mapping[str, Any]
+"""A JSON object."""
 
 SEPARATOR = "\n\n"
 """Stands between two blocks in `ParsedDocument.text`; a character span counts it."""
@@ -45,13 +48,6 @@ class ParsedDocument:
     def text(self) -> str:
         """The whole text; spans of chunks are offsets into it."""
         return SEPARATOR.join(block.text for block in self.blocks)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ParsedDocument":
-        return cls(tuple(Block(**block) for block in data["blocks"]), data["pages"], tuple(data["notes"]))
 
 
 @dataclass(frozen=True, slots=True)

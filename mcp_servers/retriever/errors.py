@@ -1,4 +1,4 @@
-"""The retriever's error tree; constructors take data, `__str__` makes the text.
+"""The retriever's error tree: each error declares its data, and `__str__` makes the text.
 
     RetrieverError
     ├── DocumentError        one file could not be turned into text; `code` says which way
@@ -7,7 +7,7 @@
     │   ├── IndexClosed      used after `aclose`
     │   ├── IndexUnavailable the engine or the Qdrant server refused or did not answer
     │   └── IndexMismatch    vectors do not fit what the collection records
-    ├── UnknownDocument      a search named a document that the caller cannot see or that is not there
+    ├── UnknownDocument      a search named a document that the caller cannot see, or that does not exist
     └── EmbeddingError
         ├── ModelMissing     weights are not on this machine
         │   ├── ModelUnknown fastembed has no model of this name
@@ -18,6 +18,7 @@
 It knows nothing of HTTP status codes or of MCP: the edges map these.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 DocumentCode = Literal[
@@ -39,13 +40,12 @@ class RetrieverError(Exception):
     """Base of everything this package raises on purpose."""
 
 
+@dataclass(eq=False)
 class DocumentError(RetrieverError):
-    """A file that cannot be ingested. `message` is a sentence an uploader understands."""
+    """A file that cannot be ingested. ``message`` is a sentence an uploader understands."""
 
-    def __init__(self, code: DocumentCode, message: str) -> None:
-        self.code: DocumentCode = code
-        self.message = message
-        super().__init__(code, message)
+    code: DocumentCode
+    message: str
 
     def __str__(self) -> str:
         return self.message
@@ -55,13 +55,12 @@ class IndexFault(RetrieverError):
     """Base of index errors."""
 
 
+@dataclass(eq=False)
 class IndexOwned(IndexFault):
-    """The folder's lock is held; `owner` names the process that holds it, as far as it is known."""
+    """Another process holds the folder's lock; ``owner`` names it, as far as it is known."""
 
-    def __init__(self, folder: str, owner: str) -> None:
-        self.folder = folder
-        self.owner = owner
-        super().__init__(folder, owner)
+    folder: str
+    owner: str
 
     def __str__(self) -> str:
         return (
@@ -75,38 +74,35 @@ class IndexClosed(IndexFault):
         return "the index is closed"
 
 
+@dataclass(eq=False)
 class IndexUnavailable(IndexFault):
-    """The engine's own words, kept for the log; the cause is chained."""
+    """``reason`` is in the engine's own words, for the log; the cause is chained."""
 
-    def __init__(self, action: str, reason: str) -> None:
-        self.action = action
-        self.reason = reason
-        super().__init__(action, reason)
+    action: str
+    reason: str
 
     def __str__(self) -> str:
         return f"the index could not {self.action}: {self.reason}"
 
 
+@dataclass(eq=False)
 class IndexMismatch(IndexFault):
-    """Vectors of one embedder or dimension met a collection built with another."""
+    """Vectors of one embedder or dimension met a collection that was built with another."""
 
-    def __init__(self, what: str, recorded: object, given: object) -> None:
-        self.what = what
-        self.recorded = recorded
-        self.given = given
-        super().__init__(what, recorded, given)
+    what: str
+    recorded: object
+    given: object
 
     def __str__(self) -> str:
         return f"the collection records {self.what} {self.recorded!r}, not {self.given!r}: rebuild it to change that"
 
 
+@dataclass(eq=False)
 class UnknownDocument(RetrieverError):
-    """`names` are documents it could have meant, else some of those there are; a model reads the text."""
+    """``names`` are documents that may be meant, else some of those that exist; a model reads the text."""
 
-    def __init__(self, document: str, names: list[str]) -> None:
-        self.document = document
-        self.names = names
-        super().__init__(document, names)
+    document: str
+    names: list[str]
 
     def __str__(self) -> str:
         known = "; ".join(self.names) or "none"
@@ -117,10 +113,9 @@ class EmbeddingError(RetrieverError):
     """Base of embedder errors."""
 
 
+@dataclass(eq=False)
 class ModelMissing(EmbeddingError):
-    def __init__(self, model: str) -> None:
-        self.model = model
-        super().__init__(model)
+    model: str
 
     def __str__(self) -> str:
         return f"the model {self.model!r} is not on this machine"
@@ -131,30 +126,27 @@ class ModelUnknown(ModelMissing):
         return f"fastembed knows no model called {self.model!r}"
 
 
+@dataclass(eq=False)
 class ModelBroken(ModelMissing):
-    def __init__(self, model: str, reason: str) -> None:
-        super().__init__(model)
-        self.reason = reason
+    reason: str
 
     def __str__(self) -> str:
         return f"the model {self.model!r} cannot be loaded: {self.reason}"
 
 
+@dataclass(eq=False)
 class FetchFailed(EmbeddingError):
-    def __init__(self, model: str, reason: str) -> None:
-        self.model = model
-        self.reason = reason
-        super().__init__(model, reason)
+    model: str
+    reason: str
 
     def __str__(self) -> str:
         return f"the model {self.model!r} could not be fetched: {self.reason}"
 
 
+@dataclass(eq=False)
 class EmbedderFailed(EmbeddingError):
-    def __init__(self, embedder: str, reason: str) -> None:
-        self.embedder = embedder
-        self.reason = reason
-        super().__init__(embedder, reason)
+    embedder: str
+    reason: str
 
     def __str__(self) -> str:
         return f"embedder {self.embedder!r} failed: {self.reason}"

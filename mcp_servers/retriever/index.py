@@ -1,16 +1,18 @@
 """What an index is: the protocol both implementations fulfil, and the values that cross it.
 
-Here is also how a chunk becomes a point's payload and the text its vectors are made of. Which engine stores it, how
-hits are ranked and what a tool shows of them is decided elsewhere.
+It also says which text of a chunk its vectors are made of. Which engine stores it, how hits are ranked and what a
+tool shows of them is decided elsewhere.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk, Span
+from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.errors import IndexMismatch
 from mcp_servers.retriever.lexical import TOKENIZER, Sparse
 
 LEXICAL = "bm25"
@@ -22,6 +24,9 @@ UPSERT_BATCH = 64
 
 COMPLETED = 20
 """Candidates of one leg that the other is asked to score too; the rest could not come to the top."""
+
+MAX_NAMES = 1_000
+"""Document names told at once."""
 
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that are filtered on in a server; `ordinal` beside them is an integer index."""
@@ -58,8 +63,26 @@ class CollectionMeta:
     dimension: int | None = None
     calibration: Calibration | None = None
 
+    def with_dense(self, dense: Dense) -> "CollectionMeta":
+        """Return the record of the collection once it has vectors like these.
+
+        Raises:
+            IndexMismatch: it has vectors of another embedder or dimension.
+        """
+        dimension = len(dense.vectors[0])
+        if self.embedder not in (None, dense.embedder):
+            raise IndexMismatch("embedder", self.embedder, dense.embedder)
+        if self.dimension not in (None, dimension):
+            raise IndexMismatch("dimension", self.dimension, dimension)
+        return replace(self, embedder=dense.embedder, dimension=dimension)
+
+    def to_json(self) -> Json:
+        """Return the record as an index keeps it beside the collection."""
+        return asdict(self)
+
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "CollectionMeta":
+    def from_json(cls, data: Json) -> "CollectionMeta":
+        """Reverse `to_json`; what is missing takes its default."""
         calibration = data.get("calibration")
         return cls(**{**data, "calibration": Calibration(**calibration) if calibration else None})
 
@@ -188,37 +211,3 @@ def searchable_text(chunk: Chunk) -> str:
 def ending(name: str) -> str:
     """What `Selection.type` is compared with: a file name's ending in lower case, without its dot."""
     return PurePath(name).suffix.lower().lstrip(".")
-
-
-def to_payload(chunk: Chunk) -> dict[str, Any]:
-    """A chunk as JSON values: a point's payload on a server, and what a reading process hands over."""
-    return {
-        "document_id": chunk.document_id,
-        "document_name": chunk.document_name,
-        "type": ending(chunk.document_name),
-        "ordinal": chunk.ordinal,
-        "heading_path": list(chunk.heading_path),
-        "page": chunk.page,
-        "cells": chunk.cells,
-        "text": chunk.text,
-        "start": chunk.start,
-        "end": chunk.end,
-        "sentences": [offset for span in chunk.sentences for offset in span],
-    }
-
-
-def from_payload(chunk_id: str, payload: Mapping[str, Any]) -> Chunk:
-    offsets = payload["sentences"]
-    return Chunk(
-        chunk_id=chunk_id,
-        document_id=payload["document_id"],
-        document_name=payload["document_name"],
-        ordinal=payload["ordinal"],
-        heading_path=tuple(payload["heading_path"]),
-        page=payload["page"],
-        cells=payload["cells"],
-        text=payload["text"],
-        start=payload["start"],
-        end=payload["end"],
-        sentences=tuple(Span(*pair) for pair in zip(offsets[::2], offsets[1::2], strict=True)),
-    )

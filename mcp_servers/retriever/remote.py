@@ -3,14 +3,12 @@
 The client's half of that route's JSON; what the search does there is not known here.
 """
 
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import httpx2
 
 from mcp_servers.retriever.errors import IndexUnavailable
-from mcp_servers.retriever.retrieval import Candidate, Hit, Retrieval, Sentence
+from mcp_servers.retriever.hits import Retrieval
 
 TIMEOUT_SECONDS = 30.0
 MAX_REASON = 200
@@ -37,14 +35,13 @@ class RemoteRetriever:
         document: str | None = None,
     ) -> Retrieval:
         """Raises `IndexUnavailable` when the server does not answer or refuses."""
-        started = time.perf_counter()
         body = {"query": query, "topK": top_k, "threshold": threshold, **({"document": document} if document else {})}
         try:
             response = await self._client.post(self._path, json=body)
             if response.status_code != 200:
                 reason = f"the server answered {response.status_code}: {response.text[:MAX_REASON]}"
                 raise IndexUnavailable("search", reason)
-            return _retrieval(response.json(), collection, (time.perf_counter() - started) * 1000)
+            return Retrieval.from_json(response.json(), collection)
         except httpx2.HTTPError as exc:
             raise IndexUnavailable("search", f"the server did not answer ({type(exc).__name__})") from exc
         except (KeyError, TypeError, ValueError) as exc:
@@ -52,33 +49,3 @@ class RemoteRetriever:
 
     async def aclose(self) -> None:
         await self._client.aclose()
-
-
-def _retrieval(answer: dict[str, Any], collection: str, took_ms: float) -> Retrieval:
-    return Retrieval(
-        retrieval_id=answer["retrievalId"],
-        collection=collection,
-        query=answer["query"],
-        mode=answer["mode"],
-        hits=tuple(_hit(hit) for hit in answer["hits"]),
-        candidates=tuple(
-            Candidate(each["chunkId"], each["lexical"], each["dense"], each["fused"], each["relevanceScore"])
-            for each in answer["candidates"]
-        ),
-        took_ms=took_ms,
-    )
-
-
-def _hit(hit: dict[str, Any]) -> Hit:
-    return Hit(
-        document_id=hit["documentId"],
-        document_name=hit["documentName"],
-        heading_path=tuple(hit["headingPath"]),
-        page=hit["page"],
-        cells=hit["cells"],
-        score=hit["score"],
-        relevance=hit["relevanceScore"],
-        sentences=tuple(
-            Sentence(each["chunkId"], each["text"], each["start"], each["end"]) for each in hit["sentences"]
-        ),
-    )

@@ -4,9 +4,9 @@ Works on any `Index`. It does not know MCP, citations or who asks; the tool arou
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 import anyio
@@ -16,6 +16,7 @@ from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
+from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
 from mcp_servers.retriever.index import Calibration, Index, Legs, Scored, Selection, searchable_text
 
 CANDIDATES = 100
@@ -31,59 +32,6 @@ MAX_JOINED = 4
 """Chunks that one hit may be joined from."""
 
 MAX_SUGGESTIONS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A citable unit; `start` and `end` are offsets in the text of the chunk `chunk_id`."""
-
-    chunk_id: str
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A passage: one chunk, or neighbouring chunks of one section. `relevance` is 0..1, `score` is the fusion's."""
-
-    document_id: str
-    document_name: str
-    heading_path: tuple[str, ...]
-    page: int | None
-    cells: str | None
-    score: float
-    relevance: float
-    sentences: tuple[Sentence, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One line of a trace; a leg's score is None where it has none."""
-
-    chunk_id: str
-    lexical: float | None
-    dense: float | None
-    fused: float
-    relevance: float
-
-
-@dataclass(frozen=True, slots=True)
-class Retrieval:
-    """Everything about one search; `took_ms` includes embedding the question.
-
-    `mode` is hybrid when the dense leg had a vote; `dense_weight` is what it counted, and `note` says why it had
-    none although the collection has vectors, or why nothing was reranked."""
-
-    retrieval_id: str
-    collection: str
-    query: str
-    mode: Literal["lexical", "hybrid"]
-    hits: tuple[Hit, ...]
-    candidates: tuple[Candidate, ...]
-    took_ms: float
-    dense_weight: float = 0.0
-    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +72,11 @@ class Retriever:
         *,
         fusion: FusionMethod = "dbsf",
         reranker: Reranker | None = None,
-        on_retrieval: Callable[[Retrieval], Awaitable[None]] | None = None,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._fusion: FusionMethod = fusion
         self._reranker = reranker
-        self._on_retrieval = on_retrieval
         self._calibrating = anyio.Lock()
 
     async def search(
@@ -160,7 +106,7 @@ class Retriever:
         vote = await self._vote(collection, query)
         legs = await self._index.search_legs(collection, query, vote.vector, selection, CANDIDATES)
         candidates = self._rank(legs, vote, max(TRACED, top_k * SPARE))
-        kept = [each for each in candidates if each.relevance >= threshold]
+        kept = [each for each in candidates if each.relevance_score >= threshold]
         chunks = await self._index.get(collection, [each.chunk_id for each in kept[: top_k * SPARE]])
         ranked = [(each, chunks[each.chunk_id]) for each in kept if each.chunk_id in chunks]
         if self._reranker and ranked:
@@ -168,7 +114,7 @@ class Retriever:
                 ranked = await _reranked(self._reranker, query, ranked)
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
-        retrieval = Retrieval(
+        return Retrieval(
             retrieval_id=uuid4().hex,
             collection=collection,
             query=query,
@@ -179,9 +125,6 @@ class Retriever:
             dense_weight=vote.weight,
             note=vote.note,
         )
-        if self._on_retrieval:
-            await self._on_retrieval(retrieval)
-        return retrieval
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """What the dense leg is worth in `collection`, measured now if it is not known or the collection has grown.
@@ -295,6 +238,6 @@ def _hit(group: Sequence[tuple[Candidate, Chunk]]) -> Hit:
         page=first.page,
         cells=first.cells,
         score=best.fused,
-        relevance=max(candidate.relevance for candidate, _ in group),
+        relevance_score=max(candidate.relevance_score for candidate, _ in group),
         sentences=tuple(sentences),
     )

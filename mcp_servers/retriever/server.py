@@ -5,7 +5,6 @@ they are fixed when the server is made. It renders what `retrieval` found and kn
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,10 +13,12 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexFault, UnknownDocument
-from mcp_servers.retriever.retrieval import Hit, Retrieval, Searcher
+from mcp_servers.retriever.hits import Hit, Mode, Retrieval
+from mcp_servers.retriever.retrieval import Searcher
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 50
@@ -46,40 +47,21 @@ class ServerConfig:
     threshold: float = 0.0
 
 
-class SentenceModel(BaseModel):
-    chunk_id: str
-    text: str
-    start: int
-    end: int
-
-
-class HitModel(BaseModel):
-    document_id: str
-    document_name: str
-    heading_path: list[str]
-    page: int | None
-    cells: str | None
-    score: float
-    relevance_score: float
-    sentences: list[SentenceModel]
-
-
-class SearchResult(BaseModel):
-    """The structured content of a result."""
+@dataclass(frozen=True)  # with slots, the SDK would take their descriptors for defaults
+class SearchResult:
+    """The structured content of a result, as the tool's output schema declares it."""
 
     retrieval_id: str
-    mode: str
-    hits: list[HitModel]
+    mode: Mode
+    hits: tuple[Hit, ...]
 
 
-def create_server(
-    retriever: Searcher, *, bound_by_meta: bool, config: ServerConfig | None = None
-) -> MCPServer[dict[str, Any]]:
+def create_server(retriever: Searcher, *, bound_by_meta: bool, config: ServerConfig | None = None) -> MCPServer[Any]:
     """The server with its one tool. With `bound_by_meta` each call's meta says what it may search and a call without
     a collection is a protocol error; otherwise meta is ignored and `config` is required."""
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
-    server: MCPServer[dict[str, Any]] = MCPServer("retriever", instructions=INSTRUCTIONS)
+    server: MCPServer[Any] = MCPServer("retriever", instructions=INSTRUCTIONS)
 
     @server.tool(
         title="Search documents",
@@ -121,7 +103,7 @@ def create_server(
     return server
 
 
-def _from_meta(meta: Mapping[str, Any]) -> ServerConfig:
+def _from_meta(meta: Json) -> ServerConfig:
     bound = {key.removeprefix(META_PREFIX): value for key, value in meta.items() if key.startswith(META_PREFIX)}
     collection = bound.get("collection")
     if not isinstance(collection, str) or not collection:
@@ -145,11 +127,11 @@ def _check(query: str, top_k: int) -> None:
 
 
 def _result(retrieval: Retrieval) -> CallToolResult:
-    hits: list[dict[str, Any]] = []
+    hits: list[Json] = []
     passages: list[str] = []
     size = 0
     for number, hit in enumerate(retrieval.hits, 1):
-        structured, passage = _structured(hit), _passage(number, hit)
+        structured, passage = hit.to_json(), _passage(number, hit)
         size += len(json.dumps(structured, ensure_ascii=False).encode()) + len(passage.encode())
         if hits and size > MAX_RESULT_BYTES:
             break
@@ -160,22 +142,6 @@ def _result(retrieval: Retrieval) -> CallToolResult:
         content=[TextContent(text=text)],
         structured_content={"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode, "hits": hits},
     )
-
-
-def _structured(hit: Hit) -> dict[str, Any]:
-    return {
-        "document_id": hit.document_id,
-        "document_name": hit.document_name,
-        "heading_path": list(hit.heading_path),
-        "page": hit.page,
-        "cells": hit.cells,
-        "score": round(hit.score, 6),
-        "relevance_score": round(hit.relevance, 4),
-        "sentences": [
-            {"chunk_id": each.chunk_id, "text": each.text, "start": each.start, "end": each.end}
-            for each in hit.sentences
-        ],
-    }
 
 
 def _passage(number: int, hit: Hit) -> str:

@@ -8,7 +8,7 @@ its collection metadata. Importing this costs 0.4 s (`qdrant_client`).
 import math
 import time
 from collections.abc import Awaitable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from qdrant_client import AsyncQdrantClient
@@ -17,12 +17,13 @@ from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
 from mcp_servers.retriever import lexical as bm25
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexUnavailable
+from mcp_servers.retriever.errors import IndexClosed, IndexUnavailable
 from mcp_servers.retriever.index import (
     DENSE,
     EVERYTHING,
     KEYWORD_FIELDS,
     LEXICAL,
+    MAX_NAMES,
     UPSERT_BATCH,
     Calibration,
     CollectionMeta,
@@ -30,11 +31,10 @@ from mcp_servers.retriever.index import (
     Legs,
     Scored,
     Selection,
-    from_payload,
+    ending,
     only_in,
     searchable_text,
     split_name,
-    to_payload,
 )
 from mcp_servers.retriever.lexical import Sparse
 
@@ -44,7 +44,6 @@ TIMEOUT_SECONDS = 10
 KNOWN_SECONDS = 10.0
 """How long a collection's metadata and token weights are believed: another replica may swap or fill it."""
 
-MAX_NAMES = 1_000
 _PREVIOUS = "__previous"
 
 T = TypeVar("T")
@@ -86,7 +85,7 @@ class ServerIndex:
                 vectors: dict[str, Any] = {LEXICAL: _sparse(weights)}
                 if dense:
                     vectors[DENSE] = list(dense.vectors[at + index])
-                points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=to_payload(chunk)))
+                points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=_payload(chunk)))
             await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
@@ -134,7 +133,7 @@ class ServerIndex:
 
     async def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         records = await self._retrieve(collection, chunk_ids, True)
-        return {str(record.id): from_payload(str(record.id), record.payload or {}) for record in records}
+        return {str(record.id): Chunk.from_json(record.payload or {}) for record in records}
 
     async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return {str(record.id) for record in await self._retrieve(collection, chunk_ids, False)}
@@ -189,7 +188,7 @@ class ServerIndex:
             with_vectors=[DENSE],
         )
         answer: Any = await self._call("sample chunks", query)
-        return [(from_payload(str(each.id), each.payload), each.vector[DENSE]) for each in answer.points]
+        return [(Chunk.from_json(each.payload), each.vector[DENSE]) for each in answer.points]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         known = await self._look(collection)
@@ -272,7 +271,7 @@ class ServerIndex:
             physical,
             vectors_config=dense,
             sparse_vectors_config={LEXICAL: m.SparseVectorParams(modifier=m.Modifier.IDF)},
-            metadata=asdict(meta),
+            metadata=dict(meta.to_json()),
         )
         await self._call("create a collection", create)
         for key in (*KEYWORD_FIELDS, "ordinal"):
@@ -281,22 +280,18 @@ class ServerIndex:
 
     async def _make_room(self, collection: str, known: _Known, dense: Dense) -> None:
         """Let the collection have vectors like these. Raises `IndexMismatch` when it has others."""
-        meta, dimension = known.meta, len(dense.vectors[0])
-        if meta.embedder not in (None, dense.embedder):
-            raise IndexMismatch("embedder", meta.embedder, dense.embedder)
-        if meta.dimension not in (None, dimension):
-            raise IndexMismatch("dimension", meta.dimension, dimension)
-        if meta.dimension is None:
-            config = m.DenseVectorConfig(size=dimension, distance=m.Distance.COSINE)
-            create = self._client.create_vector_name(
-                _physical(collection), DENSE, m.DenseVectorNameConfig(dense=config)
+        meta = known.meta.with_dense(dense)
+        if meta != known.meta:
+            config = m.DenseVectorNameConfig(
+                dense=m.DenseVectorConfig(size=meta.dimension or 0, distance=m.Distance.COSINE)
             )
+            create = self._client.create_vector_name(_physical(collection), DENSE, config)
             await self._call("add dense vectors", create)
-            await self._record(collection, known, replace(meta, embedder=dense.embedder, dimension=dimension))
+            await self._record(collection, known, meta)
 
     async def _record(self, collection: str, known: _Known, meta: CollectionMeta) -> None:
         known.meta = meta
-        update = self._client.update_collection(_physical(collection), metadata=asdict(meta))
+        update = self._client.update_collection(_physical(collection), metadata=dict(meta.to_json()))
         await self._call("record a collection", update)
 
     async def _generations(self, name: str) -> list[int]:
@@ -322,7 +317,7 @@ class ServerIndex:
     async def _scroll(self, collection: str, chosen: m.Filter | None, limit: int) -> list[Chunk]:
         scroll = self._client.scroll(_physical(collection), scroll_filter=chosen, limit=limit, with_payload=True)
         records, _ = await self._call("read chunks", scroll)
-        return [from_payload(str(record.id), record.payload or {}) for record in records]
+        return [Chunk.from_json(record.payload or {}) for record in records]
 
     async def _retrieve(self, collection: str, chunk_ids: Collection[str], payload: bool) -> list[m.Record]:
         if not chunk_ids or not await self._look(collection):
@@ -371,6 +366,10 @@ def _dense_params(dimension: int) -> m.VectorParams:
 
 def _sparse(vector: Sparse) -> m.SparseVector:
     return m.SparseVector(indices=vector.indices, values=vector.values)
+
+
+def _payload(chunk: Chunk) -> dict[str, Any]:
+    return {**chunk.to_json(), "type": ending(chunk.document_name)}
 
 
 def _match(key: str, value: str) -> m.FieldCondition:

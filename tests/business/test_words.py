@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentic_rag.conversations.titles import MAX_CHARACTERS, title_of
 from agentic_rag.directory.collection import CollectionFacts, collection_note
 from agentic_rag.directory.languages import languages_of
-from agentic_rag.documents.names import MAX_BYTES, clean_name, media_type
+from agentic_rag.documents.files import MAX_NAME_BYTES, clean_name, media_type
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_cleaned_name_is_one_harmless_path_component(name: str) -> None:
     assert cleaned not in (".", "..")
     assert not cleaned.startswith(".")
     assert not set(cleaned) & set("/\\\x00\n")
-    assert len(cleaned.encode()) <= MAX_BYTES
+    assert len(cleaned.encode()) <= MAX_NAME_BYTES
 
 
 def test_a_long_name_keeps_its_ending() -> None:

@@ -20,6 +20,7 @@ import anyio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentic_rag import failpoints
 from agentic_rag.app import Application
 from agentic_rag.server.ws_needs import Wire
 from agentic_rag.server.wsprotocol import EXTENSION
@@ -110,9 +111,11 @@ async def _run(data: Path) -> None:
             sys.stdout.write(f"Agentic RAG serves {address_of(listener)}\n")
             sys.stdout.flush()
 
-        async with Application(settings, any_command=True, unsandboxed=True, failpoint=points) as application:
-            application.app.add_middleware(Watched, points=points)
-            await serve(application, listener, say)
+        application = Application(settings, any_command=True, unsandboxed=True, failpoint=points)
+        with failpoints.heard_by(points):
+            async with application:
+                application.app.add_middleware(Watched, points=points)
+                await serve(application, listener, say)
 
 
 def main() -> None:

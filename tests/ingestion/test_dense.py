@@ -194,7 +194,7 @@ async def test_another_embedder_gets_a_collection_of_its_own_which_can_be_taken_
         assert refused[:2] == (409, "NOTHING_TO_ROLL_BACK")
     async with Rig(tmp_path, embedding=two) as rig:
         rig.application.begin()
-        index = rig.application.business.documents._index
+        index = rig.application.business.documents.knowledge.index
         with anyio.fail_after(WAIT_SECONDS):
             while True:
                 meta = await index.meta(f"domain_{domain}")

@@ -54,7 +54,7 @@ class Weather:
 
 
 def ingestion_of(rig: Rig) -> Ingestion:
-    return rig.application.business.documents._ingestion
+    return rig.application.business.documents.knowledge.ingestion
 
 
 async def test_a_document_that_met_an_index_that_was_down_comes_in_by_itself_later(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ async def test_a_file_taken_away_while_it_is_indexed_anew_is_not_in_the_new_coll
         cars = await rig.upload(domain, "cars.md", text_of(2_500))
         await rig.upload(domain, "pump.md", OTHER)
         parts = rig.application.business.documents
-        index = parts._index
+        index = parts.knowledge.index
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
         with anyio.fail_after(WAIT_SECONDS):
             await begun.wait()

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.documents.retrieval_traces import RetrievalTraces
+from agentic_rag.documents.search import SearchTraces
 from agentic_rag.store import documents
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.documents import DocumentRecord
@@ -89,7 +89,7 @@ async def test_a_document_that_another_process_has_is_left_alone_until_its_lease
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
-        ingestion, database = rig.application.business.documents._ingestion, rig.application.database
+        ingestion, database = rig.application.business.documents.knowledge.ingestion, rig.application.database
 
         async def row(lease_until: str) -> DocumentRecord:
             await database.write(
@@ -136,11 +136,11 @@ async def test_a_search_is_kept_with_the_scores_of_each_leg(tmp_path: Path) -> N
 async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        index = rig.application.business.documents._index
-        traces = RetrievalTraces(rig.application.database, index, kept=3, prune_every=4)
-        retriever = Retriever(index, on_retrieval=traces.keep)
+        index = rig.application.business.documents.knowledge.index
+        traces = SearchTraces(rig.application.database, index, kept=3, prune_every=4)
+        retriever = Retriever(index)
         for number in range(8):
-            await retriever.search(collection_of(domain), f"question {number}", 5)
+            await traces.keep(await retriever.search(collection_of(domain), f"question {number}", 5))
         kept = [row.query for row in await traces.list_of(domain, 50)]
         assert "question 7" in kept
         assert 1 <= len(kept) <= 3

@@ -1,13 +1,12 @@
-"""Every format in, and every way a file can be bad: as blocks or as a coded error, in process and in the child."""
+"""Every format in, and every way a file can be bad: as blocks or as a coded error."""
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.parsing import DEFAULT_LIMITS, parse, parse_in_child
+from mcp_servers.retriever.parsing import DEFAULT_LIMITS, parse
 
 from . import files
 
@@ -246,45 +245,3 @@ def test_too_many_bytes_pages_or_characters_are_too_large(tmp_path: Path) -> Non
     assert refused(text, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
     assert refused(paged, ParseLimits(max_pages=2)) == ("DOCUMENT_TOO_LARGE", "the PDF has 3 pages; the limit is 2")
     assert refused(sheet, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
-
-
-async def test_the_child_process_gives_the_same_document(tmp_path: Path) -> None:
-    path = files.word(tmp_path / "a.docx")
-    assert await parse_in_child(path, "a.docx") == read(path)
-
-
-async def test_a_failure_in_the_child_keeps_its_code_and_text(tmp_path: Path) -> None:
-    path = files.pdf(tmp_path / "stored", [[]])
-    with pytest.raises(DocumentError, match="no text layer on 1 of 1 pages") as caught:
-        await parse_in_child(path, "scan.pdf")
-    assert caught.value.code == "DOCUMENT_SCANNED"
-
-
-@pytest.mark.attack(kind="files")
-async def test_a_name_is_data_not_a_path_or_an_option(tmp_path: Path) -> None:
-    path = written(tmp_path / "stored", "Hello there.")
-    for name in ("../../etc/passwd.txt", "--help.txt", "a\nb.txt", "年假 规定.txt"):
-        assert (await parse_in_child(path, name)).text == "Hello there."
-
-
-@pytest.mark.attack(kind="files")
-async def test_a_child_that_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
-    with pytest.raises(DocumentError, match="needs more than") as caught:
-        await parse_in_child(path, "a.txt", ParseLimits(memory_bytes=96 * 2**20, max_characters=10**9))
-    assert caught.value.code == "DOCUMENT_TOO_LARGE"
-
-
-@pytest.mark.attack(kind="files")
-async def test_a_child_that_takes_too_long_is_killed(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", "Hello.")
-    with pytest.raises(DocumentError) as caught:
-        await parse_in_child(path, "a.txt", ParseLimits(seconds=0.001))
-    assert caught.value.code == "DOCUMENT_TIMEOUT"
-
-
-async def test_cancelling_kills_the_child(tmp_path: Path) -> None:
-    path = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 900)
-    with anyio.move_on_after(0.05) as scope:
-        await parse_in_child(path, "a.pdf")
-    assert scope.cancelled_caught

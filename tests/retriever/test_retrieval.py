@@ -16,8 +16,9 @@ from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbedderFailed, UnknownDocument
 from mcp_servers.retriever.fast_embedder import FastEmbedder
+from mcp_servers.retriever.hits import Retrieval
 from mcp_servers.retriever.index import Dense, Index, searchable_text
-from mcp_servers.retriever.retrieval import MAX_JOINED, Retrieval, Retriever
+from mcp_servers.retriever.retrieval import MAX_JOINED, Retriever
 
 from .corpus import handbook, long_section, rules
 from .tiny_model import write_model
@@ -90,10 +91,10 @@ async def test_relevance_is_high_for_a_full_match_and_the_threshold_cuts_on_it(i
     await index.upsert(NAME, chunks)
     retriever = Retriever(index)
     full = await retriever.search(NAME, "blue whales sing at night", 5)
-    assert full.hits[0].relevance > 0.8 > full.hits[1].relevance > 0
+    assert full.hits[0].relevance_score > 0.8 > full.hits[1].relevance_score > 0
     assert len((await retriever.search(NAME, "blue whales sing at night", 5, threshold=0.8)).hits) == 1
     unknown_words = await retriever.search(NAME, "whales in quantum gravity simulations", 5)
-    assert unknown_words.hits[0].relevance < 0.4
+    assert unknown_words.hits[0].relevance_score < 0.4
 
 
 async def test_only_visible_documents_are_searched(index: EdgeIndex) -> None:
@@ -301,16 +302,12 @@ async def test_a_reranker_orders_the_hits_and_its_failure_does_not(index: EdgeIn
     assert failed.note == "embedder 'reranker' failed: out of order"
 
 
-async def test_every_retrieval_is_handed_on_with_its_candidates(index: EdgeIndex, embedder: FastEmbedder) -> None:
+async def test_every_retrieval_has_its_candidates(index: EdgeIndex, embedder: FastEmbedder) -> None:
     stored: list[Retrieval] = []
-
-    async def store(retrieval: Retrieval) -> None:
-        stored.append(retrieval)
-
     await fill(index, handbook(), embedder)
     for fusion in ("dbsf", "rrf"):
-        retriever = Retriever(index, embedder, fusion="rrf" if fusion == "rrf" else "dbsf", on_retrieval=store)
-        assert await retriever.search(NAME, "paid leave", 1) is stored[-1]
+        retriever = Retriever(index, embedder, fusion="rrf" if fusion == "rrf" else "dbsf")
+        stored.append(await retriever.search(NAME, "paid leave", 1))
     assert len({each.retrieval_id for each in stored}) == 2
     for retrieval in stored:
         assert {each.chunk_id for each in retrieval.candidates} == {chunk.chunk_id for chunk in handbook()}

@@ -10,6 +10,7 @@ import anyio
 import httpx2
 import orjson
 
+from agentic_rag import failpoints
 from agentic_rag.app import Application
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.settings import Settings
@@ -39,17 +40,18 @@ class Rig:
         folder: Path,
         *steps: Scripted,
         any_command: bool = False,
-        failpoint: Callable[[str], object] = lambda name: None,
+        failpoint: Callable[[str], object] | None = None,
         first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
         **settings: Any,
     ) -> None:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
+        self._failpoint = failpoint
         self.application = Application(
             self.settings,
             model=self.model,
             any_command=any_command,
-            failpoint=failpoint,
+            failpoint=failpoint or (lambda name: None),
             first_document_seconds=first_document_seconds,
         )
         self.http: httpx2.AsyncClient
@@ -61,6 +63,8 @@ class Rig:
         (self.settings.workspaces / ".demo-loaded").touch()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.model)
+            if self._failpoint is not None:
+                stack.enter_context(failpoints.heard_by(self._failpoint))
             await stack.enter_async_context(self.application)
             transport = httpx2.ASGITransport(self.application.app)
             client = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)

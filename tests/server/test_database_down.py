@@ -31,7 +31,7 @@ async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_doc
     async with Rig(tmp_path, failpoint=backup) as rig:
         rig.application.begin()
         domain = await rig.domain()
-        ingestion = rig.application.business.documents._ingestion
+        ingestion = rig.application.business.documents.knowledge.ingestion
         path = f"/api/domains/{domain}/documents"
         made = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
         job = ingestion._jobs[made["items"][0]["id"]]

@@ -1,6 +1,6 @@
 """PDF by PDFium: lines to paragraphs by their distance, headings by their size, table rows by the gaps in them.
 
-PDFium is not thread-safe: uploads come here in a child process of their own (`parsing.parse_in_child`).
+PDFium is not thread-safe: each upload is read in a process of its own.
 """
 
 import ctypes

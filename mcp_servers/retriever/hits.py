@@ -1,0 +1,110 @@
+"""What a search returns: hits with their sentences, and the candidates that they were chosen from.
+
+Pure values, and the one place that knows their JSON. A tool result has the names of the attributes (`Hit.to_json`).
+REST and stored searches have the same names in camelCase: the server writes those with its own encoder, and
+`Retrieval.from_json` reads its answer.
+"""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, Self, TypeVar
+
+from mcp_servers.retriever.document import Json
+
+Mode = Literal["lexical", "hybrid"]
+
+T = TypeVar("T", "Sentence", "Hit", "Candidate")
+
+
+def camel(name: str) -> str:
+    """Return a snake_case name in camelCase."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """The smallest piece that can be cited; ``start`` and ``end`` are offsets in the text of the chunk."""
+
+    chunk_id: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage: one chunk, or neighbouring chunks of one section.
+
+    ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the fusion's.
+    """
+
+    document_id: str
+    document_name: str
+    heading_path: tuple[str, ...]
+    page: int | None
+    cells: str | None
+    score: float
+    relevance_score: float
+    sentences: tuple[Sentence, ...]
+
+    def to_json(self) -> Json:
+        """Return the hit as it stands in the structured content of a tool result."""
+        rounded = {"score": round(self.score, 6), "relevance_score": round(self.relevance_score, 4)}
+        lists = {"heading_path": [*self.heading_path], "sentences": [asdict(each) for each in self.sentences]}
+        return {**asdict(self), **rounded, **lists}
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Hit":
+        """Return the hit that a camelCase object stands for."""
+        sentences = tuple(_flat(Sentence, each) for each in data["sentences"])
+        return replace(_flat(Hit, data), heading_path=tuple(data["headingPath"]), sentences=sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk that was weighed; a leg's score is None where that leg has none."""
+
+    chunk_id: str
+    lexical: float | None
+    dense: float | None
+    fused: float
+    relevance_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Everything about one search; ``took_ms`` includes embedding the question.
+
+    ``mode`` is hybrid when the dense leg had a vote; ``dense_weight`` is what it counted. ``note`` says why it had
+    none although the collection has vectors, or why nothing was reranked.
+    """
+
+    retrieval_id: str
+    collection: str
+    query: str
+    mode: Mode
+    hits: tuple[Hit, ...]
+    candidates: tuple[Candidate, ...]
+    took_ms: float
+    dense_weight: float = 0.0
+    note: str | None = None
+
+    @classmethod
+    def from_json(cls, answer: Json, collection: str) -> Self:
+        """Return the search that a server answers with. Raises KeyError and TypeError on another object."""
+        return cls(
+            retrieval_id=answer["retrievalId"],
+            collection=collection,
+            query=answer["query"],
+            mode=answer["mode"],
+            hits=tuple(Hit.from_json(hit) for hit in answer["hits"]),
+            candidates=tuple(_flat(Candidate, each) for each in answer["candidates"]),
+            took_ms=answer.get("tookMs", 0.0),
+            dense_weight=answer.get("denseWeight", 0.0),
+            note=answer.get("note"),
+        )
+
+
+def _flat(kind: type[T], data: Json) -> T:
+    """Return the value of a class from a camelCase object. Raises KeyError on an object that lacks a field."""
+    return kind(**{each.name: data[camel(each.name)] for each in fields(kind)})
