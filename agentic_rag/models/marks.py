@@ -23,6 +23,7 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
+from agentic_rag.models.words import CJK
 
 INSTRUCTION = (
     "Search results are given to you as numbered passages: [1], [2] and so on. Right after each statement that "
@@ -38,8 +39,8 @@ _BELONGS_BEFORE = re.compile(r"[\s.,;:!?)\]。，；：！？、）」』”]*")
 """What follows a mark and still belongs to the marked statement."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？\n])\s*")
-_WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_WORD = re.compile(rf"[^\W{CJK}]+")
+_CJK = re.compile(rf"[{CJK}]+")
 
 
 def with_numbered_passages(request: ModelRequest) -> tuple[ModelRequest, list[Block]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentic_rag.messages import Block, Message, ToolSpec, plain_text, text_block, tool_result_block, user_message
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.models.extractive_decision import decide
+from agentic_rag.models.extractive import decide
 
 Tool = Callable[[dict[str, Any]], Awaitable[list[Block]]]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
-from agentic_rag.models.extractive_decision import decide
+from agentic_rag.models.extractive import decide
 from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
 from agentic_rag.runtime.core.request import turn_notes

@@ -17,8 +17,7 @@ from agentic_rag.models.base import (
     ModelRequest,
     TextDelta,
 )
-from agentic_rag.models.extractive import ExtractiveModel, pieces
-from agentic_rag.models.extractive_decision import decide
+from agentic_rag.models.extractive import ExtractiveModel, decide, pieces
 from tests.extractive.agent import TOOLS, request, search_result
 
 VOCABULARY = (

@@ -9,7 +9,7 @@ from mcp import Client
 from mcp_types import TextContent
 
 from agentic_rag.messages import Block, text_block
-from agentic_rag.models.extractive_reading import memories_in, told_to_remember
+from agentic_rag.models.extractive import instruction_to_remember, memories_in
 from mcp_servers.promptx.server import PromptXConfig, create_server
 from tests.demo.harness import DEMO
 from tests.extractive.agent import Conversation, ToolFailure, answering, failing, said, search_result
@@ -102,7 +102,7 @@ async def test_without_a_memory_it_says_that_it_cannot_save() -> None:
     ],
 )
 def test_questions_about_memory_are_not_orders_to_remember(text: str) -> None:
-    assert told_to_remember(text) == ""
+    assert instruction_to_remember(text) == ""
 
 
 def test_memories_are_read_without_the_map_above_and_the_cues_behind_them() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.models.extractive_score import Passage, rate, understand
-from agentic_rag.models.extractive_words import content_words, language_of, numbered_things, stem, terms
+from agentic_rag.models.extractive import Passage, rate, understand
+from agentic_rag.models.words import content_words, language_of, numbered_things, stem, terms
 
 
 def best(question: str, *sentences: str, title: str = "") -> str:

@@ -13,8 +13,7 @@ from agentic_rag.errors import CompactionNotNeeded, GenerationAborted, Generatio
 from agentic_rag.events import Usage
 from agentic_rag.messages import Message, plain_text, text_block, user_message
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.models.extractive import ExtractiveModel
-from agentic_rag.models.extractive_decision import decide
+from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits
 from agentic_rag.runtime.core.summary import head_after, said_before, summary_request
 from agentic_rag.runtime.core.window import tokens_of
