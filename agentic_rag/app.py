@@ -36,6 +36,7 @@ from agentic_rag.events import Notice
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.providers import ChosenModel, choose_model
 from agentic_rag.models.redacted import RedactedModel
 from agentic_rag.operations.data_folder import DataFolder
 from agentic_rag.operations.deletion import Deletion
@@ -150,7 +151,9 @@ class Application:
             self._any_command and not self.access.required,
             self._allow_unsandboxed and not self.access.required,
         )
-        self._model = self._given_model or _model(settings)
+        given = self._given_model
+        self._choice = choose_model(settings) if given is None else ChosenModel(given, settings.model)
+        self._model = self._choice.model
         stack.push_async_callback(self._model.aclose)
         told = self.audit.server_refused
         self._tools = await stack.enter_async_context(
@@ -331,7 +334,7 @@ class Application:
 
     def _defaults(self) -> Defaults:
         return Defaults(
-            model=self._model.name if self._quotes_only else self.settings.model,
+            model=self._model.name if self._quotes_only else self._choice.name,
             only_model=self._quotes_only,
             thinking=self.settings.thinking,
         )
@@ -346,10 +349,3 @@ class Application:
             "anyCommand": self._policy.any_command,
             "unsandboxed": self._policy.unsandboxed,
         }
-
-
-def _model(settings: Settings) -> Model:
-    key = settings.anthropic_api_key
-    if key is None or not key.get_secret_value().strip():
-        return ExtractiveModel()
-    return AnthropicModel(key.get_secret_value(), settings.anthropic_base_url, citations=settings.citations)

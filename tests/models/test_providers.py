@@ -1,0 +1,114 @@
+"""Which model a process talks to: by the setting, from our own providers and from installed distributions."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from agentic_rag.app import Application
+from agentic_rag.errors import BadConfiguration
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.providers import ChosenModel, choose_model
+from tests.server.rig import Rig, settings_for
+
+KEY = "sk-test"
+ACME = """
+from agentic_rag.models.extractive import ExtractiveModel
+
+class AcmeModel(ExtractiveModel):
+    name = "acme"
+
+    def __init__(self, size):
+        self.size = size
+
+class Other:
+    def __init__(self, inner):
+        self.stream, self.aclose, self.name, self.size = inner.stream, inner.aclose, "acme", inner.size
+
+def make_model(settings, name):
+    return Other(AcmeModel(name))
+
+def make_nothing(settings, name):
+    return None
+
+def fail(settings, name):
+    raise OSError("no licence")
+"""
+
+
+@contextmanager
+def installed(folder: Path, name: str, value: str) -> Iterator[None]:
+    """Install a distribution with one provider for as long as the block runs."""
+    info = folder / "acme_models-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[agentic_rag.model_providers]\n{name} = {value}\n")
+    (folder / "acme_models.py").write_text(ACME)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("acme_models", None)
+
+
+def chosen(tmp_path: Path, model: str, key: str | None = None) -> ChosenModel:
+    settings = settings_for(tmp_path, model=model)
+    return choose_model(settings.model_copy(update={"anthropic_api_key": SecretStr(key) if key else None}))
+
+
+def test_without_a_provider_the_key_decides(tmp_path: Path) -> None:
+    without, with_key = chosen(tmp_path, "claude-x"), chosen(tmp_path, "claude-x", KEY)
+    assert type(without.model) is ExtractiveModel
+    assert (type(with_key.model), with_key.name) == (AnthropicModel, "claude-x")
+
+
+def test_our_own_providers_are_named_like_any_other(tmp_path: Path) -> None:
+    assert isinstance(chosen(tmp_path, "extractive:", KEY).model, ExtractiveModel)
+    assert chosen(tmp_path, "anthropic:claude-x", KEY).name == "claude-x"
+    with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY"):
+        chosen(tmp_path, "anthropic:claude-x")
+
+
+def test_a_prefix_that_is_no_provider_belongs_to_the_name(tmp_path: Path) -> None:
+    assert chosen(tmp_path, "qwen3:8b", KEY).name == "qwen3:8b"
+
+
+async def test_an_installed_distribution_adds_a_provider_that_the_server_uses(tmp_path: Path) -> None:
+    with installed(tmp_path / "site", "acme", "acme_models:make_model"):
+        choice = chosen(tmp_path, "acme:tiny:2")
+        assert (choice.model.name, choice.name, getattr(choice.model, "size", "")) == ("acme", "tiny:2", "tiny:2")
+        rig = Rig(tmp_path, model="acme:tiny:2")
+        rig.application = Application(rig.settings)
+        async with rig:
+            assert (await rig.ok("GET", "/api/health"))["model"] == {"name": "acme", "state": "ready"}
+            events = await rig.say(await rig.conversation(), "Who are you?")
+            assert "no language model is configured" in "".join(
+                each["text"] for each in events if each["type"] == "text"
+            )
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("acme_models:fail", "OSError: no licence"),
+        ("acme_models:absent", "AttributeError"),
+        ("acme_absent:make_model", "ModuleNotFoundError"),
+        ("acme_models:make_nothing", "made 'NoneType', which is no model"),
+        ("acme_models:ACME", "AttributeError"),
+    ],
+)
+def test_a_broken_provider_is_named(tmp_path: Path, value: str, problem: str) -> None:
+    with installed(tmp_path / "site", "acme", value), pytest.raises(BadConfiguration) as caught:
+        chosen(tmp_path, "acme:tiny")
+    assert str(caught.value).startswith(f"AGENTIC_RAG_MODEL: the model provider 'acme' ({value})")
+    assert problem in str(caught.value)
+
+
+def test_no_distribution_replaces_a_provider_of_ours(tmp_path: Path) -> None:
+    with installed(tmp_path / "site", "extractive", "acme_models:fail"):
+        assert isinstance(chosen(tmp_path, "extractive:").model, ExtractiveModel)
