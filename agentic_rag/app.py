@@ -7,7 +7,7 @@ or once the server listens, so that a process is ready within a second.
 
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,10 +19,10 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 
-from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog, denied_call
+from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog
 from agentic_rag.access.keys import REFRESH_SECONDS, Access
 from agentic_rag.business import Business
-from agentic_rag.conversations.conversations import Conversations, count_again, count_turn
+from agentic_rag.conversations.conversations import Conversations, TurnBookkeeping
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
@@ -37,7 +37,6 @@ from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.providers import ChosenModel, choose_model
-from agentic_rag.models.redacted import RedactedModel
 from agentic_rag.operations.data_folder import DataFolder
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
@@ -45,8 +44,10 @@ from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
-from agentic_rag.runtime.agent import World
+from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.services import Patience
 from agentic_rag.server.gate import Gate
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.http import make_app
@@ -56,6 +57,7 @@ from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
+from agentic_rag.tools.base import Toolset
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from mcp_servers.retriever.errors import IndexFault
 
@@ -155,12 +157,14 @@ class Application:
         self._choice = choose_model(settings) if given is None else ChosenModel(given, settings.model)
         self._model = self._choice.model
         stack.push_async_callback(self._model.aclose)
-        told = self.audit.server_refused
+        delegations = Delegations()
         self._tools = await stack.enter_async_context(
-            ToolServers(knowledge.search, settings.roles, policy, vault, database, self._run_child, told)
+            ToolServers(
+                knowledge.search, settings.roles, policy, vault, database, delegations, self.audit.server_refused
+            )
         )
         roles = Roles(database, settings.roles)
-        runtime = await stack.enter_async_context(Runtime(self._world(redact, roles)))
+        runtime = await stack.enter_async_context(self._runtime(redact, roles, delegations))
         lifecycle = Lifecycle(roles, self._tools, settings.model_cache.expanduser())
         domains = Domains(database, directory, settings.workspaces, vault, partial(admission, policy), lifecycle)
         definitions = Definitions(directory, self.access, knowledge.ingestion, self._defaults())
@@ -206,26 +210,16 @@ class Application:
             self._tasks.start_soon(self._repeat, "reading the keys", self.access.refresh, REFRESH_SECONDS)
             self._tasks.start_soon(self._repeat, "writing the audit log", self.audit.write_due, FLUSH_SECONDS)
 
-    def _world(self, redact: Redactor, roles: Roles) -> World:
-        return World(
+    def _runtime(self, redactor: Redactor, roles: Roles, delegations: Delegations) -> Runtime:
+        return Runtime(
+            Services(self._model, self._tools, roles, self._knowledge, self.database),
+            TurnBookkeeping(),
             database=self.database,
-            model=lambda domain_id: RedactedModel(self._model, redact.of(domain_id)),
-            open_toolset=self._tools.open,
-            role_hash=roles.hash,
-            missing=partial(missing_chunks, self._knowledge.index, self.database),
-            on_end=count_turn,
-            on_denied=denied_call,
-            on_compact=count_again,
             payloads=PayloadFiles(self.settings.data / "payloads"),
-            redact=lambda domain_id: redact.of(domain_id).json,
-            failpoint=self._failpoint,
-            opening=(EXTRACTIVE,) if self._quotes_only else (),
-            model_idle=self.settings.model_idle_seconds,
-            retry_budget=self.settings.retry_budget_seconds,
+            redactor=redactor,
+            delegations=delegations,
+            patience=Patience(self.settings.model_idle_seconds, self.settings.retry_budget_seconds),
         )
-
-    async def _run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
-        return await self.business.runtime.run_child(turn_id, call_id, role, task)
 
     async def _open_access(self, stack: AsyncExitStack, redact: Redactor) -> None:
         # A command that only uses the folder has to make the first key.
@@ -349,3 +343,32 @@ class Application:
             "anyCommand": self._policy.any_command,
             "unsandboxed": self._policy.unsandboxed,
         }
+
+
+class Services:
+    """What turns need from outside. Implements `agentic_rag.runtime.services.AgentServices`."""
+
+    def __init__(
+        self, model: Model, tools: ToolServers, roles: Roles, knowledge: Knowledge, database: Database
+    ) -> None:
+        self._model = model
+        self._tools = tools
+        self._roles = roles
+        self._knowledge = knowledge
+        self._database = database
+
+    @property
+    def opening_notices(self) -> Sequence[Notice]:
+        return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
+
+    def model(self, domain_id: str) -> Model:
+        return self._model
+
+    async def open_toolset(self, definition: Definition) -> Toolset:
+        return await self._tools.open(definition)
+
+    async def role_hash(self, domain_id: str, role: str) -> str | None:
+        return await self._roles.hash(domain_id, role)
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        return await missing_chunks(self._knowledge.index, self._database, domain_id, chunk_ids)

@@ -1,15 +1,10 @@
-"""What a turn tells the world: one tagged union, from the turn to the wire.
+"""What a turn tells the world: one tagged union, from the turn to its readers.
 
-Owns the event bodies, the envelope, and the one JSON form that the run log stores and the native
-dialect sends. Knows no clock, no store and no socket. Field meanings are the specification's
-(runtime.md, "Events").
-
-The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, …body}`` in camelCase; it is
-made once per event, so a delta costs one encoding however many clients read it.
+Owns the event bodies and the numbered event. Knows no clock, no store and no socket; the run log makes the JSON form.
+Field meanings are the specification's (runtime.md, "Events").
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -40,8 +35,8 @@ class Usage:
         """All input tokens of the request, cached or not."""
         return self.input + self.cache_read + self.cache_write
 
-    def wire(self) -> dict[str, int]:
-        """Return the wire form; ``inputTokens`` counts all input, cached or not."""
+    def to_json(self) -> dict[str, int]:
+        """Return the JSON form; ``inputTokens`` counts all input, cached or not."""
         return {
             "inputTokens": self.sent,
             "outputTokens": self.output,
@@ -50,8 +45,8 @@ class Usage:
         }
 
     @classmethod
-    def from_wire(cls, value: Mapping[str, int]) -> "Usage":
-        """Reverse `wire`."""
+    def from_json(cls, value: Mapping[str, int]) -> "Usage":
+        """Reverse `to_json`."""
         read, write = value["cacheReadTokens"], value["cacheWriteTokens"]
         return cls(value["inputTokens"] - read - write, read, write, value["outputTokens"])
 
@@ -269,7 +264,7 @@ DELTA_TYPES = frozenset({"text", "thinking"})
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One numbered event of a turn. ``data`` is its JSON form (see the module), made once.
+    """One numbered event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
 
     ``type`` and ``seq`` stand beside it so that readers can route without parsing.
     """
@@ -289,91 +284,6 @@ class AgentEvent:
         return parsed
 
 
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(part.capitalize() for part in tail)
-
-
-_FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
-    cls: tuple((f.name, _camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, Reference)
-}
-
-
-def _plain(value: object) -> Any:
-    """Convert nested event values to JSON-ready ones; tool arguments pass as they are."""
-    if isinstance(value, Usage):
-        return value.wire()
-    fields = _FIELDS.get(type(value))
-    if fields is not None:
-        return _object(value, fields)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _object(value: object, fields: tuple[tuple[str, str, bool], ...]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, wire, optional in fields:
-        item = getattr(value, name)
-        if item is None and optional:
-            continue
-        result[wire] = _plain(item)
-    return result
-
-
-class Encoder:
-    """Numbers and encodes the events of one turn. ``redact`` takes secrets out of the strings of a JSON value."""
-
-    __slots__ = ("_conversation_id", "_heads", "_redact", "_turn_id")
-
-    def __init__(self, conversation_id: str, turn_id: str, redact: Callable[[Any], Any] = lambda value: value) -> None:
-        self._conversation_id = conversation_id
-        self._turn_id = turn_id
-        self._redact = redact
-        self._heads: dict[tuple[str, str], tuple[bytes, bytes]] = {}
-
-    def encode(self, body: EventBody, seq: int, ts: str, agent: str = "") -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates."""
-        kind = body.type
-        if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
-            head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
-            text = orjson.dumps(self._redact(body.text))
-            return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
-        value: dict[str, Any] = {
-            "type": kind,
-            "conversationId": self._conversation_id,
-            "turnId": self._turn_id,
-            "seq": seq,
-            "ts": ts,
-        }
-        if agent:
-            value["agent"] = agent
-        value.update(self._redact(_object(body, _FIELDS[type(body)])))
-        return AgentEvent(self._turn_id, seq, kind, orjson.dumps(value))
-
-    def _head(self, kind: str, agent: str) -> tuple[bytes, bytes]:
-        """Return what stands before the number of each delta of a kind, and between its time and its text."""
-        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
-        head = orjson.dumps(value)[:-1] + b',"seq":'
-        middle = (b'","agent":%b' % orjson.dumps(agent) if agent else b'"') + b',"text":'
-        self._heads[kind, agent] = head, middle
-        return head, middle
-
-
-def encode(
-    body: EventBody,
-    *,
-    conversation_id: str,
-    turn_id: str,
-    seq: int,
-    ts: str,
-    agent: str = "",
-) -> AgentEvent:
-    """Number and encode one event body alone; see `Encoder`."""
-    return Encoder(conversation_id, turn_id).encode(body, seq, ts, agent)
-
-
 def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:
-    """Return the event whose JSON form a log kept."""
+    """Return the event whose JSON form a log has stored."""
     return AgentEvent(turn_id, seq, orjson.loads(data)["type"], data)

@@ -29,9 +29,9 @@ from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
-    from agentic_rag.tool_servers import RunChild
     from agentic_rag.tools.hub import Hub, OnRefused
     from agentic_rag.tools.lists import ToolLists
+    from mcp_servers.delegate.server import ChildRunner
 
 
 END_SECONDS = 10.0
@@ -51,11 +51,11 @@ class ToolServers:
         policy: LaunchPolicy,
         vault: Vault,
         database: Database,
-        run_child: "RunChild",
+        children: "ChildRunner",
         on_refused: "OnRefused",
     ) -> None:
         """``on_refused`` hears of each entry that may not start, or not go where it leads."""
-        self._run_child = run_child
+        self._children = children
         self._on_refused = on_refused
         self._retriever = retriever
         self._roles = roles
@@ -160,7 +160,7 @@ class ToolServers:
         redact = self._vault.redact
         self._lists = make_lists(self._database, lambda domain: redact.of(domain).json)
         async with make_hub(
-            self._retriever, self._roles, self._policy, redact.of, self._run_child, self._on_refused
+            self._retriever, self._roles, self._policy, redact.of, self._children, self._on_refused
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

@@ -4,7 +4,7 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
 from agentic_rag.tools.listing import clean, description
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
-from mcp_servers.delegate.server import ChildAnswer, ChildRequest
+from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
@@ -35,26 +35,18 @@ TRIAL_SECONDS = 25.0
 """How long a server may take to be ready when an admin asked for it: enough to be asked in both protocol eras."""
 
 
-RunChild = Callable[[str, str, str, str], Awaitable[tuple[str, bool]]]
-"""Takes turn, call, role and task; returns the child's answer and whether it failed."""
-
-
 def make_hub(
     retriever: Searcher,
     roles: Path,
     policy: LaunchPolicy,
     redact: Callable[[str], Callable[[str], str]],
-    run_child: RunChild,
+    children: ChildRunner,
     on_refused: OnRefused,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
-    async def delegated(request: ChildRequest) -> ChildAnswer:
-        text, failed = await run_child(request.turn_id, request.call_id, request.role, request.task)
-        return ChildAnswer(text, failed)
-
     builtin = {
-        "delegate": create_delegate(delegated),
+        "delegate": create_delegate(children),
         "promptx": create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
         "retriever": create_retriever(retriever, bound_by_meta=True),
     }

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
+from agentic_rag.access.auditing import denied_call
 from agentic_rag.access.users import User
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.titles import title_of
@@ -27,8 +28,9 @@ from agentic_rag.errors import (
 )
 from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title
 from agentic_rag.forms import is_visible, one_line
-from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.session import Accepted, OnBusy
 from agentic_rag.store import conversations, documents, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
@@ -191,7 +193,8 @@ class Conversations:
         """
         conversation = await self.get(user, conversation_id)
         definition, _ = await self._definitions.definition(user, conversation)
-        return await self._runtime.compact(conversation.session_id, definition)
+        session = await self._runtime.session(conversation.session_id)
+        return await session.compact(definition)
 
     async def archives(self, user: User, conversation_id: str) -> list[CompactionRecord]:
         """Return what was compacted, newest first.
@@ -235,7 +238,7 @@ class Conversations:
         content: str,
         *,
         client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
+        on_busy: OnBusy = "reject",
     ) -> Accepted:
         """Accept a message: durable when this returns. The first one gives the conversation its title.
 
@@ -263,31 +266,13 @@ class Conversations:
         conversation_id: str,
         content: str,
         client_message_id: str | None,
-        on_busy: Literal["reject", "queue"],
+        on_busy: OnBusy,
     ) -> Accepted:
         conversation = await self._place(user, conversation_id)
         definition, notices = await self._definitions.definition(user, conversation)
-
-        def accept(conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
-            # The state that counts is the one in this transaction, not the one remembered.
-            current = conversations.state(conn, conversation_id)
-            if current is None:
-                raise NotFound("conversation", conversation_id)
-            if current.status == "archived":
-                raise ConversationArchived
-            if current.message_count >= MAX_MESSAGES:
-                raise ConversationFull(MAX_MESSAGES)
-            title = None if current.title else title_of(turn.content)
-            conversations.touch(conn, conversation_id, turn.started_at, title)
-            return notices if title is None else (*notices, Title(title))
-
-        return await self._runtime.send(
-            conversation.session_id,
-            content,
-            definition,
-            client_message_id=client_message_id,
-            on_busy=on_busy,
-            on_accept=accept,
+        session = await self._runtime.session(conversation.session_id)
+        return await session.send(
+            content, definition, client_message_id=client_message_id, on_busy=on_busy, notices=notices
         )
 
     async def _place(self, user: User, conversation_id: str) -> ConversationRecord:
@@ -332,18 +317,50 @@ class Conversations:
         return self._runtime.follow(turn_id, after)
 
 
-def count_turn(conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-    """Count a turn's messages; runs inside its last transaction."""
-    count = 2
-    if not isinstance(final, Done):  # the answer may be missing, or the turn may never have begun
-        rows = sessions.page(conn, turn.session_id, 2)
-        count = len({row.message_id for row in rows if row.turn_id == turn.id})
-    conversations.add_messages(conn, turn.conversation_id, count, now())
+class TurnBookkeeping:
+    """What conversations and the audit log keep of turns, inside the turns' own transactions.
 
+    Implements `agentic_rag.runtime.services.TurnHooks`.
+    """
 
-def count_again(conn: Connection, session_id: str, labels: Mapping[str, Any]) -> None:
-    """Count what a compaction left; runs inside its transaction."""
-    conversations.update(conn, labels["conversation_id"], message_count=sessions.count_messages(conn, session_id))
+    def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
+        """Refuse a message that the conversation cannot take; else note it and give an untitled one its title.
+
+        The state that counts is the one in this transaction, not one that was remembered.
+
+        Raises:
+            NotFound: the conversation was deleted.
+            ConversationArchived, ConversationFull: it takes no message.
+        """
+        current = conversations.state(conn, turn.conversation_id)
+        if current is None:
+            raise NotFound("conversation", turn.conversation_id)
+        if current.status == "archived":
+            raise ConversationArchived
+        if current.message_count >= MAX_MESSAGES:
+            raise ConversationFull(MAX_MESSAGES)
+        title = None if current.title else title_of(turn.content)
+        conversations.touch(conn, turn.conversation_id, turn.started_at, title)
+        return () if title is None else (Title(title),)
+
+    def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
+        """Count a turn's messages."""
+        count = 2
+        if not isinstance(final, Done):  # the answer may be missing, or the turn may never have begun
+            rows = sessions.page(conn, turn.session_id, 2)
+            count = len({row.message_id for row in rows if row.turn_id == turn.id})
+        conversations.add_messages(conn, turn.conversation_id, count, now())
+
+    def session_compacted(self, conn: Connection, session_id: str) -> None:
+        """Count the messages that a compaction left."""
+        session = sessions.get(conn, session_id)
+        if session is not None:
+            count = sessions.count_messages(conn, session_id)
+            conversations.update(conn, session.labels["conversation_id"], message_count=count)
+
+    def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
+        """Write a call that was denied into the audit log."""
+        denied_call(conn, turn, call)
 
 
 def _owns(user: User, conversation: ConversationRecord) -> bool:

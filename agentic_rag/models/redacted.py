@@ -1,69 +1,29 @@
-"""A model whose words hold no secret when the runtime gets them.
+"""An answer whose words hold no secret when the runtime gets them.
 
 Owns what becomes of a model's answer that holds a known value: text and the input of a tool call are redacted, and
 such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking stays as
 it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
 
-Each domain's turns have it around their model, with that domain's values. Here and not at each way out: the
-transcript, the events with their numbers of characters, titles, summaries and whatever a tool is given are all made
-of this.
+Here and not at each way out: the transcript, the events with their numbers of characters, titles, summaries and
+whatever a tool is given are all made of this.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import Iterator
 
 from agentic_rag.messages import Block
-from agentic_rag.models.base import (
-    BlockStarted,
-    BlockStopped,
-    Model,
-    ModelEvent,
-    ModelRequest,
-    TextDelta,
-    ThinkingDelta,
-)
+from agentic_rag.models.base import BlockStarted, BlockStopped, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.redaction import Pieces, Redaction
 
 
-class RedactedModel(Model):
-    """Implements `Model` over another one."""
+class RedactedAnswer:
+    """One answer as it comes; its blocks are open one at a time. While no value is known, nothing needs it."""
 
-    def __init__(self, inner: Model, redact: Redaction) -> None:
-        self._inner = inner
-        self._redact = redact
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`; without any secret it is the inner one itself."""
-        return self._inner.stream(request) if self._redact.idle else self._stream(request)
-
-    @asynccontextmanager
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
-        async with self._inner.stream(request) as events, aclosing(_redacted(events, self._redact)) as redacted:
-            yield redacted
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-async def _redacted(events: AsyncIterator[ModelEvent], redact: Redaction) -> AsyncGenerator[ModelEvent, None]:
-    answer = _Answer(redact)
-    async for event in events:
-        for each in answer.take(event):
-            yield each
-
-
-class _Answer:
-    """One answer as it comes; its blocks are open one at a time."""
-
-    def __init__(self, redact: Redaction) -> None:
-        self._redact = redact
-        self._open = Pieces(redact)
+    def __init__(self, redaction: Redaction) -> None:
+        self._redact = redaction
+        self._open = Pieces(redaction)
 
     def take(self, event: ModelEvent) -> Iterator[ModelEvent]:
+        """Take an event of the model and yield what of it may be known, in the same order."""
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             text = self._open.take(event.text)
             if text:

@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.errors import InternalError
-from agentic_rag.events import Error, encode
+from agentic_rag.events import Error
+from agentic_rag.runtime.log.runlog import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord

@@ -15,7 +15,7 @@ from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.definition import Definition, ServerEntry
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import SEARCH_TOOL
-from agentic_rag.runtime.core.window import tokens_of
+from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import ToolInfo

@@ -8,13 +8,13 @@ moment is the state before or after an instruction.
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag import failpoints
 from agentic_rag.errors import (
     AgenticRagError,
     GenerationTimeout,
@@ -24,25 +24,23 @@ from agentic_rag.errors import (
     StorageError,
     first_cause,
 )
-from agentic_rag.events import Error, Notice, Retrying, StepReset, Terminal, ToolProgress
+from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress
 from agentic_rag.messages import text_block
-from agentic_rag.models.base import Model, ModelRequest
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall, Policy
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.instructions import CallModel, CallTools, Commit
 from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
 from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
-from agentic_rag.runtime.core.session import Session
-from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
-from agentic_rag.runtime.log.childlog import ChildLog
-from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import hold, store_commit, store_end, store_result
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
-from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
@@ -56,40 +54,12 @@ PROGRESS_SECONDS = 0.1
 """Progress reports of one call that come faster are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """What agents share; made once by the composition root.
-
-    ``role_hash(domain_id, role)`` and ``missing(chunk_ids)`` (which of them no longer exist) are awaited once
-    before a turn. ``on_end`` runs inside the last transaction of a turn, ``on_compact(conn, session_id, labels)``
-    inside that of a compaction, ``on_denied(conn, turn, call)`` inside that of the result of a call that was
-    denied. ``failpoint`` is called with the name of each place at which a kill must do no harm (tests).
-    ``model(domain_id)`` says none of the domain's secrets, ``redact(domain_id)`` takes them out of the strings of a
-    JSON value. ``opening`` are notices every turn begins with. Times in seconds.
-    """
-
-    database: Database
-    model: Callable[[str], Model]
-    open_toolset: Callable[[Definition], Awaitable[Toolset]]
-    role_hash: Callable[[str, str], Awaitable[str | None]]
-    missing: Callable[[str, set[str]], Awaitable[set[str]]]
-    on_end: Callable[[Connection, TurnRecord, Terminal], None]
-    on_compact: Callable[[Connection, str, Mapping[str, Any]], None]
-    payloads: PayloadFiles
-    redact: Callable[[str], Callable[[Any], Any]] = lambda domain_id: lambda value: value
-    on_denied: Callable[[Connection, TurnRecord, PlannedCall], None] = lambda conn, turn, call: None
-    failpoint: Callable[[str], object] = lambda name: None
-    opening: tuple[Notice, ...] = ()
-    model_idle: float = 60
-    retry_budget: float = 60
-
-
 class Agent:
     """Runs one turn of a session to its end.
 
     Args:
-        world: what it works with.
-        session: the live session; the turn's user message is already in it.
+        resources: what it works with.
+        transcript: the session's; the turn's user message is already in it.
         row: the accepted turn.
         definition: what the turn runs on.
         log: where its events go.
@@ -98,15 +68,15 @@ class Agent:
 
     def __init__(
         self,
-        world: World,
-        session: Session,
+        resources: Resources,
+        transcript: Transcript,
         row: TurnRecord,
         definition: Definition,
         log: RunLog | ChildLog,
         parent: "Agent | None" = None,
     ) -> None:
-        self._world = world
-        self.session = session
+        self.resources = resources
+        self.transcript = transcript
         self.row = row
         self._definition = definition
         self.log = log
@@ -121,11 +91,11 @@ class Agent:
             max_steps=definition.limits.max_steps,
             new_ref=lambda: new_id("ref"),
         )
-        self._context = Context(world.database, world.payloads, session, row, definition)
+        self._context = Context(resources, transcript, definition, row.id, row.fence)
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._told_full = False
-        self._gone: set[str] = set()
+        self._gone: AbstractSet[str] = frozenset()
         self.over = False
         """Whether the terminal event is out, or about to be."""
         self.failure: Error | None = None
@@ -217,20 +187,20 @@ class Agent:
     # Before the first step
 
     async def _prepare(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None) -> None:
-        self._toolset = toolset = await self._world.open_toolset(self._definition)
+        self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
         self._tools = with_own_tools(self._definition, toolset.tools)
         self._turn.offer(self._tools)
         self._context.offer(self._tools)
         if resume is None:
             await self._context.move_window()
-        window = self.session.window()
+        window = self.transcript.window()
         chunks = cited_chunks(window)
         if chunks:
-            self._gone = await self._world.missing(self._definition.domain_id, chunks)
+            self._gone = await self.resources.services.missing_chunks(self._definition.domain_id, chunks)
         if resume is not None:
             await self._resume(resume)
             return
-        for notice in self._world.opening:
+        for notice in self.resources.services.opening_notices if self.parent is None else ():
             self.log.append(notice)
         changed = await self._changed_role()
         for name, reason in toolset.notices:
@@ -242,20 +212,20 @@ class Agent:
             await self._prepend(notes)
 
     async def _changed_role(self) -> str | None:
-        activation = last_activation(self.session.window())
+        activation = last_activation(self.transcript.window())
         if activation is None:
             return None
         role, known = activation
-        current = await self._world.role_hash(self._definition.domain_id, role)
+        current = await self.resources.services.role_hash(self._definition.domain_id, role)
         return role if current is not None and current != known else None
 
     async def _prepend(self, notes: list[dict[str, object]]) -> None:
         """Put notes at the start of the turn's user message, in memory and in the store."""
-        entry = next(entry for entry in reversed(self.session.entries) if entry.turn_id == self.row.id)
+        entry = next(entry for entry in reversed(self.transcript.entries) if entry.turn_id == self.row.id)
         content = [*notes, *entry.message["content"]]
         with anyio.CancelScope(shield=True):
-            await self._world.database.write(
-                lambda conn: sessions.set_content(conn, self.session.id, entry.seq, content)
+            await self.resources.database.write(
+                lambda conn: sessions.set_content(conn, self.transcript.session_id, entry.seq, content)
             )
         entry.message["content"] = content
 
@@ -291,7 +261,7 @@ class Agent:
         built = build_request(
             self._definition,
             self._tools,
-            self.session.window(),
+            self.transcript.window(),
             gone=self._gone,
             tool_choice=None if fits else {"type": "none"},
         )
@@ -304,7 +274,7 @@ class Agent:
                 await self._stream(built.request)
                 break
             except ModelError as error:
-                delay = retry_delay(error, attempts, self._world.retry_budget, random.random())
+                delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
                 if delay is None:
                     raise
                 attempts = after(error, attempts, delay)
@@ -317,17 +287,20 @@ class Agent:
 
     async def _stream(self, request: ModelRequest) -> None:
         """Stream one model call into the turn. Pings are no events: silence ends the call."""
-        idle = self._world.model_idle
+        idle, domain = self.resources.patience.model_idle, self._definition.domain_id
+        redaction = self.resources.redactor.of(domain)
+        answer = None if redaction.idle else RedactedAnswer(redaction)
         pushed = time.monotonic()
         with anyio.move_on_after(idle) as watch:
-            async with self._world.model(self._definition.domain_id).stream(request) as events:
+            async with self.resources.services.model(domain).stream(request) as events:
                 async for event in events:
                     present = time.monotonic()
                     if present - pushed > idle / 20:  # moving a deadline costs more than reading the clock
                         watch.deadline = anyio.current_time() + idle
                         pushed = present
-                    for body in self._turn.receive(event):
-                        self.log.append(body)
+                    for each in (event,) if answer is None else answer.take(event):
+                        for body in self._turn.receive(each):
+                            self.log.append(body)
                     if self.log.crowded:
                         await self.log.room()
         if watch.cancelled_caught:
@@ -343,7 +316,7 @@ class Agent:
     async def _run_call(self, call: PlannedCall) -> None:
         outcome = call.refusal
         if outcome is None and call.tool is READ_TOOL:
-            outcome = await read_on(self._world.database, self._world.payloads, self.session.id, call.arguments)
+            outcome = await read_on(self.resources, self.transcript.session_id, call.arguments)
         elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None
@@ -351,24 +324,24 @@ class Agent:
             bound = {**self._definition.bound, **ids} if call.tool.origin != "user" else {}
             timeout = limits.turn_timeout if call.delegates else limits.tool_timeout
             request = CallRequest(call.id, call.tool, call.arguments, bound)
-            self._world.failpoint("tool.begin")
+            failpoints.reached("tool.begin")
             outcome = await self._toolset.call(request, timeout, self._progress_of(call.id))
-            self._world.failpoint("tool.end")
+            failpoints.reached("tool.end")
         await self._finish_call(call, outcome)
 
     async def _finish_call(self, call: PlannedCall, outcome: CallOutcome) -> None:
         finished = self._turn.finish_call(call, outcome)
 
         def store(conn: Connection) -> None:
-            hold(conn, self.row)
+            hold(conn, self.row.id, self.row.fence)
             store_result(conn, self.row, call, outcome, finished)
             if outcome.status == "denied":
-                self._world.on_denied(conn, self.row, call)
+                self.resources.hooks.call_denied(conn, self.row, call)
 
         with anyio.CancelScope(shield=True):
             try:
                 for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
-                    await self._world.payloads.write(kept.ref, kept.data)
+                    await self.resources.payloads.write(kept.ref, kept.data)
             except StorageError:
                 self._turn.reopen_call(call)
                 raise
@@ -390,19 +363,20 @@ class Agent:
 
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
-        entries = self.session.planned(self.row.id, commit.step, self.row.message_id, commit.messages)
+        entries = self.transcript.plan(self.row.id, commit.step, self.row.message_id, commit.messages)
 
         def store(conn: Connection) -> None:
-            store_commit(conn, self.session, self.row, entries, commit, self._turn.model)
+            store_commit(conn, self.transcript, self.row, entries, commit, self._turn.model)
             if final is not None:
                 store_end(conn, self.row, self._turn, final)
-                self._world.on_end(conn, self.row, final)
+                if self.parent is None:
+                    self.resources.hooks.turn_ended(conn, self.row, final)
 
         bodies = commit.bodies if final is None else (*commit.bodies, final)
         self.over = final is not None
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
         await self.log.commit(bodies, store, durable=effects)
-        self.session.extend(entries)
+        self.transcript.extend(entries)
         if commit.usage is not None and entries:
             self._context.measured(commit.usage, entries[0].seq)
         self._turn.committed(commit)

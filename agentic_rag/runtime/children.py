@@ -2,11 +2,12 @@
 
 Owns which child may begin, its session and turn, how many work at once, and the text its parent reads. A child's turn
 has no life of its own: it ends with its parent, and after a stop it goes on only when the parent's call runs again,
-on the session found by that call's id. Knows no MCP.
+on the session found by that call's id. Knows no MCP: the ``delegate`` server is given a `Delegations` and asks it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
@@ -14,16 +15,19 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.messages import clean_text, plain_text, user_message
-from agentic_rag.runtime.accepting import Left, load_session, read_left, store_user_message
-from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent, World
+from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
 from agentic_rag.runtime.core.calls import DELEGATE_TOOL, PlannedCall
-from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.image import Image
-from agentic_rag.runtime.core.session import Session
+from agentic_rag.runtime.core.definition import Definition, Image
+from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.log.childlog import ChildLog
-from agentic_rag.runtime.running import Running, definition_of
-from agentic_rag.runtime.storing import LEASE_SECONDS, hold
+from agentic_rag.runtime.log.runlog import ChildLog
+from agentic_rag.runtime.storing import (
+    LEASE_SECONDS,
+    InterruptedTurn,
+    hold,
+    load_transcript,
+    read_interrupted,
+)
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.turns import TurnRecord
@@ -36,39 +40,58 @@ MIN_STEPS = 2
 """A delegate has half of its parent's steps, and at least so many."""
 
 
-class Children:
-    """The delegates of all turns that run. ``stopping``: the process ends, and what runs is to be resumed."""
+class ChildRequest(Protocol):
+    """One task of a running turn. ``call_id`` tells a call that goes on after a restart from a new one."""
 
-    def __init__(self, world: World, running: Running) -> None:
-        self.stopping = False
-        self._world = replace(world, on_end=lambda conn, turn, final: None, opening=())
-        self._database = world.database
-        self._running = running
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def call_id(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAnswer:
+    """What a child brought: its text, or why there is none (``failed``)."""
+
+    text: str
+    failed: bool = False
+
+
+class Delegations:
+    """The running agents by their turns, and the way from a ``delegate`` call to the agent that does it.
+
+    Made before the servers and the runtime: it needs neither, since each agent brings what its children work with.
+    """
+
+    def __init__(self) -> None:
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         self._slots: WeakKeyDictionary[Agent, dict[int, anyio.Semaphore]] = WeakKeyDictionary()
 
-    async def run(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
-        """Do a task of a running turn as another role; return the answer, or why there is none, and whether it failed.
+    def register(self, agent: Agent) -> None:
+        """Let a turn's calls delegate."""
+        self._agents[agent.row.id] = agent
+
+    async def run(self, request: ChildRequest) -> ChildAnswer:
+        """Do a task of a running turn as another role; return the answer, or why there is none.
 
         The same call again goes on with the same child, and one that has ended answers at once. Cancelling interrupts
         the child and waits for its end.
         """
-        parent = self._agent(turn_id)
-        if parent is None or parent.depth >= MAX_DEPTH:
-            return "Nothing can be delegated here. Do the task yourself.", True
-        if role not in parent.definition.bound.get("sub_roles", ()):
-            return f"There is no role {role!r} to delegate to.", True
+        parent = self._agents.get(request.turn_id)
+        if parent is None or parent.ended.is_set() or parent.depth >= MAX_DEPTH:
+            return ChildAnswer("Nothing can be delegated here. Do the task yourself.", failed=True)
+        if request.role not in parent.definition.bound.get("sub_roles", ()):
+            return ChildAnswer(f"There is no role {request.role!r} to delegate to.", failed=True)
         try:
             async with self._slot(parent):
-                row = await self._work(parent, call_id, role, clean_text(task))
-                return await self._database.read(lambda conn: _answer(conn, row))
+                row = await self._work(parent, request)
+                return await parent.resources.database.read(lambda conn: _answer(conn, row))
         except AgenticRagError as exc:
-            return f"The role {role!r} could not begin: {exc}", True
-
-    def _agent(self, turn_id: str) -> Agent | None:
-        """Return the agent that runs a turn, whether a user's or a delegate's."""
-        of_users = (live.agent for live in self._running.sessions if live.turn_id == turn_id)
-        return self._agents.get(turn_id) or next(of_users, None)
+            return ChildAnswer(f"The role {request.role!r} could not begin: {exc}", failed=True)
 
     def _slot(self, parent: Agent) -> anyio.Semaphore:
         """Return what bounds the delegates at one depth; one for each, or those that wait for theirs would block."""
@@ -77,84 +100,87 @@ class Children:
             root = root.parent
         return self._slots.setdefault(root, {}).setdefault(parent.depth, anyio.Semaphore(MAX_AT_ONCE))
 
-    async def _work(self, parent: Agent, call_id: str, role: str, task: str) -> TurnRecord:
+    async def _work(self, parent: Agent, request: ChildRequest) -> TurnRecord:
         """Begin a child or go on with it, wait for its end and return its turn."""
+        database = parent.resources.database
         with anyio.CancelScope(shield=True):  # once stored, it must also run
-            known = await self._database.read(lambda conn: _known(conn, parent.row.id, call_id))
+            known = await database.read(lambda conn: _turn_of_call(conn, parent.row.id, request.call_id))
             if known is not None and known.status in turns.FINISHED:
                 return known
             if known is None:
-                child = await self._begin(parent, call_id, role, task)
+                child = await self._begin(parent, request)
             else:
-                child = self._agents.get(known.id) or await self._resume(parent, role, known)
+                child = self._agents.get(known.id) or await self._resume(parent, request.role, known)
         try:
             await child.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if not self.stopping:
+            if not parent.resources.stopping:
                 child.interrupt()
                 with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
                     await child.ended.wait()
             raise
         return child.row
 
-    async def _begin(self, parent: Agent, call_id: str, role: str, task: str) -> Agent:
+    async def _begin(self, parent: Agent, request: ChildRequest) -> Agent:
         """Make the child's session and turn, and start it."""
-        log = ChildLog(parent.log, role, self._database)
-        definition = child_definition(parent.definition, role, parent.depth + 1)
+        resources = parent.resources
+        log = ChildLog(parent.log, request.role, resources.database)
+        definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
-        session = Session(new_id("sess"), {**parent.session.labels, "agent": log.path})
+        transcript = Transcript(new_id("sess"), {**parent.transcript.labels, "agent": log.path})
         row = TurnRecord(
             id=new_id("turn"),
-            session_id=session.id,
+            session_id=transcript.session_id,
             conversation_id=parent.row.conversation_id,
-            content=task,
+            content=clean_text(request.task),
             user_message_id=new_id("msg"),
             message_id=new_id("msg"),
             image_id=image.id,
-            owner=self._running.owner,
+            owner=resources.owner,
             fence=1,
             lease_until=later(LEASE_SECONDS),
             started_at=now(),
         )
-        entries = session.planned(row.id, 0, row.user_message_id, [user_message(task)])
+        place = transcript.last_seq + 1
 
         def store(conn: Connection) -> None:
-            hold(conn, parent.row)
+            hold(conn, parent.row.id, parent.row.fence)
             images.put(conn, image.id, definition.domain_id, image.content)
             sessions.create(
                 conn,
-                session.id,
-                session.labels,
+                row.session_id,
+                transcript.labels,
                 created_at=row.started_at,
                 parent_turn_id=parent.row.id,
-                tool_call_id=call_id,
+                tool_call_id=request.call_id,
             )
             turns.accept(conn, row)
-            store_user_message(conn, row, entries)
+            sessions.append_question(conn, row, place)
 
-        await self._database.write(store)
-        session.extend(entries)
-        return self._start(Agent(self._world, session, row, definition, log, parent))
+        await resources.database.write(store)
+        transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
+        return self._start(Agent(resources, transcript, row, definition, log, parent))
 
     async def _resume(self, parent: Agent, role: str, row: TurnRecord) -> Agent:
         """Go on with a child that a stopped server left; its parent counts the resumes."""
+        resources = parent.resources
 
-        def take(conn: Connection) -> tuple[Session, Left, int]:
-            hold(conn, parent.row)
-            fence = turns.take_lease(conn, row.id, self._running.owner, later(LEASE_SECONDS))
-            return load_session(conn, row.session_id), read_left(conn, row), fence
+        def take(conn: Connection) -> tuple[Transcript, InterruptedTurn, int]:
+            hold(conn, parent.row.id, parent.row.fence)
+            fence = turns.take_lease(conn, row.id, resources.owner, later(LEASE_SECONDS))
+            return load_transcript(conn, row.session_id), read_interrupted(conn, row), fence
 
-        session, left, fence = await self._database.write(take)
-        row = replace(row, owner=self._running.owner, fence=fence)
-        definition = definition_of(left) or child_definition(parent.definition, role, parent.depth + 1)
-        log = ChildLog(parent.log, role, self._database)
-        own = session.of_turn(row.id)[1:]
-        child = Agent(self._world, session, row, definition, log, parent)
-        return self._start(child, lambda turn: turn.restore(own, left.finished, left.spent))
+        transcript, left, fence = await resources.database.write(take)
+        row = replace(row, owner=resources.owner, fence=fence)
+        definition = left.definition or child_definition(parent.definition, role, parent.depth + 1)
+        log = ChildLog(parent.log, role, resources.database)
+        own = transcript.of_turn(row.id)[1:]
+        child = Agent(resources, transcript, row, definition, log, parent)
+        return self._start(child, lambda turn: turn.restore(own, left.finished, left.usage))
 
     def _start(self, child: Agent, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> Agent:
-        self._agents[child.row.id] = child
-        self._running.tasks.start_soon(child.run, resume)
+        self.register(child)
+        child.resources.tasks.start_soon(child.run, resume)
         return child
 
 
@@ -165,24 +191,24 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     return replace(parent, persona=replace(parent.persona, role=role), servers=servers, limits=limits)
 
 
-def _known(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:
+def _turn_of_call(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:
     """Return the turn that a call has made before, None when it made none."""
     session = sessions.by_tool_call(conn, parent_turn_id, call_id)
     return None if session is None else turns.of_session(conn, session.id)[0]
 
 
-def _answer(conn: Connection, row: TurnRecord) -> tuple[str, bool]:
-    """Return what the parent reads of a child's turn, and whether that is a failure."""
+def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
+    """Return what the parent reads of a child's turn."""
     turn = turns.get(conn, row.id)
     if turn is None or turn.status not in turns.FINISHED:
-        return "The delegate's work could not be stored.", True
+        return ChildAnswer("The delegate's work could not be stored.", failed=True)
     messages = sessions.transcript(conn, row.session_id)
     texts = [text for each in messages if each.role == "assistant" if (text := plain_text(each.content).strip())]
     if turn.status == "done" and texts:
         cut = f"\n[stopped: {turn.end_reason}]" if turn.end_reason in ("max_steps", "max_tokens", "refusal") else ""
-        return texts[-1] + cut, False
+        return ChildAnswer(texts[-1] + cut)
     if turn.status == "done":
-        return f"The delegate ended without an answer ({turn.end_reason}).", True
+        return ChildAnswer(f"The delegate ended without an answer ({turn.end_reason}).", failed=True)
     reason = turn.error["message"] if turn.error else "it was interrupted"
     so_far = f"\nIts last words were: {texts[-1]}" if texts else ""
-    return f"The delegate did not finish: {reason}{so_far}", True
+    return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True)

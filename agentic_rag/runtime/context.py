@@ -1,4 +1,4 @@
-"""Keeping a session's requests within their limits: carries out what `window` decides.
+"""Keeping a session's requests within their limits: carries out what `Transcript` decides.
 
 Owns the moves of the window between turns and the results left out inside one, in memory and in the store
 alike. Knows no model and no event.
@@ -13,23 +13,23 @@ from agentic_rag.events import Usage
 from agentic_rag.messages import Block
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens
-from agentic_rag.runtime.core.session import Entry, Measure, Session
-from agentic_rag.runtime.core.window import (
+from agentic_rag.runtime.core.transcript import (
+    Entry,
+    Measure,
     Sheddable,
-    chosen_to_shed,
+    Transcript,
+    choose_to_shed,
     message_tokens,
-    moved_head,
-    moved_start,
-    shed_blocks,
+    move_head,
+    move_start,
+    shed_results,
     sheddable,
 )
+from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import hold
 from agentic_rag.store import payloads, sessions
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.payloads import PayloadRecord
-from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import ToolInfo
 
 
@@ -37,13 +37,14 @@ class Context:
     """What one turn may send of its session."""
 
     def __init__(
-        self, database: Database, files: PayloadFiles, session: Session, row: TurnRecord, definition: Definition
+        self, resources: Resources, transcript: Transcript, definition: Definition, turn_id: str, fence: int
     ) -> None:
-        self._database = database
-        self._files = files
-        self._session = session
-        self._row = row
+        self._database = resources.database
+        self._files = resources.payloads
+        self._transcript = transcript
         self._definition = definition
+        self._turn_id = turn_id
+        self._fence = fence
         self._fixed = 0
 
     def offer(self, tools: Sequence[ToolInfo]) -> None:
@@ -53,35 +54,35 @@ class Context:
     @property
     def tokens(self) -> int:
         """About how many tokens the next request has."""
-        return self._session.tokens(self._fixed)
+        return self._transcript.tokens(self._fixed)
 
     def measured(self, usage: Usage, before: int) -> None:
         """Take what a model reported of a request that held the messages before a place."""
         if usage.sent:
-            self._session.measure = Measure(usage.sent, before)
+            self._transcript.measure = Measure(usage.sent, before)
 
     async def move_window(self) -> None:
         """Move the window if the turn that begins would pass the limits."""
-        session, limits, tokens = self._session, self._definition.limits, self.tokens
+        transcript, limits, tokens = self._transcript, self._definition.limits, self.tokens
         if limits.context_messages is None and tokens <= limits.context_tokens:
             return
-        start = moved_start(session.turn_sizes(), tokens, self._fixed + session.head_tokens, limits)
+        start = move_start(transcript.turn_sizes(), tokens, self._fixed + transcript.head_tokens, limits)
         if start is None:
             return
-        window = session.in_window()
-        head = moved_head(
-            session.head,
+        window = transcript.in_window()
+        head = move_head(
+            transcript.head,
             [entry.message for entry in window if entry.seq < start],
             [entry.message for entry in window if entry.seq >= start],
         )
 
         def store(conn: Connection) -> None:
-            hold(conn, self._row)
-            sessions.set_window(conn, session.id, start, head or None)
+            hold(conn, self._turn_id, self._fence)
+            sessions.set_window(conn, transcript.session_id, start, head or None)
 
         with anyio.CancelScope(shield=True):
             await self._database.write(store)
-            session.set_window(start, head)
+            transcript.set_window(start, head)
 
     async def fit(self) -> bool:
         """Leave out the running turn's oldest results if the next request would pass the limit.
@@ -94,13 +95,13 @@ class Context:
         excess = self.tokens - self._definition.limits.context_tokens
         if excess <= 0:
             return True
-        chosen = chosen_to_shed(sheddable(self._session.of_turn(self._row.id)), excess)
+        chosen = choose_to_shed(sheddable(self._transcript.of_turn(self._turn_id)), excess)
         if chosen:
             await self._shed(chosen)
         return sum(result.saved for result in chosen) >= excess
 
     async def _shed(self, chosen: Sequence[Sheddable]) -> None:
-        session = self._session
+        transcript = self._transcript
         refs: dict[str, Block] = {}
         fresh: list[PayloadRecord] = []
         for result in chosen:
@@ -111,28 +112,32 @@ class Context:
                 await self._files.write(ref, data)
                 fresh.append(
                     PayloadRecord(
-                        ref=ref, session_id=session.id, media_type="text/plain", size=len(data), created_at=now()
+                        ref=ref,
+                        session_id=transcript.session_id,
+                        media_type="text/plain",
+                        size=len(data),
+                        created_at=now(),
                     )
                 )
         changed: list[tuple[Entry, list[Block]]] = []
-        for entry in session.entries:
-            if entry.turn_id == self._row.id:
-                content = shed_blocks(entry.message["content"], refs)
+        for entry in transcript.entries:
+            if entry.turn_id == self._turn_id:
+                content = shed_results(entry.message["content"], refs)
                 if content != entry.message["content"]:
                     changed.append((entry, content))
 
         def store(conn: Connection) -> None:
-            hold(conn, self._row)
+            hold(conn, self._turn_id, self._fence)
             for payload in fresh:
                 payloads.put(conn, payload)
             for entry, content in changed:
-                sessions.set_content(conn, session.id, entry.seq, content)
+                sessions.set_content(conn, transcript.session_id, entry.seq, content)
 
         with anyio.CancelScope(shield=True):
             await self._database.write(store)
             for entry, content in changed:
                 before = message_tokens(entry.message)
                 entry.message["content"] = content
-                if session.measure is not None and entry.seq < session.measure.until:
-                    tokens = session.measure.tokens - before + message_tokens(entry.message)
-                    session.measure = Measure(max(0, tokens), session.measure.until)
+                if transcript.measure is not None and entry.seq < transcript.measure.until:
+                    tokens = transcript.measure.tokens - before + message_tokens(entry.message)
+                    transcript.measure = Measure(max(0, tokens), transcript.measure.until)

@@ -11,9 +11,8 @@ from agentic_rag.messages import text_block
 from agentic_rag.runtime.core.calls import failed
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import RESULT_BUDGET, part_of
+from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads
-from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
 READ_TOOL = ToolInfo(
@@ -55,16 +54,14 @@ def with_own_tools(definition: Definition, tools: tuple[ToolInfo, ...]) -> tuple
     return (READ_TOOL, *(tool for tool in tools if tool.name != READ_TOOL.name))
 
 
-async def read_on(
-    database: Database, files: PayloadFiles, session_id: str, arguments: Mapping[str, Any]
-) -> CallOutcome:
+async def read_on(resources: Resources, session_id: str, arguments: Mapping[str, Any]) -> CallOutcome:
     """Answer a call of `READ_TOOL`; ``arguments`` fit its schema."""
     ref = arguments["ref"]
     start, end = arguments.get("range") or (0, None)
-    payload = await database.read(lambda conn: payloads.get(conn, session_id, ref))
+    payload = await resources.database.read(lambda conn: payloads.get(conn, session_id, ref))
     if payload is None:
         return failed(f"There is no result kept as {ref!r} in this conversation.")
-    data = await files.read(ref)
+    data = await resources.payloads.read(ref)
     if data is None:
         return failed(f"The result kept as {ref!r} is gone. Call the tool again.")
     text = data.decode(errors="replace")

@@ -1,258 +1,158 @@
-"""All live sessions of the process: accepting messages, running turns, following their events.
+"""All sessions of the process: the map of them, what happens after a stop, and the way to a turn's events.
 
-Owns which turn runs in which session, the queue behind it, and the task group in which turns live; a turn
-belongs to the server, never to a socket. Knows conversations, domains and users only as labels.
+Owns which sessions are in memory and the task group in which their turns live. What one session does is
+`LiveSession`'s.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.errors import GenerationAborted, TurnInProgress
-from agentic_rag.events import AgentEvent, EventBody, Interrupted
-from agentic_rag.messages import clean_text, user_message
-from agentic_rag.runtime.accepting import (
-    Accepted,
-    Duplicate,
-    accepted_as,
-    refuse_busy,
-    store_start,
-)
-from agentic_rag.runtime.agent import Agent, World
-from agentic_rag.runtime.children import Children
-from agentic_rag.runtime.compaction import Compaction
-from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.image import Image, Images
-from agentic_rag.runtime.core.session import Session
-from agentic_rag.runtime.live import Live
+from agentic_rag.errors import NotFound
+from agentic_rag.events import AgentEvent, Interrupted
+from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.log.reader import LogReader, follow
-from agentic_rag.runtime.running import Running
-from agentic_rag.runtime.storing import LEASE_SECONDS
+from agentic_rag.runtime.log.runlog import Journal
+from agentic_rag.runtime.services import AgentServices, Patience, Resources, TurnHooks
+from agentic_rag.runtime.session import LiveSession
+from agentic_rag.runtime.storing import end_without_agent, turns_left_running
 from agentic_rag.store import images, payloads, turns
-from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.database import Database
+from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
+
+MAX_TRANSCRIPTS = 256
+"""Idle sessions whose transcripts stay in memory."""
 
 
 class Runtime:
-    """Runs turns. An async context manager: leaving it stops turns where they are, to be resumed later."""
+    """Runs turns. An async context manager: leaving it stops turns where they are, to be resumed later.
 
-    def __init__(self, world: World, *, owner: str = "") -> None:
-        self._world = world
-        self._database = world.database
-        self._running = Running(world, owner or new_id("run"))
-        self._children = Children(world, self._running)
-        self._images = Images()
-        self._task_group: TaskGroup
+    Args:
+        services: what a turn needs from outside.
+        hooks: what others store inside a turn's transactions.
+        database: where sessions, turns and run logs are.
+        payloads: where the files of what is kept whole are.
+        redactor: the values that no event of a domain's turn may show.
+        delegations: runs the delegates of the turns; the ``delegate`` server has it too.
+        patience: how long a model is waited for.
+    """
+
+    def __init__(
+        self,
+        services: AgentServices,
+        hooks: TurnHooks,
+        *,
+        database: Database,
+        payloads: PayloadFiles,
+        redactor: Redactor,
+        delegations: Delegations,
+        patience: Patience | None = None,
+    ) -> None:
+        self._database = database
+        self._payloads = payloads
+        self._delegations = delegations
+        self._journal = Journal(database)
+        self._tasks = anyio.create_task_group()
+        self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        """By id, the one that was used last at the end."""
+        self._resources = Resources(
+            services=services,
+            hooks=hooks,
+            database=database,
+            payloads=payloads,
+            redactor=redactor,
+            patience=patience or Patience(),
+            journal=self._journal,
+            owner=new_id("run"),
+            tasks=self._tasks,
+        )
 
     async def __aenter__(self) -> Self:
-        self._task_group = self._running.tasks = await anyio.create_task_group().__aenter__()
-        self._task_group.start_soon(self._running.journal.run)
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._journal.run)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        self._children.stopping = True
-        self._task_group.cancel_scope.cancel()
-        return await self._task_group.__aexit__(exc_type, exc, tb)
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
 
     async def drain(self, seconds: float) -> int:
         """Wait for running turns, at most so long; return how many still run (they resume later).
 
         What is queued stays so, and compactions give way.
         """
-        self._running.draining = True
-        for live in self._running.sessions:
-            if live.compaction is not None:
-                live.compaction.cancel()
+        self._resources.draining.set()
+        for live in self._live.values():
+            live.give_way()
         with anyio.move_on_after(seconds):
-            while running := [live for live in self._running.sessions if live.turn_id is not None]:
-                await running[0].changed.wait()
-        return sum(live.turn_id is not None for live in self._running.sessions)
+            while running := self._running():
+                await running[0].change()
+        return len(self._running())
 
-    # Sending
+    def _running(self) -> list[LiveSession]:
+        return [live for live in self._live.values() if live.turn_id is not None]
 
-    async def send(
-        self,
-        session_id: str,
-        content: str,
-        definition: Definition,
-        *,
-        client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
-        on_accept: Callable[[Connection, TurnRecord], Sequence[EventBody]] | None = None,
-    ) -> Accepted:
-        """Accept a user message durably and start its turn, or queue it.
+    # Sessions
 
-        ``on_accept`` runs inside the accepting transaction: what it raises refuses the message, what it
-        returns follows ``turn_started``. Same ``client_message_id`` and content: the same turn again.
+    async def session(self, session_id: str) -> LiveSession:
+        """Return a session with its transcript in memory.
 
         Raises:
-            NotFound: no such session.
-            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
-            IdempotencyMismatch: the client message id came with other content.
-            StorageFull: nothing was kept.
+            NotFound: there is no such session.
         """
-        live = await self._running.sessions.loaded(session_id)
-        while True:
-            while live.held:  # its terminal event may be out: who has seen that must not be told "busy"
-                await live.changed.wait()
-            with anyio.CancelScope(shield=True):  # once stored, the turn must also start
-                async with live.accepting:
-                    if not live.held:
-                        return await self._accept(
-                            live, clean_text(content), definition, client_message_id, on_busy, on_accept
-                        )
-
-    async def _accept(
-        self,
-        live: Live,
-        content: str,
-        definition: Definition,
-        client_message_id: str | None,
-        on_busy: str,
-        on_accept: Callable[[Connection, TurnRecord], Sequence[EventBody]] | None,
-    ) -> Accepted:
-        session = await self._running.present(live)
-        image = self._images.of(definition)
-        busy = live.turn_id
-        unended = list(live.unended)
-        row = self._new_row(session, content, image, client_message_id, queued=busy is not None)
-        log = self._running.log_of(row, definition.domain_id)
-        entries = session.planned(row.id, 0, row.user_message_id, [user_message(content)])
-
-        def store(conn: Connection) -> list[AgentEvent]:
-            refuse_busy(conn, row, busy, on_busy)
-            self._running.end_late(conn, unended)
-            extra = on_accept(conn, row) if on_accept is not None else ()
-            images.put(conn, image.id, definition.domain_id, image.content)
-            turns.accept(conn, row)
-            if busy is not None:
-                return []
-            return store_start(conn, row, entries, log, extra, definition.model)
-
+        live = self._session(session_id)
+        self._live.move_to_end(session_id)
         try:
-            first = await self._database.write(store, durable=True)
-        except Duplicate as known:
-            return accepted_as(known.turn, duplicate=True)
-        self._running.logs[row.id] = log
-        live.unended = live.unended[len(unended) :]
-        for ended in unended:
-            self._running.logs.pop(ended.row.id, None)
-        if busy is None:
-            session.extend(entries)
-            log.adopt(first)
-            live.begin(row.id, Agent(self._world, session, row, definition, log))
-            self._task_group.start_soon(self._running.run, live)
-        return accepted_as(row, duplicate=False)
+            await live.load()
+        except NotFound:
+            self._live.pop(session_id, None)
+            raise
+        self._trim()
+        return live
 
-    def _new_row(
-        self, session: Session, content: str, image: Image, client_message_id: str | None, *, queued: bool
-    ) -> TurnRecord:
-        return TurnRecord(
-            id=new_id("turn"),
-            session_id=session.id,
-            conversation_id=session.labels.get("conversation_id", session.id),
-            client_message_id=client_message_id,
-            content=content,
-            user_message_id=new_id("msg"),
-            message_id=new_id("msg"),
-            image_id=image.id,
-            status="queued" if queued else "running",
-            owner="" if queued else self._running.owner,
-            fence=0 if queued else 1,
-            lease_until=None if queued else later(LEASE_SECONDS),
-            started_at=now(),
-        )
+    def _session(self, session_id: str) -> LiveSession:
+        """Return a session, whether it exists or not: a reader may wait for its next turn."""
+        live = self._live.get(session_id)
+        if live is None:
+            live = self._live[session_id] = LiveSession(session_id, self._resources, self._delegations)
+        return live
 
-    async def run_child(self, turn_id: str, call_id: str, role: str, task: str) -> tuple[str, bool]:
-        """Do what a ``delegate`` call of a running turn asks for; see `Children.run`."""
-        return await self._children.run(turn_id, call_id, role, task)
-
-    # Compacting
-
-    async def compact(self, session_id: str, definition: Definition) -> CompactionRecord:
-        """Put a summary in the place of a session's messages; it holds the session like a turn.
-
-        Raises:
-            NotFound: no such session.
-            TurnInProgress: a turn runs.
-            CompactionNotNeeded: there are too few messages; nothing has changed.
-            ModelError, GenerationTimeout, StorageFull: nothing has changed.
-            GenerationAborted: somebody interrupted it; nothing has changed.
-        """
-        live = await self._running.sessions.loaded(session_id)
-        while (compaction := await self._hold(live, definition)) is None:
-            await live.changed.wait()
-        try:
-            done = await compaction.run()
-        finally:
-            live.compaction = None
-            live.wake()
-        if done is None:
-            raise GenerationAborted
-        return done
-
-    async def _hold(self, live: Live, definition: Definition) -> Compaction | None:
-        """Let a compaction hold the session; None when it must wait until something changes."""
-        async with live.accepting:
-            if live.held:
-                return None
-            session = await self._running.present(live)
-            if live.turn_id is not None:
-                raise TurnInProgress(live.turn_id, "A turn is running. Compact the conversation once it has ended.")
-            live.compaction = Compaction(self._world, session, definition, "user")
-            return live.compaction
-
-    # Ending
+    def _trim(self) -> None:
+        """Let go the transcripts of the sessions that have been idle longest."""
+        idle = [live for live in self._live.values() if live.loaded and live.idle]
+        for live in idle[: max(0, len(idle) - MAX_TRANSCRIPTS)]:
+            live.unload()
 
     async def interrupt(self, session_id: str, *, turn_id: str | None = None, queued: bool = False) -> bool:
-        """Interrupt the running turn (or the named one) or compaction, and with ``queued`` those that wait.
-
-        Idempotent: a turn that has ended stays as it is. Returns whether anything was interrupted.
-        """
-        live = self._running.sessions.get(session_id)
-        if live is None:
-            return False
-        done = False
-        if live.compaction is not None and turn_id is None:
-            live.compaction.cancel()
-            done = True
-        if queued or (turn_id is not None and turn_id != live.turn_id):
-            done = await self._unqueue(live, None if queued else turn_id)
-        if live.agent is not None and not live.ending and turn_id in (None, live.turn_id):
-            live.agent.interrupt()
-            done = True
-        return done
-
-    async def _unqueue(self, live: Live, turn_id: str | None) -> bool:
-        """End queued turns (all, or one) as interrupted before they start."""
-        async with live.accepting:
-            waiting = await self._database.read(lambda conn: turns.queued(conn, live.id))
-            chosen = [row for row in waiting if turn_id in (None, row.id)]
-            for row in chosen:
-                await self._running.end_unstarted(row, Interrupted())
-        return bool(chosen)
+        """Interrupt what runs in a session, if anything does; see `LiveSession.interrupt`."""
+        live = self._live.get(session_id)
+        return live is not None and await live.interrupt(turn_id=turn_id, queued=queued)
 
     async def drop(self, session_id: str) -> None:
         """End a session's turns, forget it and remove the files of its payloads; the caller deletes its rows.
 
         The files go first: their names stand in the rows, so that a deletion that was cut off can be repeated.
         """
-        live = self._running.sessions.get(session_id)
+        live = self._live.get(session_id)
         if live is not None:
-            await self._running.leave(live)
-        await self._world.payloads.remove(await self._database.read(lambda conn: payloads.refs_of(conn, session_id)))
+            await live.leave()
+            self._live.pop(session_id, None)
+        await self._payloads.remove(await self._database.read(lambda conn: payloads.refs_of(conn, session_id)))
 
     async def payload(self, session_id: str, ref: str) -> tuple[str, bytes] | None:
         """Return media type and bytes of what a session keeps under a ref; None when it keeps nothing there."""
         kept = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
-        data = None if kept is None else await self._world.payloads.read(ref)
+        data = None if kept is None else await self._payloads.read(ref)
         return None if kept is None or data is None else (kept.media_type, data)
 
     # After a stop
@@ -262,13 +162,23 @@ class Runtime:
 
         The data folder's lock proves that their owner is dead.
         """
-        return await self._running.recover()
+        left, orphans = await self._database.read(turns_left_running)
+        waiting = await self._database.read(_waiting)
+        for row, domain_id in waiting:  # before any turn can end and begin the next one: it needs its log
+            self._session(row.session_id).expect(row, domain_id)
+        for row in orphans:
+            await self._database.write(partial(end_without_agent, row=row, final=Interrupted()))
+        for row in left:
+            await (await self.session(row.session_id)).resume(row)
+        for session_id in dict.fromkeys(row.session_id for row, _ in waiting):
+            await (await self.session(session_id)).start_queue()
+        return len(left)
 
     # Following
 
     def running(self, session_id: str) -> str | None:
         """Return the id of the running turn, or None."""
-        live = self._running.sessions.get(session_id)
+        live = self._live.get(session_id)
         return live.turn_id if live is not None else None
 
     def follow(self, turn_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
@@ -282,13 +192,13 @@ class Runtime:
 
     def read(self, turn_id: str, after: int = 0) -> LogReader:
         """Return a reader of a turn's events strictly after a number; see `LogReader`."""
-        return LogReader(self._database, self._running.logs.get, turn_id, after)
+        return LogReader(self._journal, turn_id, after)
 
     async def next_turn(self, session_id: str, after: str | None = None) -> str:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
-        while True:
-            live = self._running.sessions.of(session_id)
-            following = live.following(after)
-            if following is not None:
-                return following
-            await live.changed.wait()
+        return await self._session(session_id).next_turn(after)
+
+
+def _waiting(conn: Connection) -> list[tuple[TurnRecord, str]]:
+    """Return all queued turns with their domains."""
+    return [(row, images.domain_of(conn, row.image_id)) for row in turns.queued(conn)]

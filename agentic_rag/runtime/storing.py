@@ -1,26 +1,34 @@
-"""What a turn's commits write: functions of a connection.
+"""What turns write to the store and read back from it: functions of a connection.
 
-Owns the rows of messages, calls, usage and of a turn's end. Every one of them holds the turn's lease, so that a
-process that has lost it writes nothing more. Knows no agent and no event's number.
+Owns the rows of messages, calls, usage and of a turn's end, and what a turn that was cut off is resumed from. Every
+write of a running turn holds its lease, so that a process that has lost it writes nothing more. Knows no agent and
+no event's number.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from agentic_rag.events import Done, Error, Interrupted, Terminal
+from agentic_rag.errors import NotFound
+from agentic_rag.events import Done, Error, Interrupted, Terminal, Usage
+from agentic_rag.json_form import Json
+from agentic_rag.messages import Block, Message
 from agentic_rag.runtime.core.calls import PlannedCall
-from agentic_rag.runtime.core.instructions import Commit, Spent
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import FinishedCall
-from agentic_rag.runtime.core.session import Entry, Session
-from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.store import payloads, sessions, tool_calls, turns, usage
+from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript
+from agentic_rag.runtime.core.turn import Commit, Spent, Turn
+from agentic_rag.store import images, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.tools.base import CallOutcome
+
+logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15.0
 """How long after its last commit a turn's owner is taken to be alive."""
@@ -32,31 +40,31 @@ _END: dict[type, tuple[str, str]] = {
 }
 
 
-def hold(conn: Connection, row: TurnRecord) -> None:
+def hold(conn: Connection, turn_id: str, fence: int) -> None:
     """Check and extend the turn's lease; the first statement of every transaction of its owner.
 
     Raises:
         LeaseLost: another process runs the turn.
     """
-    turns.hold(conn, row.id, row.fence, later(LEASE_SECONDS))
+    turns.hold(conn, turn_id, fence, later(LEASE_SECONDS))
 
 
 def store_commit(
-    conn: Connection, session: Session, row: TurnRecord, entries: Sequence[Entry], commit: Commit, model: str
+    conn: Connection, transcript: Transcript, row: TurnRecord, entries: Sequence[Entry], commit: Commit, model: str
 ) -> None:
     """Store a commit's messages, calls and usage.
 
     Raises:
         LeaseLost: another process runs the turn; nothing is kept.
     """
-    hold(conn, row)
+    hold(conn, row.id, row.fence)
     at = now()
     for entry in entries:
-        sessions.append_message(conn, _message(session.id, entry, commit, model, at))
-    tool_calls.start(conn, [_call(call, row, at) for call in commit.calls])
+        sessions.append_message(conn, _message_row(transcript.session_id, entry, commit, model, at))
+    tool_calls.start(conn, [_call_row(call, row, at) for call in commit.calls])
     for ended in commit.ended:
         store_result(conn, row, ended.call, ended.outcome, ended.finished)
-    usage.put(conn, [usage_row(session, row.id, spent, at) for spent in commit.spent])
+    usage.put(conn, [usage_row(transcript, row.id, spent, at) for spent in commit.spent])
 
 
 def store_result(
@@ -94,14 +102,14 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
         end_reason=final.stop_reason if isinstance(final, Done) else reason,
         ended_at=now(),
         steps=turn.iteration,
-        usage=turn.usage.wire(),
-        error=error_json(final),
+        usage=turn.usage.to_json(),
+        error=_error_json(final),
         references=[{name: getattr(ref, name) for name in ref.__slots__} for ref in turn.references],
         timings=turn.timings,
     )
 
 
-def end_unrun(conn: Connection, row: TurnRecord, final: Terminal) -> None:
+def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> None:
     """Store the end of a turn that no agent runs."""
     status, reason = _END[type(final)]
     turns.finish(
@@ -112,26 +120,19 @@ def end_unrun(conn: Connection, row: TurnRecord, final: Terminal) -> None:
         ended_at=now(),
         steps=row.steps,
         usage=row.usage,
-        error=error_json(final),
+        error=_error_json(final),
     )
 
 
-def error_json(final: Terminal) -> dict[str, object] | None:
-    """Return the form in which a turn's row keeps its error; None when it has none."""
-    if not isinstance(final, Error):
-        return None
-    return {"code": final.code, "message": final.message, "retryable": final.retryable}
-
-
-def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> UsageRecord:
+def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str) -> UsageRecord:
     """Return the row of one model call."""
     return UsageRecord(
         id=new_id("usage"),
-        session_id=session.id,
+        session_id=transcript.session_id,
         turn_id=turn_id,
         step=spent.step,
-        labels=dict(session.labels),
-        agent=session.labels.get("agent", ""),
+        labels=dict(transcript.labels),
+        agent=transcript.labels.get("agent", ""),
         model=spent.model,
         input=spent.usage.input,
         cache_read=spent.usage.cache_read,
@@ -141,7 +142,14 @@ def usage_row(session: Session, turn_id: str | None, spent: Spent, at: str) -> U
     )
 
 
-def _message(session_id: str, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
+def _error_json(final: Terminal) -> Json | None:
+    """Return the form in which a turn's row keeps its error; None when it has none."""
+    if not isinstance(final, Error):
+        return None
+    return {"code": final.code, "message": final.message, "retryable": final.retryable}
+
+
+def _message_row(session_id: str, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
     assistant = entry.message["role"] == "assistant"
     return sessions.MessageRecord(
         session_id=session_id,
@@ -153,12 +161,12 @@ def _message(session_id: str, entry: Entry, commit: Commit, model: str, at: str)
         message_id=entry.message_id,
         created_at=at,
         model=model if assistant else None,
-        usage=commit.usage.wire() if assistant and commit.usage is not None else None,
+        usage=commit.usage.to_json() if assistant and commit.usage is not None else None,
         partial=commit.partial and assistant,
     )
 
 
-def _call(call: PlannedCall, row: TurnRecord, started_at: str) -> ToolCallRecord:
+def _call_row(call: PlannedCall, row: TurnRecord, started_at: str) -> ToolCallRecord:
     return ToolCallRecord(
         turn_id=row.id,
         tool_call_id=call.id,
@@ -168,3 +176,93 @@ def _call(call: PlannedCall, row: TurnRecord, started_at: str) -> ToolCallRecord
         arguments=call.arguments,
         started_at=started_at,
     )
+
+
+# Reading back
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedTurn:
+    """What a stopped server left of a turn. ``last_seq``: number of its last stored event.
+
+    ``definition`` is None when it is gone, or of a version that this program cannot run. ``finished`` holds the
+    ``tool_result`` blocks of ended calls by call id, ``usage`` what was spent.
+    """
+
+    last_seq: int
+    definition: Definition | None
+    finished: Mapping[str, Block]
+    usage: Usage
+
+
+def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
+    """Read what a turn that was cut off is resumed from."""
+    calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
+    children = [turns.of_session(conn, session_id)[0] for session_id in sessions.delegated(conn, row.id)]
+    # those that go on are counted when they end, with all that they have spent
+    delegated = [Usage.from_json(child.usage) for child in children if child.status in turns.FINISHED and child.usage]
+    return InterruptedTurn(
+        last_seq=run_events.last_seq(conn, row.id),
+        definition=stored_definition(images.get(conn, row.image_id)),
+        finished={ident: result for ident, result in calls.items() if result is not None},
+        usage=sum(delegated, usage.of_turn(conn, row.id)),
+    )
+
+
+def stored_definition(image: Json | None) -> Definition | None:
+    """Return a stored definition; None when it is gone, or of a version this program cannot run."""
+    if image is None:
+        return None
+    try:
+        return Definition.from_json(image)
+    except (TypeError, KeyError) as exc:
+        logger.error("a stored definition cannot be used: %r", exc)
+        return None
+
+
+def turns_left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRecord]]:
+    """Return the turns a stopped server left running: those to resume, and delegates whose parents have ended.
+
+    Other delegates are in neither list: who asked for them goes on with them.
+    """
+    left = turns.running(conn)
+    parents = sessions.parents(conn, [row.session_id for row in left])
+    known = {row.id: row for row in left}
+
+    def orphaned(row: TurnRecord) -> bool:
+        parent = parents.get(row.session_id)
+        return parent is not None and (parent not in known or orphaned(known[parent]))
+
+    return [row for row in left if row.session_id not in parents], [row for row in left if orphaned(row)]
+
+
+def load_transcript(conn: Connection, session_id: str) -> Transcript:
+    """Return a session's messages that are not archived.
+
+    Raises:
+        NotFound: there is no such session.
+    """
+    session = sessions.get(conn, session_id)
+    if session is None:
+        raise NotFound("session", session_id)
+    rows = sessions.transcript(conn, session_id)
+    measure = None
+    for row in reversed(rows):
+        if row.seq <= session.window_set_at:
+            break
+        if row.usage and row.usage["inputTokens"]:
+            measure = Measure(row.usage["inputTokens"], row.seq)
+            break
+    return Transcript(
+        session_id,
+        session.labels,
+        entries=[Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row)) for row in rows],
+        window_start=session.window_start,
+        head=session.head or (),
+        base_seq=session.last_seq,
+        measure=measure,
+    )
+
+
+def _message(row: sessions.MessageRecord) -> Message:
+    return {"role": "assistant" if row.role == "assistant" else "user", "content": row.content}

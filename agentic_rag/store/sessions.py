@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Index, func, select, update
 
 from agentic_rag.errors import NotFound
-from agentic_rag.messages import Block
+from agentic_rag.messages import Block, text_block
 from agentic_rag.store.records import RecordTable, delete_parts
 from agentic_rag.store.statements import Prepared, parameter
-from agentic_rag.store.turns import TURNS
+from agentic_rag.store.turns import TURNS, TurnRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +138,21 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
     MESSAGES.insert(conn, message)
     if _MOVE.run(conn, id=message.session_id, last_seq=message.seq) != 1:
         raise NotFound("session", message.session_id)
+
+
+def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
+    """Append the user's words with which a turn starts; see `append_message`."""
+    message = MessageRecord(
+        session_id=turn.session_id,
+        seq=place,
+        turn_id=turn.id,
+        step=0,
+        role="user",
+        content=[text_block(turn.content)],
+        message_id=turn.user_message_id,
+        created_at=turn.started_at,
+    )
+    append_message(conn, message)
 
 
 def transcript(

@@ -1,13 +1,12 @@
 """The `delegate` tool: a role and a task in, the child's answer out.
 
-Owns the tool's words, its arguments' checks and the form of its result. Knows no agent: the host hands over
-``run_child``, and says in the call's ``meta`` whose turn asks and which roles may be asked, so that a model can
+Owns the tool's words, its arguments' checks and the form of its result. Knows no agent: the host hands over a
+`ChildRunner`, and says in the call's ``meta`` whose turn asks and which roles may be asked, so that a model can
 name neither another turn nor a role that the domain did not list.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -32,19 +31,24 @@ class ChildRequest:
     task: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChildAnswer:
+class ChildAnswer(Protocol):
     """What a child brought: its text, or why there is none (``failed``)."""
 
-    text: str
-    failed: bool = False
+    @property
+    def text(self) -> str: ...
+    @property
+    def failed(self) -> bool: ...
 
 
-RunChild = Callable[[ChildRequest], Awaitable[ChildAnswer]]
-"""Runs a child to its end. Cancelling it interrupts the child."""
+class ChildRunner(Protocol):
+    """What does the tasks; the host has one."""
+
+    async def run(self, request: ChildRequest) -> ChildAnswer:
+        """Run a child to its end. Cancelling it interrupts the child."""
+        ...
 
 
-def create_server(run_child: RunChild) -> MCPServer[Any]:
+def create_server(children: ChildRunner) -> MCPServer[Any]:
     """Build the server. Each call's ``meta`` binds ``agentic_rag/turn``, ``/call`` and ``/sub_roles`` (ids)."""
     server: MCPServer[Any] = MCPServer("delegate")
 
@@ -66,7 +70,7 @@ def create_server(run_child: RunChild) -> MCPServer[Any]:
         if not task.strip() or len(task) > MAX_TASK:
             return _result(f"task: give the task in 1 to {MAX_TASK} characters.", True)
         request = ChildRequest(str(meta["agentic_rag/turn"]), str(meta["agentic_rag/call"]), role, task)
-        answer = await run_child(request)
+        answer = await children.run(request)
         return _result(answer.text, answer.failed)
 
     return server

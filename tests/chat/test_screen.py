@@ -23,8 +23,8 @@ from agentic_rag.events import (
     ToolResult,
     TurnStarted,
     Usage,
-    encode,
 )
+from agentic_rag.runtime.log.runlog import encode
 from tests.chat.serving import Paper
 
 CITED = Reference(1, "doc_1", "manual.pdf", "chunk_1", "Three\nyears.", 0.9, 4)

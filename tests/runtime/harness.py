@@ -9,14 +9,19 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.events import AgentEvent, Terminal
+from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
-from agentic_rag.runtime.agent import World
+from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.services import Patience
+from agentic_rag.runtime.session import Accepted
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import now
+from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
@@ -96,17 +101,72 @@ def definition(**changes: Any) -> Definition:
 
 
 @dataclass
+class Services:
+    """What the turns of a bench need from outside."""
+
+    given_model: Model
+    tools: MemoryToolset
+    opening_notices: Sequence[Notice] = ()
+
+    def model(self, domain_id: str) -> Model:
+        return self.given_model
+
+    async def open_toolset(self, definition: Definition) -> MemoryToolset:
+        return self.tools
+
+    async def role_hash(self, domain_id: str, role: str) -> str | None:
+        return None
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        return set()
+
+
+@dataclass
+class Hooks:
+    """Keeps what it hears of."""
+
+    ended_turns: list[tuple[TurnRecord, Terminal]] = field(default_factory=list)
+    denied_calls: list[PlannedCall] = field(default_factory=list)
+    compacted_sessions: list[tuple[str, int]] = field(default_factory=list)
+    """Each with the messages that were left."""
+
+    def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
+        return ()
+
+    def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
+        self.ended_turns.append((turn, final))
+
+    def session_compacted(self, conn: Connection, session_id: str) -> None:
+        self.compacted_sessions.append((session_id, sessions.count_messages(conn, session_id)))
+
+    def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
+        self.denied_calls.append(call)
+
+
+@dataclass
 class Bench:
     """What a test works with."""
 
     database: Database
     runtime: Runtime
-    ended: list[tuple[TurnRecord, Terminal]]
+    services: Services
+    hooks: Hooks
+    delegations: Delegations
+
+    @property
+    def ended(self) -> list[tuple[TurnRecord, Terminal]]:
+        return self.hooks.ended_turns
+
+    async def send(self, content: str, settings: Definition | None = None, **options: Any) -> Accepted:
+        session = await self.runtime.session(SESSION)
+        return await session.send(content, settings or definition(), **options)
+
+    async def compact(self, settings: Definition | None = None) -> CompactionRecord:
+        return await (await self.runtime.session(SESSION)).compact(settings or definition())
 
     async def say(self, content: str, **options: Any) -> list[AgentEvent]:
         """Send a message and return all events of its turn."""
-        settings = options.pop("definition", None) or definition()
-        accepted = await self.runtime.send(SESSION, content, settings, **options)
+        accepted = await self.send(content, options.pop("definition", None), **options)
         with anyio.fail_after(20):
             return [event async for event in self.runtime.follow(accepted.turn_id)]
 
@@ -121,46 +181,43 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(folder: Path, model: Model, tools: MemoryToolset | None = None, **world: Any) -> AsyncIterator[Bench]:
+async def bench(
+    folder: Path,
+    model: Model,
+    tools: MemoryToolset | None = None,
+    *,
+    database: Database | None = None,
+    services: Services | None = None,
+    hooks: Hooks | None = None,
+    redactor: Redactor | None = None,
+    delegations: Delegations | None = None,
+    model_idle: float = 60,
+) -> AsyncIterator[Bench]:
     """Open a runtime on a store in the folder; a second one on the same folder finds what the first left."""
-    database = await Database.open(folder / "test.db")
-    ended: list[tuple[TurnRecord, Terminal]] = []
-    present = tools or toolset()
-
-    def on_end(conn: Connection, row: TurnRecord, final: Terminal) -> None:
-        ended.append((row, final))
-
-    async def open_toolset(_: Definition) -> MemoryToolset:
-        return present
-
-    async def role_hash(domain: str, role: str) -> str | None:
-        return None
-
-    async def missing(domain: str, chunk_ids: set[str]) -> set[str]:
-        return set()
+    own = await Database.open(folder / "test.db")
+    services = services or Services(model, tools or toolset())
+    hooks = hooks or Hooks()
+    delegations = delegations or Delegations()
 
     def create(conn: Connection) -> None:
         if sessions.get(conn, SESSION) is None:
             sessions.create(conn, SESSION, {"conversation_id": "conv_test"}, created_at=now())
 
-    values: dict[str, Any] = {
-        "database": database,
-        "model": lambda domain_id: model,
-        "open_toolset": open_toolset,
-        "role_hash": role_hash,
-        "missing": missing,
-        "on_end": on_end,
-        "on_compact": lambda conn, session_id, labels: None,
-        "payloads": PayloadFiles(folder / "payloads"),
-        "retry_budget": 5.0,
-    }
     try:
-        await database.write(create)
-        async with Runtime(World(**(values | world))) as runtime:
-            yield Bench(database, runtime, ended)
+        await own.write(create)
+        async with Runtime(
+            services,
+            hooks,
+            database=database or own,
+            payloads=PayloadFiles(folder / "payloads"),
+            redactor=redactor or Redactor(),
+            delegations=delegations,
+            patience=Patience(model_idle, retry_budget=5.0),
+        ) as runtime:
+            yield Bench(own, runtime, services, hooks, delegations)
     finally:
         with anyio.CancelScope(shield=True):
-            await database.aclose()
+            await own.aclose()
 
 
 def kinds(events: Sequence[AgentEvent]) -> list[str]:

@@ -16,7 +16,7 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits
 from agentic_rag.runtime.core.summary import head_after, said_before, summary_request
-from agentic_rag.runtime.core.window import tokens_of
+from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.sessions import MessageRecord
@@ -58,18 +58,13 @@ async def state(b: Bench) -> tuple[list[MessageRecord], Any, list[CompactionReco
 
 
 async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_path: Path) -> None:
-    counted: list[int] = []
-
-    def on_compact(conn: Connection, session_id: str, labels: Any) -> None:
-        counted.append(sessions.count_messages(conn, session_id))
-
     steps = (*long_chat(), Step((Say(SUMMARY),), usage=Usage(50, 0, 0, 7)), say("Eleven."), say("Twelve."))
-    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools(), on_compact=on_compact) as b:
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
         before, _, _ = await state(b)
-        done = await b.runtime.compact(SESSION, definition())
+        done = await b.compact()
         assert (done.summary, done.message_count, done.from_seq, done.created_by) == (SUMMARY, 20, 1, "user")
-        assert counted == [0]
+        assert b.hooks.compacted_sessions == [(SESSION, 0)]
         asked = model.requests[-1]
         assert asked.tools == ()
         assert plain_text(asked.system).startswith("Summarise the conversation")
@@ -95,11 +90,11 @@ async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_
 async def test_a_compacted_session_goes_on_after_a_restart_and_is_compacted_again(tmp_path: Path) -> None:
     async with ScriptedModel(*long_chat(), say(SUMMARY)) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
-        first = await b.runtime.compact(SESSION, definition())
+        first = await b.compact()
     steps = (*[say(f"New {number}.") for number in range(10)], say("All in all."), say("End."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
-        second = await b.runtime.compact(SESSION, definition())
+        second = await b.compact()
         assert second.from_seq == first.to_seq + 1
         assert SUMMARY in plain_text(model.requests[-1].messages[0]["content"])
         await b.say("Still there?")
@@ -116,7 +111,7 @@ async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
         await chat(b, 9)
         before = await state(b)
         with pytest.raises(CompactionNotNeeded) as caught:
-            await b.runtime.compact(SESSION, definition())
+            await b.compact()
         assert (caught.value.count, caught.value.minimum, caught.value.status) == (18, 20, 409)
         assert await state(b) == before
 
@@ -136,7 +131,7 @@ async def test_a_compaction_that_fails_leaves_everything_as_it_was(tmp_path: Pat
         await chat(b)
         before = await state(b)
         with pytest.raises((ModelError, GenerationTimeout)) as caught:
-            await b.runtime.compact(SESSION, definition())
+            await b.compact()
         assert getattr(caught.value, "code", "") in ("LLM_SERVICE_ERROR", "GENERATION_TIMEOUT")
         assert await state(b) == before
         assert text_of(await b.say("Go on")) == "Next."
@@ -152,7 +147,7 @@ async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_
 
         async def compact() -> None:
             with pytest.raises(GenerationAborted):
-                await b.runtime.compact(SESSION, definition())
+                await b.compact()
             heard.append("aborted")
 
         async def send() -> None:
@@ -182,7 +177,7 @@ async def test_a_compaction_that_races_sends_loses_nothing_and_answers_all(tmp_p
 
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(b.runtime.compact, SESSION, definition())
+                tasks.start_soon(b.compact)
                 await slow.reached.wait()
                 for number in range(3):
                     tasks.start_soon(send, number)
@@ -200,10 +195,10 @@ async def test_a_manual_compaction_during_a_turn_is_refused(tmp_path: Path) -> N
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(*long_chat(), slow) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
-        accepted = await b.runtime.send(SESSION, "Go", definition())
+        accepted = await b.send("Go", definition())
         await slow.reached.wait()
         with pytest.raises(TurnInProgress) as caught:
-            await b.runtime.compact(SESSION, definition())
+            await b.compact()
         assert caught.value.turn_id == accepted.turn_id
         slow.until.set()
         with anyio.fail_after(20):
@@ -246,7 +241,7 @@ async def test_a_kill_while_the_summary_is_made_leaves_everything_as_it_was(tmp_
         await chat(b)
         before = await state(b)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(b.runtime.compact, SESSION, definition())
+            tasks.start_soon(b.compact)
             await slow.reached.wait()
             tasks.cancel_scope.cancel()
     async with ScriptedModel(say("Next.")) as model, bench(tmp_path, model, tools()) as b:
@@ -258,7 +253,7 @@ async def test_without_a_language_model_the_summary_is_made_of_extracts(tmp_path
     async with ScriptedModel(*long_chat()) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
     async with bench(tmp_path, ExtractiveModel(), tools()) as b:
-        done = await b.runtime.compact(SESSION, definition())
+        done = await b.compact()
         lines = done.summary.splitlines()
         assert lines[:2] == ["? Question 0?", "- Answer 0."]
         assert lines[-2:] == ["? Question 9?", "- Answer 9."]

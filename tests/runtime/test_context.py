@@ -16,7 +16,19 @@ from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, hits, info, kinds, ok, toolset
+from tests.runtime.harness import (
+    SESSION,
+    Bench,
+    MemoryToolset,
+    Services,
+    bench,
+    definition,
+    hits,
+    info,
+    kinds,
+    ok,
+    toolset,
+)
 from tests.runtime.test_turn_properties import without_breakpoints
 
 
@@ -89,11 +101,15 @@ async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_re
 async def test_a_carried_role_that_was_edited_is_asked_for_again(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_messages=2))
 
-    async def role_hash(domain: str, role: str) -> str | None:
-        return "h1" if len(model.requests) < 3 else "h2"
+    class Edited(Services):
+        async def role_hash(self, domain_id: str, role: str) -> str | None:
+            return "h1" if len(model.requests) < 3 else "h2"
 
     steps = (use("promptx_action", query="x"), say("Zero."), say("One."), say("Two."))
-    async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of(), role_hash=role_hash) as b:
+    async with (
+        ScriptedModel(*steps) as model,
+        bench(tmp_path, model, services=Edited(model, tools_of())) as b,
+    ):
         await b.say("A", definition=limits)
         assert "ROLE_CHANGED" not in str([event.data for event in await b.say("B", definition=limits)])
         assert (await session_of(b)).window_start > 1

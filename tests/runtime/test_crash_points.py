@@ -75,14 +75,14 @@ async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_p
     disk = Filling(real, dies_at)
     model = ScriptedModel(then=answer, strict=False)
     async with bench(tmp_path, model, tools.toolset(), database=disk) as b:
-        accepted = await b.runtime.send(SESSION, "How much?", definition(), client_message_id="m1")
+        accepted = await b.send("How much?", definition(), client_message_id="m1")
         with anyio.fail_after(20):
             before = [event async for event in b.runtime.follow(accepted.turn_id)]
     await real.aclose()
     async with bench(tmp_path, ScriptedModel(then=answer), tools.toolset()) as b:
         resumed = await b.runtime.recover()
         assert resumed == (before[-1].type == "error")
-        again = await b.runtime.send(SESSION, "How much?", definition(), client_message_id="m1")
+        again = await b.send("How much?", definition(), client_message_id="m1")
         assert (again.turn_id, again.duplicate) == (accepted.turn_id, True)
         with anyio.fail_after(20):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]

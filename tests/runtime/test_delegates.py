@@ -11,13 +11,15 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import AgentEvent, Usage
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.children import ChildAnswer, Delegations
 from agentic_rag.runtime.core.definition import Definition, Limits, ServerEntry
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
-from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, info, kinds, ok, text_of
+from mcp_servers.delegate.server import ChildRequest
+from tests.runtime.harness import SESSION, Bench, MemoryToolset, Services, bench, definition, info, kinds, ok, text_of
 
 SCHEMA = {"type": "object", "properties": {"role": {"type": "string"}, "task": {"type": "string"}}}
 DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a task.", SCHEMA)
@@ -58,17 +60,22 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
 
     async def delegate(request: CallRequest) -> CallOutcome:
         turn, call = str(request.bound["turn"]), str(request.bound["call"])
-        role, task = request.arguments["role"], request.arguments["task"]
-        text, failed = await opened.runtime.run_child(turn, call, role, task)
-        return CallOutcome("error" if failed else "ok", (text_block(text),))
+        task = ChildRequest(turn, call, request.arguments["role"], request.arguments["task"])
+        answer = await delegations.run(task)
+        return CallOutcome("error" if answer.failed else "ok", (text_block(answer.text),))
 
     user = {name: (info(name), function) for name, function in functions.items()}
 
-    async def open_toolset(of: Definition) -> MemoryToolset:
-        own = {"delegate": (DELEGATE, delegate)} if any(entry.name == "delegate" for entry in of.servers) else {}
-        return MemoryToolset({**own, **user})
+    class Delegating(Services):
+        async def open_toolset(self, definition: Definition) -> MemoryToolset:
+            offered = any(entry.name == "delegate" for entry in definition.servers)
+            return MemoryToolset({**({"delegate": (DELEGATE, delegate)} if offered else {}), **user})
 
-    async with script.model() as model, bench(folder, model, open_toolset=open_toolset) as opened:
+    delegations = Delegations()
+    async with (
+        script.model() as model,
+        bench(folder, model, services=Delegating(model, MemoryToolset({})), delegations=delegations) as opened,
+    ):
         yield opened
 
 
@@ -163,7 +170,7 @@ async def test_a_fifth_delegate_waits_until_one_of_four_has_ended(tmp_path: Path
     slow = [Stalled(say(f"Answer {number}."), 2) for number in range(5)]
     script = Crew(Ask=(handed(*[("digger", "Dig here")] * 5), say("All done.")), Dig=tuple(slow))
     async with crew(tmp_path, script) as b:
-        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        accepted = await b.send("Ask them", leading())
         with anyio.fail_after(20):
             for each in slow[:4]:
                 await each.reached.wait()
@@ -212,7 +219,7 @@ async def test_an_interrupt_ends_the_delegates_too_and_the_conversation_goes_on(
     slow = Stalled(say("One two three."), 3)
     script = Crew(Ask=(handed(("digger", "Dig here")), say("Next.")), Dig=(slow,))
     async with crew(tmp_path, script) as b:
-        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        accepted = await b.send("Ask them", leading())
         with anyio.fail_after(20):
             await slow.reached.wait()
             assert await b.runtime.interrupt(SESSION)
@@ -237,7 +244,7 @@ async def test_after_a_stop_a_delegate_goes_on_in_its_session_and_finished_ones_
         return ok("quick result")
 
     async with crew(tmp_path, first, quick=quick) as b:
-        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        accepted = await b.send("Ask them", leading())
         with anyio.fail_after(20):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
@@ -261,21 +268,23 @@ async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_
     slow = Stalled(say("Slow end."), 2)
     script = Crew(Ask=(handed(("digger", "Dig here"), ("writer", "Write this")),), Dig=(say("Gold."),), Write=(slow,))
     async with crew(tmp_path, script) as b:
-        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        accepted = await b.send("Ask them", leading())
         with anyio.fail_after(20):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
                     break
             done = next(each for each in await children_of(b, accepted.turn_id) if each.labels["agent"] == "digger")
-            again = await b.runtime.run_child(accepted.turn_id, done.tool_call_id or "", "digger", "Dig here")
-        assert again == ("Gold.", False)
+            again = await b.delegations.run(
+                ChildRequest(accepted.turn_id, done.tool_call_id or "", "digger", "Dig here")
+            )
+        assert again == ChildAnswer("Gold.")
 
 
 async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: Path) -> None:
     slow = Stalled(say("Slow end."), 2)
     async with crew(tmp_path, Crew(Ask=(handed(("writer", "Write this")),), Write=(slow,))) as b:
-        accepted = await b.runtime.send(SESSION, "Ask them", leading())
+        accepted = await b.send("Ask them", leading())
         with anyio.fail_after(20):
             await slow.reached.wait()
 

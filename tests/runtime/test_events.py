@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Encoder, Text, Thinking, decode
+from agentic_rag.events import Text, Thinking, decode
+from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.log.runlog import Encoder
 
 TS = "2026-01-01T00:00:00.000Z"
 WORDS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -41,8 +43,10 @@ def test_a_delta_has_the_form_of_every_event(
 
 
 def test_secrets_are_taken_out_of_deltas_too() -> None:
-    encoder = Encoder("conv_1", "turn_1", redact=lambda value: value.replace("hunter2", "***"))
-    assert encoder.encode(Text("it is hunter2"), 1, TS).fields()["text"] == "it is ***"
+    redaction = Redaction()
+    redaction.add("KEY", "hunter2-hunter2")
+    encoder = Encoder("conv_1", "turn_1", redaction)
+    assert encoder.encode(Text("it is hunter2-hunter2"), 1, TS).fields()["text"] == "it is [secret KEY]"
 
 
 def test_a_text_that_is_no_unicode_is_refused() -> None:

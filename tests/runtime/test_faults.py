@@ -74,7 +74,7 @@ async def test_a_disk_that_fills_up_at_any_write_ends_the_turn_and_loses_nothing
     async with bench(tmp_path, model, toolset(search_documents=search), database=disk) as b:
         b.database = disk
         try:
-            accepted = await b.runtime.send(SESSION, "How much?", definition())
+            accepted = await b.send("How much?", definition())
         except StorageFull:
             assert full_at == 1
             assert await b.transcript() == []
@@ -106,7 +106,7 @@ async def test_a_turn_whose_end_was_never_stored_is_resumed_by_the_next_start(tm
     disk = Filling(real, 2)
     model = ScriptedModel(then=say("Lost."), strict=False)
     async with bench(tmp_path, model, database=disk) as b:
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
         with anyio.fail_after(20):
             assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "error"
     await real.aclose()
@@ -121,7 +121,7 @@ async def test_a_turn_whose_end_was_never_stored_is_resumed_by_the_next_start(tm
 async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
         with anyio.fail_after(20):
             await slow.reached.wait()
             other = sqlite3.connect(tmp_path / "test.db", isolation_level=None, check_same_thread=False)
@@ -220,7 +220,7 @@ async def test_fifty_concurrent_and_duplicate_sends_make_one_turn(tmp_path: Path
         async def send(number: int) -> None:
             key = None if number % 5 == 4 else "m1"
             try:
-                accepted.append((await b.runtime.send(SESSION, "Hi", definition(), client_message_id=key)).turn_id)
+                accepted.append((await b.send("Hi", definition(), client_message_id=key)).turn_id)
             except TurnInProgress as exc:
                 refused.append(exc.turn_id)
 
@@ -247,7 +247,7 @@ async def test_a_reader_dropped_at_every_event_sees_the_same_bytes_as_one_that_w
         ScriptedModel(use("search_documents", query="x"), say(text)) as model,
         bench(tmp_path, model, toolset(search_documents=search)) as b,
     ):
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
 
         async def read(cut: int) -> None:
             heard: list[AgentEvent] = []
@@ -277,7 +277,7 @@ async def test_a_reader_dropped_at_every_event_sees_the_same_bytes_as_one_that_w
 async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_path: Path) -> None:
     words = Step((Say("x" * 200_000, pieces=("x" * 20,) * 10_000),))
     async with ScriptedModel(words) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
         deaf = b.runtime.follow(accepted.turn_id)
         assert (await anext(deaf)).seq == 1
         with anyio.fail_after(30):
@@ -294,7 +294,7 @@ async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_pat
 async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
         await slow.reached.wait()
         row = await b.turn(accepted.turn_id)
         assert (row.fence, row.status) == (1, "running")
@@ -315,7 +315,7 @@ async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) 
 async def test_who_resumes_a_turn_takes_its_fencing_number(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "Hi", definition())
+        accepted = await b.send("Hi", definition())
         await slow.reached.wait()
         first = await b.turn(accepted.turn_id)
     async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model) as b:
@@ -331,9 +331,9 @@ async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> 
     slow = Stalled(say("First."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         runtime: Runtime = b.runtime
-        first = await runtime.send(SESSION, "A", definition())
+        first = await b.send("A", definition())
         await slow.reached.wait()
-        await runtime.send(SESSION, "B", definition(), on_busy="queue")
+        await b.send("B", definition(), on_busy="queue")
         slow.until.set()
         assert await runtime.drain(20) == 0
         assert (await b.turn(first.turn_id)).status == "done"

@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from agentic_rag.messages import text_block, user_message
-from agentic_rag.runtime.core import image
 from agentic_rag.runtime.core.calls import Policy
-from agentic_rag.runtime.core.image import Image, Images
-from agentic_rag.runtime.core.session import Entry, Session
-from agentic_rag.runtime.core.window import message_tokens
+from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
+from agentic_rag.runtime.core.transcript import Entry, Transcript, message_tokens
 from tests.runtime.harness import definition, info
 
 
@@ -38,7 +36,7 @@ def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the
 
 def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
     images, plain = Images(), definition()
-    made = [replace(plain, bound={**plain.bound, "user": f"user_{n}"}) for n in range(image.MAX_KNOWN + 3)]
+    made = [replace(plain, bound={**plain.bound, "user": f"user_{n}"}) for n in range(MAX_KNOWN + 3)]
     ids = [images.of(each).id for each in made]
     assert len(set(ids)) == len(made)
     assert [images.of(each).id for each in made] == ids
@@ -46,7 +44,7 @@ def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
 
 def test_a_message_that_was_changed_is_counted_anew() -> None:
     messages = [user_message("one"), user_message("two " * 50)]
-    session = Session(
+    session = Transcript(
         "sess_1", {}, entries=[Entry(seq, "turn_1", 0, "msg_1", each) for seq, each in enumerate(messages)]
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))

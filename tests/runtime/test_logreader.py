@@ -27,9 +27,10 @@ class Desk:
         self.database = database
         self.journal = journal
         self.log = RunLog(journal, "conv_test", "turn_test")
+        journal.add(self.log)
 
     def reader(self, after: int = 0) -> LogReader:
-        return LogReader(self.database, {"turn_test": self.log}.get, "turn_test", after)
+        return LogReader(self.journal, "turn_test", after)
 
     async def end(self) -> None:
         await self.log.commit([DONE], lambda conn: None)
@@ -175,7 +176,8 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)
         other.append(IterationStart(1))
-        await read_one(LogReader(desk.database, {"turn_other": other}.get, "turn_other"))
+        desk.journal.add(other)
+        await read_one(LogReader(desk.journal, "turn_other"))
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_other")) == 1
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_test")) == 0
 

@@ -20,7 +20,6 @@ from agentic_rag.runtime.core.results import (
     part_of,
 )
 from agentic_rag.store import payloads, tool_calls
-from agentic_rag.store.payload_files import PayloadFiles
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -106,7 +105,7 @@ async def test_the_tool_is_offered_only_with_a_users_server_and_no_server_can_re
         await b.say("A")
         assert [tool["name"] for tool in model.requests[0].tools] == ["dump"]
         with_own = with_server()
-        async with bench(tmp_path / "..", model, tools, payloads=PayloadFiles(tmp_path)) as other:
+        async with bench(tmp_path / "..", model, tools) as other:
             events = await other.say("B", definition=with_own)
             assert [tool["name"] for tool in model.requests[1].tools] == ["read_tool_result", "dump"]
             result = next(event.fields() for event in events if event.type == "tool_result")

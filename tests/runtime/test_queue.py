@@ -7,7 +7,7 @@ import pytest
 
 from agentic_rag.errors import TurnInProgress
 from agentic_rag.messages import plain_text
-from agentic_rag.runtime.accepting import MAX_QUEUED, Accepted
+from agentic_rag.runtime.session import MAX_QUEUED, Accepted
 from agentic_rag.store import turns
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say
@@ -16,10 +16,10 @@ from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text
 
 async def fill(b: Bench, slow: Stalled) -> tuple[Accepted, list[Accepted]]:
     """Start a turn that stalls and queue as many messages as may wait."""
-    first = await b.runtime.send(SESSION, "first", definition())
+    first = await b.send("first", definition())
     await slow.reached.wait()
     queued = [
-        await b.runtime.send(SESSION, f"queued {number}", definition(), on_busy="queue", client_message_id=str(number))
+        await b.send(f"queued {number}", definition(), on_busy="queue", client_message_id=str(number))
         for number in range(MAX_QUEUED)
     ]
     return first, queued
@@ -37,8 +37,8 @@ async def test_five_messages_wait_in_order_a_sixth_is_refused_and_a_duplicate_is
     ):
         _, queued = await fill(b, slow)
         with pytest.raises(TurnInProgress, match="5 messages wait"):
-            await b.runtime.send(SESSION, "too much", definition(), on_busy="queue")
-        again = await b.runtime.send(SESSION, "queued 2", definition(), on_busy="queue", client_message_id="2")
+            await b.send("too much", definition(), on_busy="queue")
+        again = await b.send("queued 2", definition(), on_busy="queue", client_message_id="2")
         assert (again.turn_id, again.duplicate, again.queued) == (queued[2].turn_id, True, True)
         assert [(await b.turn(each.turn_id)).status for each in queued] == ["queued"] * 5
         slow.until.set()

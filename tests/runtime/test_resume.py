@@ -8,7 +8,7 @@ from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import SESSION, bench, definition, kinds, ok, text_of, toolset
+from tests.runtime.harness import bench, definition, kinds, ok, text_of, toolset
 
 
 async def never(request: CallRequest) -> CallOutcome:
@@ -23,7 +23,7 @@ async def quick(request: CallRequest) -> CallOutcome:
 async def test_a_turn_cut_in_a_step_runs_that_step_again(tmp_path: Path) -> None:
     slow = Stalled(say("One two three four."), 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         await slow.reached.wait()
     async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
         assert await b.runtime.recover() == 1
@@ -45,7 +45,7 @@ async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twi
     step = Step((Use("quick", {"query": "a"}), Use("never", {"query": "b"}), Use("search_documents", {"query": "c"})))
     first = toolset(quick=quick, never=never, search_documents=never)
     async with ScriptedModel(step) as model, bench(tmp_path, model, first) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         with anyio.fail_after(20):
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
@@ -70,9 +70,9 @@ async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twi
 async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
     slow = Stalled(say("One two three."), 1)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
-        await b.runtime.send(SESSION, "A", definition())
+        await b.send("A", definition())
         await slow.reached.wait()
-        queued = await b.runtime.send(SESSION, "B", definition(), on_busy="queue")
+        queued = await b.send("B", definition(), on_busy="queue")
     async with ScriptedModel(say("To A."), say("To B.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
         with anyio.fail_after(20):
@@ -86,7 +86,7 @@ async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) ->
         slow = Stalled(say("One two three."), 1)
         async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
             if accepted is None:
-                accepted = await b.runtime.send(SESSION, "A", definition())
+                accepted = await b.send("A", definition())
             else:
                 await b.runtime.recover()
             await slow.reached.wait()
@@ -109,7 +109,7 @@ async def test_references_and_usage_of_committed_steps_survive(tmp_path: Path) -
     tools = toolset(quick=quick)
     slow = Stalled(Step((Say("End."),)), 1)
     async with ScriptedModel(use("quick", query="x"), slow) as model, bench(tmp_path, model, tools) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         await slow.reached.wait()
     async with ScriptedModel(say("End.")) as model, bench(tmp_path, model, tools) as b:
         await b.runtime.recover()

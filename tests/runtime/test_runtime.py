@@ -4,13 +4,15 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import Connection
 
 from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, TurnInProgress
-from agentic_rag.events import Title
+from agentic_rag.events import EventBody, Notice, Title
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import SESSION, bench, definition, hits, kinds, ok, text_of, toolset
+from tests.runtime.harness import SESSION, Hooks, bench, definition, hits, kinds, ok, text_of, toolset
 
 
 async def search(request: CallRequest) -> CallOutcome:
@@ -97,23 +99,23 @@ async def test_the_last_step_is_the_limit(tmp_path: Path) -> None:
 
 async def test_the_same_client_message_is_one_turn(tmp_path: Path) -> None:
     async with ScriptedModel(say("One.")) as model, bench(tmp_path, model) as b:
-        first = await b.runtime.send(SESSION, "Hi", definition(), client_message_id="m1")
-        again = await b.runtime.send(SESSION, "Hi", definition(), client_message_id="m1")
+        first = await b.send("Hi", definition(), client_message_id="m1")
+        again = await b.send("Hi", definition(), client_message_id="m1")
         assert again.duplicate
         assert again.turn_id == first.turn_id
         with pytest.raises(IdempotencyMismatch):
-            await b.runtime.send(SESSION, "Other", definition(), client_message_id="m1")
+            await b.send("Other", definition(), client_message_id="m1")
         assert [event async for event in b.runtime.follow(first.turn_id)][-1].type == "done"
 
 
 async def test_a_second_message_waits_or_is_refused(tmp_path: Path) -> None:
     slow = Stalled(say("First."), 1)
     async with ScriptedModel(slow, say("Second.")) as model, bench(tmp_path, model) as b:
-        first = await b.runtime.send(SESSION, "A", definition())
+        first = await b.send("A", definition())
         await slow.reached.wait()
         with pytest.raises(TurnInProgress):
-            await b.runtime.send(SESSION, "B", definition())
-        second = await b.runtime.send(SESSION, "C", definition(), on_busy="queue")
+            await b.send("B", definition())
+        second = await b.send("C", definition(), on_busy="queue")
         assert second.queued
         slow.until.set()
         with anyio.fail_after(20):
@@ -127,7 +129,7 @@ async def test_a_second_message_waits_or_is_refused(tmp_path: Path) -> None:
 async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
     slow = Stalled(say("One two three four."), 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         await slow.reached.wait()
         assert await b.runtime.interrupt(SESSION)
         with anyio.fail_after(20):
@@ -144,7 +146,7 @@ async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
 async def test_an_interrupt_while_it_thinks_leaves_no_unsigned_thought(tmp_path: Path) -> None:
     slow = Stalled(Step((Think("One two three four five."), Say("Six."))), 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         with anyio.fail_after(20):
             await slow.reached.wait()
             await b.runtime.interrupt(SESSION)
@@ -169,7 +171,7 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
     tools = toolset(search_documents=search, hang=hang)
     step = Step((Use("search_documents", {"query": "x"}), Use("hang", {"query": "y"})))
     async with ScriptedModel(step, say("Next.")) as model, bench(tmp_path, model, tools) as b:
-        accepted = await b.runtime.send(SESSION, "A", definition())
+        accepted = await b.send("A", definition())
         seen: list[str] = []
         with anyio.fail_after(20):
             await running.wait()
@@ -219,19 +221,24 @@ async def test_a_silent_model_is_given_up(tmp_path: Path) -> None:
         assert events[-1].fields()["code"] == "GENERATION_TIMEOUT"
 
 
-async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_path: Path) -> None:
-    async with ScriptedModel(say("Hello.")) as model, bench(tmp_path, model) as b:
-        with pytest.raises(NotFound):
-            await b.runtime.send("sess_other", "Hi", definition())
+class Titling(Hooks):
+    """Adds a title, or refuses."""
 
-        def refuse(conn: object, turn: object) -> list[Title]:
+    def turn_accepted(self, conn: Connection, turn: TurnRecord) -> list[EventBody]:
+        if turn.content.startswith("Refuse"):
             raise NotFound("conversation", "conv_x")
+        return [Title("Greeting")]
 
+
+async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello.")) as model, bench(tmp_path, model, hooks=Titling()) as b:
         with pytest.raises(NotFound):
-            await b.runtime.send(SESSION, "Hi", definition(), on_accept=refuse)
+            await b.runtime.session("sess_other")
+        with pytest.raises(NotFound):
+            await b.send("Refuse this", definition())
         assert await b.transcript() == []
-        events = await b.say("Hi", on_accept=lambda conn, turn: [Title("Greeting")])
-        assert kinds(events)[:3] == ["turn_started", "title", "iteration_start"]
+        events = await b.say("Hi", notices=[Notice("CODE", "Words.")])
+        assert kinds(events)[:4] == ["turn_started", "notice", "title", "iteration_start"]
 
 
 async def test_a_reader_from_any_number_gets_what_follows(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import MessageCompleted
 from agentic_rag.runtime.core.calls import Policy
-from agentic_rag.runtime.core.instructions import CallModel, CallTools, Commit
 from agentic_rag.runtime.core.request import build_request
-from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, step_events
 from agentic_rag.tools.base import CallOutcome

@@ -36,7 +36,7 @@ async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(
         ]
         assert {(row.turn_id, row.agent, row.model) for row in rows} == {(events[0].turn_id, "", "scripted-1")}
         assert rows[0].labels == {"conversation_id": "conv_test"}
-        assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).wire()
+        assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).to_json()
 
 
 async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Pat
             object.__setattr__(event, "usage", Usage(100 + call, 0, 0, 1))
 
     async with ScriptedModel(broken, stalled, pause=report) as model, bench(tmp_path, model) as b:
-        accepted = await b.runtime.send(SESSION, "Go", definition())
+        accepted = await b.send("Go", definition())
         await stalled.reached.wait()
         await b.runtime.interrupt(SESSION)
         with anyio.fail_after(20):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "interrupted"
         assert sorted((row.step, row.input, row.output) for row in await rows_of(b)) == [(1, 100, 1), (1, 101, 1)]
-        assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2).wire()
+        assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2).to_json()
 
 
 async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
     cut = Step((Use("lookup", {"query": "x"}),), stop_reason="max_tokens")
     steps = (Step((Use("hang", {"query": "x"}),)), cut)
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup, hang=hang)) as b:
-        await b.runtime.send(SESSION, "Go", definition())
+        await b.send("Go", definition())
         await running.wait()
         await b.runtime.interrupt(SESSION)
         await b.say("Again")

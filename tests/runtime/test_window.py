@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from agentic_rag.messages import Block, Message, text_block, tool_result_block, user_message
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.window import (
+from agentic_rag.runtime.core.transcript import (
     TurnSize,
     as_sent,
     carried_role,
-    chosen_to_shed,
+    choose_to_shed,
     message_tokens,
-    moved_head,
-    moved_start,
-    shed_blocks,
+    move_head,
+    move_start,
+    shed_results,
     sheddable,
     tokens_of,
 )
@@ -44,7 +44,7 @@ def test_a_moved_window_is_at_most_half_or_else_the_last_turns(found: list[int],
     turns = [TurnSize(seq, tokens) for seq, tokens in enumerate(found, 1)]
     limits = Limits(context_tokens=10_000)
     tokens = round((fixed + sum(found)) * ratio)
-    start = moved_start(turns, tokens, fixed, limits)
+    start = move_start(turns, tokens, fixed, limits)
     if start is None:
         assert tokens <= 10_000 or len(turns) == 1
         return
@@ -58,7 +58,7 @@ def test_a_moved_window_is_at_most_half_or_else_the_last_turns(found: list[int],
 @given(st.integers(1, 40), st.integers(2, 30))
 def test_too_many_messages_leave_half_of_what_is_allowed(count: int, most: int) -> None:
     turns = [TurnSize(seq, 10) for seq in range(1, count + 1)]
-    start = moved_start(turns, 100, 10, Limits(context_messages=most))
+    start = move_start(turns, 100, 10, Limits(context_messages=most))
     assert (start is not None) == (count * 2 - 1 > most and count > 1)
     if start is not None:
         assert (count - start + 1) * 2 - 1 <= max(1, most // 2)
@@ -66,22 +66,22 @@ def test_too_many_messages_leave_half_of_what_is_allowed(count: int, most: int) 
 
 def test_the_turn_before_stays_as_long_as_both_fit() -> None:
     turns = [TurnSize(1, 9_000), TurnSize(5, 7_000), TurnSize(9, 100)]
-    assert moved_start(turns, 16_200, 100, Limits(context_tokens=10_000)) == 5
+    assert move_start(turns, 16_200, 100, Limits(context_tokens=10_000)) == 5
     turns = [TurnSize(1, 9_000), TurnSize(5, 12_000), TurnSize(9, 100)]
-    assert moved_start(turns, 21_200, 100, Limits(context_tokens=10_000)) == 9
+    assert move_start(turns, 21_200, 100, Limits(context_tokens=10_000)) == 9
 
 
 def test_a_role_that_falls_out_is_carried_as_text_and_only_once() -> None:
     question, other = user_message("Hi"), user_message("And?")
-    head = moved_head([], [question, activation()], [other])
+    head = move_head([], [question, activation()], [other])
     assert [block["type"] for block in head] == ["text"]
     assert head[0]["text"].endswith("Be kind.")
     assert head[0]["_role"] == ROLE
-    again = moved_head([text_block("summary"), *head], [question], [other])
+    again = move_head([text_block("summary"), *head], [question], [other])
     assert again == [text_block("summary"), *head]
     newer = activation("Be quick.", {"role": "guide", "hash": "h2"})
-    assert moved_head(head, [question, newer], [other])[0]["_role"]["hash"] == "h2"
-    assert moved_head(head, [question], [newer]) == []
+    assert move_head(head, [question, newer], [other])[0]["_role"]["hash"] == "h2"
+    assert move_head(head, [question], [newer]) == []
     assert carried_role([question]) is None
 
 
@@ -89,9 +89,9 @@ def test_oldest_results_go_first_and_roles_stay() -> None:
     messages = [*call(1, "a" * 3_000), activation("r" * 9_000), *call(2, "b" * 3_000), *call(3, "ok")]
     results = sheddable(messages)
     assert [result.tool_use_id for result in results] == ["toolu_1", "toolu_2"]
-    assert [result.tool_use_id for result in chosen_to_shed(results, 500)] == ["toolu_1"]
-    assert chosen_to_shed(results, 0) == []
-    assert len(chosen_to_shed(results, 99_999)) == 2
+    assert [result.tool_use_id for result in choose_to_shed(results, 500)] == ["toolu_1"]
+    assert choose_to_shed(results, 0) == []
+    assert len(choose_to_shed(results, 99_999)) == 2
 
 
 @given(st.text(max_size=4_000))
@@ -99,7 +99,7 @@ def test_a_result_left_out_is_a_mark_that_saves_what_was_promised(text: str) -> 
     messages = call(1, text or "x")
     before = message_tokens(messages[1])
     for result in sheddable(messages):
-        shed = shed_blocks(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
+        shed = shed_results(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
         sent = as_sent(shed[0])
         assert sent["content"] == [text_block("[result of dump kept as ref ref_" + "0" * 26 + "]")]
         assert shed[0]["content"] == messages[1]["content"][0]["content"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.models.base import ModelEvent, ModelRequest, TextDelta
-from agentic_rag.models.redacted import RedactedModel
+from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.testing.scripted import Broken, ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, use
@@ -58,8 +58,9 @@ def test_what_cannot_become_a_secret_is_not_held_back() -> None:
 
 async def events_of_model(model: ScriptedModel, redact: Redaction) -> list[ModelEvent]:
     request = ModelRequest("m", 10, (), ({"role": "user", "content": [{"type": "text", "text": "Hi"}]},))
-    async with RedactedModel(model, redact).stream(request) as events:
-        return [event async for event in events]
+    answer = RedactedAnswer(redact)
+    async with model.stream(request) as events:
+        return [each async for event in events for each in answer.take(event)]
 
 
 async def test_without_a_secret_a_models_events_are_its_own() -> None:

@@ -17,7 +17,7 @@ from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from tests.access.tenants import bearer, make_key, socket
-from tests.runtime.harness import SESSION, bench, definition
+from tests.runtime.harness import bench, definition
 from tests.secrets.test_leaks import everything_logged, leaky, start
 from tests.server.rig import Json, Rig, events_of
 from tests.ws.serving import serving
@@ -271,16 +271,15 @@ async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_do
     redactor = Redactor()
     redactor.add("dom_test", "KEY", SECRET)
     redactor.add("dom_other", "OTHER", "another-value")
-    world: Json = {"redact": lambda domain_id: redactor.of(domain_id).json}
     slow = Stalled(say("One two three."), 1)
-    async with ScriptedModel(slow) as model, bench(tmp_path, model, **world) as b:
-        running = await b.runtime.send(SESSION, "A", definition())
+    async with ScriptedModel(slow) as model, bench(tmp_path, model, redactor=redactor) as b:
+        running = await b.send("A", definition())
         await slow.reached.wait()
-        waiting = await b.runtime.send(SESSION, f"B {SECRET} another-value", definition(), on_busy="queue")
+        waiting = await b.send(f"B {SECRET} another-value", definition(), on_busy="queue")
     text = f"It is {SECRET}."
     async with (
         ScriptedModel(Step((Say(text, pieces=(text,)),)), say("Done.")) as model,
-        bench(tmp_path, model, **world) as b,
+        bench(tmp_path, model, redactor=redactor) as b,
     ):
         await b.runtime.recover()
         with anyio.fail_after(20):

@@ -9,7 +9,8 @@ import anyio.lowlevel
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import LogGone, MessageContentRequired, NotFound, TurnInProgress
-from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, encode
+from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage
+from agentic_rag.runtime.log.runlog import encode
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
 

@@ -15,7 +15,7 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
 from agentic_rag.runtime.core.results import SEARCH_TOOL
-from agentic_rag.runtime.core.window import as_sent, tokens_of
+from agentic_rag.runtime.core.transcript import as_sent, tokens_of
 from agentic_rag.tools.base import ToolInfo
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"

@@ -12,7 +12,7 @@ from agentic_rag.messages import Block, Message, plain_text, text_block, tool_us
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import first_bytes
-from agentic_rag.runtime.core.window import carried_role, result_text, tokens_of
+from agentic_rag.runtime.core.transcript import carried_role, result_text, tokens_of
 
 MINIMUM = 20
 """Messages, as clients count, below which there is nothing to compact."""

@@ -50,13 +50,73 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, failed, plan_call, stopped
 from agentic_rag.runtime.core.citations import reference_json, references_of, verified
-from agentic_rag.runtime.core.instructions import CallModel, CallTools, Commit, EndedCall, Instruction, Spent
 from agentic_rag.runtime.core.request import CitablePassage
 from agentic_rag.runtime.core.results import SEARCH_TOOL, FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
 CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
+
+# What a turn asks its shell to do
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Run these in parallel; hand each outcome to `Turn.finish_call` as it comes."""
+
+    calls: tuple[PlannedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The tokens of one model call of a step, whole or cut off."""
+
+    step: int
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """A call that did not run to its end: the turn ended first, or its message was cut off."""
+
+    call: PlannedCall
+    outcome: CallOutcome
+    finished: FinishedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then `Turn.committed`.
+
+    ``calls`` are started by it: their ``tool_call`` events are in ``bodies``. ``ended`` are calls that end with it,
+    their ``tool_result`` events too. ``final`` is the terminal event (not in ``bodies``); with it the turn is over.
+    ``partial`` marks a message that was cut off. ``spent`` are the model calls that no commit has stored yet.
+    """
+
+    step: int
+    messages: tuple[Message, ...]
+    bodies: tuple[EventBody, ...] = ()
+    calls: tuple[PlannedCall, ...] = ()
+    partial: bool = False
+    usage: Usage | None = None
+    final: Terminal | None = None
+    spent: tuple[Spent, ...] = ()
+    ended: tuple[EndedCall, ...] = ()
+
+
+Instruction = CallModel | CallTools | Commit
+"""What a turn asks its shell to do."""
+
+
+# The state machine
 
 
 _State = Literal["model", "streaming", "received", "tools", "running", "results", "over"]

@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, decode
-from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.runtime.log.runlog import Journal, RunLog
 from agentic_rag.store import run_events, turns
-from agentic_rag.store.database import Database
 
 PAGE = 500
 """Events read from the store at once."""
@@ -25,13 +24,13 @@ Push = Callable[[Sequence[AgentEvent]], int]
 class LogReader:
     """One reader of a turn's log, from strictly after a number to the terminal event."""
 
-    def __init__(self, database: Database, find: Callable[[str], RunLog | None], turn_id: str, after: int = 0) -> None:
-        """``find`` returns the log of a turn that runs."""
-        self._database = database
-        self._find = find
+    def __init__(self, journal: Journal, turn_id: str, after: int = 0) -> None:
+        """``journal`` has the logs of turns that run; what it does not have is read from its database."""
+        self._database = journal.database
+        self._journal = journal
         self._turn_id = turn_id
         self._seq = after
-        self._log = find(turn_id)
+        self._log = journal.find(turn_id)
         self._over = False
 
     async def next(self, push: Push | None = None) -> Sequence[AgentEvent]:
@@ -99,7 +98,7 @@ class LogReader:
         turn_id, after = self._turn_id, self._seq
         page = await self._database.read(lambda conn: run_events.read(conn, turn_id, after, PAGE))
         if not page:
-            self._log = self._log or self._find(turn_id)
+            self._log = self._log or self._journal.find(turn_id)
             if self._log is None:
                 await self._check_end()
                 self._over = True

@@ -1,11 +1,14 @@
-"""How much of a session is sent: counting tokens, moving the window, leaving out results. Pure.
+"""A session's transcript in memory, and how much of it is sent. Pure.
 
-Owns the rules of runtime.md, "Building the request", about size. Tokens are what the model last reported plus a
-third of the UTF-8 bytes that were added since. Knows no store: what it decides, `context` carries out.
+Owns the order of messages and the numbers they get; the rules of runtime.md, "Building the request", about size:
+counting tokens, moving the window, leaving out results. Tokens are what the model last reported plus a third of the
+UTF-8 bytes that were added since. The store is the truth; a transcript is its copy, kept so that a turn re-reads
+nothing. What is decided here, `context` carries out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from agentic_rag.messages import Block, Message, plain_text, text_block, tool_uses, without_private
@@ -48,7 +51,7 @@ def message_tokens(message: Message) -> int:
 # The window
 
 
-def moved_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limits) -> int | None:
+def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limits) -> int | None:
     """Return where the window starts now, or None when it stays.
 
     It moves when ``tokens`` pass ``contextTokens``, or the messages ``contextMessages``, and then leaves half of
@@ -81,7 +84,7 @@ def moved_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limi
     return turns[-kept].first_seq
 
 
-def moved_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[Message]) -> list[Block]:
+def move_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[Message]) -> list[Block]:
     """Return what stands before a window that has moved: what stood there, and the role if it fell out.
 
     A role that is still activated inside the window is not said twice.
@@ -145,7 +148,7 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
     return found
 
 
-def chosen_to_shed(results: Sequence[Sheddable], excess: int) -> list[Sheddable]:
+def choose_to_shed(results: Sequence[Sheddable], excess: int) -> list[Sheddable]:
     """Return as many of the oldest results as must go to save ``excess`` tokens, or all of them."""
     chosen: list[Sheddable] = []
     for result in results:
@@ -156,7 +159,7 @@ def chosen_to_shed(results: Sequence[Sheddable], excess: int) -> list[Sheddable]
     return chosen
 
 
-def shed_blocks(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
+def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
     """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
     return [
         {**block, "_shed": refs[block["tool_use_id"]]}
@@ -175,3 +178,137 @@ def result_text(block: Block) -> str:
         elif part["type"] == "search_result":
             parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
     return "\n\n".join(parts)
+
+
+# The transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message with its place. ``message_id`` is what clients know it by."""
+
+    seq: int
+    turn_id: str
+    step: int
+    message_id: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a model reported of a request that held the messages before ``until``."""
+
+    tokens: int
+    until: int
+
+
+class Transcript:
+    """The messages of one session that are not archived, as the store holds them.
+
+    Args:
+        session_id: the session's.
+        labels: opaque to the runtime; a delegate's also has ``agent``, its path.
+        entries: the messages, oldest first.
+        window_start: the place from which on they are sent.
+        head: what stands before those.
+        base_seq: the last place ever given out, when there are no entries.
+        measure: None when the request has changed in other ways than by growing.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        labels: Mapping[str, Any],
+        *,
+        entries: Iterable[Entry] = (),
+        window_start: int = 0,
+        head: Iterable[Block] = (),
+        base_seq: int = 0,
+        measure: Measure | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.labels = labels
+        self.entries = list(entries)
+        self.window_start = window_start
+        self.head = list(head)
+        self.measure = measure
+        self._base_seq = base_seq
+        self._sizes: dict[int, tuple[list[Block], int]] = {}
+        """Tokens by place, each with the content that was counted: other content is counted anew."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.entries[-1].seq if self.entries else self._base_seq
+
+    @property
+    def message_count(self) -> int:
+        """Messages as clients count: two a turn."""
+        return len({entry.message_id for entry in self.entries})
+
+    def plan(self, turn_id: str, step: int, message_id: str, messages: Iterable[Message]) -> list[Entry]:
+        """Number messages that are about to be stored; `extend` takes them once they are."""
+        return [
+            Entry(self.last_seq + 1 + offset, turn_id, step, message_id, message)
+            for offset, message in enumerate(messages)
+        ]
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        """Take messages that the store has committed."""
+        self.entries.extend(entries)
+
+    def append(self, seq: int, turn_id: str, step: int, message_id: str, message: Message) -> None:
+        """Take one message that the store has committed."""
+        self.entries.append(Entry(seq, turn_id, step, message_id, message))
+
+    def window(self) -> list[Message]:
+        """Return the messages that are sent to the model, oldest first, what stands before them included."""
+        sent = [entry.message for entry in self.in_window()]
+        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else sent
+
+    def in_window(self) -> list[Entry]:
+        """Return the entries from the window's start on."""
+        return [entry for entry in self.entries if entry.seq >= self.window_start]
+
+    def of_turn(self, turn_id: str) -> list[Message]:
+        """Return a turn's messages, its user message first."""
+        return [entry.message for entry in self.entries if entry.turn_id == turn_id]
+
+    # Size
+
+    def tokens(self, fixed: int) -> int:
+        """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
+        if self.measure is not None:
+            until = self.measure.until
+            return self.measure.tokens + sum(self._size(entry) for entry in self.in_window() if entry.seq >= until)
+        return fixed + self.head_tokens + sum(map(self._size, self.in_window()))
+
+    def _size(self, entry: Entry) -> int:
+        content, known = entry.message["content"], self._sizes.get(entry.seq)
+        if known is None or known[0] is not content:
+            known = self._sizes[entry.seq] = content, message_tokens(entry.message)
+        return known[1]
+
+    @property
+    def head_tokens(self) -> int:
+        return tokens_of(self.head) if self.head else 0
+
+    def turn_sizes(self) -> list[TurnSize]:
+        """Return the turns of the window, oldest first."""
+        sizes = []
+        for _, group in groupby(self.in_window(), key=lambda entry: entry.turn_id):
+            entries = list(group)
+            sizes.append(TurnSize(entries[0].seq, sum(map(self._size, entries))))
+        return sizes
+
+    def set_window(self, start: int, head: list[Block]) -> None:
+        """Take a window that the store has committed."""
+        self.window_start = start
+        self.head = head
+        self.measure = None
+
+    def archive(self, head: list[Block]) -> None:
+        """Forget all messages, which the store has archived; ``head`` stands for them."""
+        self._base_seq = self.last_seq
+        self.entries = []
+        self._sizes.clear()
+        self.set_window(self._base_seq + 1, head)

@@ -1,0 +1,581 @@
+"""A session while something runs, waits or was recent: its transcript, its queue, its agent and its logs.
+
+Owns which turn or compaction runs, the durable queue behind it, and what is waited for while that changes. A turn
+belongs to the server, never to a socket. A failure of the store ends or delays the turns it hits and nothing else:
+all sessions share one task group. Knows conversations, domains and users only as labels.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentic_rag.errors import (
+    AgenticRagError,
+    GenerationAborted,
+    IdempotencyMismatch,
+    LeaseLost,
+    NotFound,
+    ResumeLimit,
+    TurnInProgress,
+)
+from agentic_rag.events import Error, EventBody, Interrupted, Notice, Resumed, Terminal, TurnStarted
+from agentic_rag.messages import clean_text, user_message
+from agentic_rag.runtime.agent import Agent
+from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.compaction import Compaction, is_due
+from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, RunLog
+from agentic_rag.runtime.services import Resources
+from agentic_rag.runtime.storing import (
+    LEASE_SECONDS,
+    end_without_agent,
+    hold,
+    load_transcript,
+    read_interrupted,
+    stored_definition,
+)
+from agentic_rag.store import images, sessions, turns
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.turns import TurnRecord
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED = 5
+"""Messages that may wait behind a running turn."""
+MAX_RESUMES = 3
+QUEUE_SECONDS = 1.0
+"""How long after the store refused it a queued turn is tried again."""
+COMPACT_AGAIN = 0.1
+"""Share of ``contextTokens`` by which a session grows before a failed compaction is tried again."""
+MAX_ORDER = 16
+"""Turns whose order of starting is remembered, for readers that follow one after the other."""
+
+OnBusy = Literal["reject", "queue"]
+"""What becomes of a message that comes while a turn runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that will not be lost. ``duplicate``: the same client message id came before."""
+
+    turn_id: str
+    user_message_id: str
+    message_id: str
+    client_message_id: str | None
+    duplicate: bool
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnstoredEnd:
+    """A turn whose terminal event was delivered and not stored: the store took nothing then."""
+
+    row: TurnRecord
+    log: RunLog
+    final: Error
+
+
+class LiveSession:
+    """One session of this process. `Runtime` makes it and finds it again by its id.
+
+    Whatever decides what runs next holds ``_accepting``: a message is either queued before the running turn has
+    ended, or starts a turn after it.
+    """
+
+    def __init__(self, session_id: str, resources: Resources, delegations: Delegations) -> None:
+        self.id = session_id
+        self._resources = resources
+        self._database = resources.database
+        self._delegations = delegations
+        self._transcript: Transcript | None = None
+        self._agent: Agent | None = None
+        self._compaction: Compaction | None = None
+        self._compact_past = 0.0
+        """Tokens before which no further automatic compaction is tried, since one has failed."""
+        self._unstored: list[UnstoredEnd] = []
+        """Turns whose end is stored with the next message, oldest first."""
+        self._order: list[str] = []
+        self._changed = anyio.Event()
+        self._accepting = anyio.Lock()
+        self._dropped = False
+
+    # What it is doing
+
+    @property
+    def turn_id(self) -> str | None:
+        """The running turn, or None."""
+        return None if self._agent is None else self._agent.row.id
+
+    @property
+    def idle(self) -> bool:
+        return self._agent is None and self._compaction is None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether its transcript is in memory."""
+        return self._transcript is not None
+
+    @property
+    def _held(self) -> bool:
+        """Whether a sender must wait for a moment: a turn is ending or was interrupted, or a compaction runs."""
+        return self._compaction is not None or (
+            self._agent is not None and (self._agent.over or self._agent.interrupted)
+        )
+
+    def following(self, after: str | None) -> str | None:
+        """Return the turn that started after another one, or the running one; None: not yet."""
+        if after in self._order:
+            rest = self._order[self._order.index(after) + 1 :]
+            return rest[0] if rest else None
+        return self.turn_id if self.turn_id != after else None
+
+    async def next_turn(self, after: str | None) -> str:
+        """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
+        while (following := self.following(after)) is None:
+            await self._changed.wait()
+        return following
+
+    async def change(self) -> None:
+        """Wait until something starts or ends."""
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # Its transcript in memory
+
+    async def load(self) -> None:
+        """Have the transcript in memory.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        if self._transcript is None:
+            async with self._accepting:
+                await self._present()
+
+    def unload(self) -> None:
+        """Let the transcript go; it is read again when it is needed. For an idle session only."""
+        self._transcript = None
+
+    async def _present(self) -> Transcript:
+        """Return the transcript, read again if it was let go meanwhile; ``_accepting`` is held.
+
+        Raises:
+            NotFound: the session is gone.
+        """
+        if self._dropped:
+            raise NotFound("session", self.id)
+        if self._transcript is None:
+            self._transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
+        return self._transcript
+
+    # Sending
+
+    async def send(
+        self,
+        content: str,
+        definition: Definition,
+        *,
+        client_message_id: str | None = None,
+        on_busy: OnBusy = "reject",
+        notices: Sequence[Notice] = (),
+    ) -> Accepted:
+        """Accept a user message durably and start its turn, or queue it.
+
+        ``notices`` follow ``turn_started``, before what `TurnHooks.turn_accepted` adds. Same ``client_message_id`` and
+        content: the same turn again.
+
+        Raises:
+            NotFound: the session is gone.
+            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
+            IdempotencyMismatch: the client message id came with other content.
+            StorageFull: nothing was kept.
+        """
+        while True:
+            while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
+                await self._changed.wait()
+            with anyio.CancelScope(shield=True):  # once stored, the turn must also start
+                async with self._accepting:
+                    if not self._held:
+                        return await self._accept(clean_text(content), definition, client_message_id, on_busy, notices)
+
+    async def _accept(
+        self,
+        content: str,
+        definition: Definition,
+        client_message_id: str | None,
+        on_busy: OnBusy,
+        notices: Sequence[Notice],
+    ) -> Accepted:
+        transcript = await self._present()
+        image = self._resources.images.of(definition)
+        busy = self.turn_id
+        late = list(self._unstored)
+        row = self._new_row(transcript, content, image.id, client_message_id, queued=busy is not None)
+        log = self._log_of(row, definition.domain_id)
+        place = transcript.last_seq + 1
+
+        def store(conn: Connection) -> None:
+            _refuse(conn, row, busy, on_busy)
+            self._end_late(conn, late)
+            added = self._resources.hooks.turn_accepted(conn, row)
+            images.put(conn, image.id, definition.domain_id, image.content)
+            turns.accept(conn, row)
+            if busy is None:
+                sessions.append_question(conn, row, place)
+                log.store_first(conn, (_started(row, definition.model), *notices, *added))
+
+        try:
+            await self._database.write(store, durable=True)
+        except Duplicate as known:
+            return _accepted(known.turn, duplicate=True)
+        self._resources.journal.add(log)
+        self._unstored = self._unstored[len(late) :]
+        for end in late:
+            self._resources.journal.remove(end.row.id)
+        if busy is None:
+            transcript.append(place, row.id, 0, row.user_message_id, user_message(content))
+            log.adopt()
+            self._begin(Agent(self._resources, transcript, row, definition, log))
+            self._resources.tasks.start_soon(self._run)
+        return _accepted(row, duplicate=False)
+
+    def _new_row(
+        self, transcript: Transcript, content: str, image_id: str, client_message_id: str | None, *, queued: bool
+    ) -> TurnRecord:
+        return TurnRecord(
+            id=new_id("turn"),
+            session_id=self.id,
+            conversation_id=transcript.labels.get("conversation_id", self.id),
+            client_message_id=client_message_id,
+            content=content,
+            user_message_id=new_id("msg"),
+            message_id=new_id("msg"),
+            image_id=image_id,
+            status="queued" if queued else "running",
+            owner="" if queued else self._resources.owner,
+            fence=0 if queued else 1,
+            lease_until=None if queued else later(LEASE_SECONDS),
+            started_at=now(),
+        )
+
+    def _log_of(self, row: TurnRecord, domain_id: str, start: int = 0) -> RunLog:
+        return RunLog(
+            self._resources.journal,
+            row.conversation_id,
+            row.id,
+            redaction=self._resources.redactor.of(domain_id),
+            start=start,
+        )
+
+    # Running
+
+    def _begin(self, agent: Agent) -> None:
+        """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
+        self._agent = agent
+        self._order = [*self._order[1 - MAX_ORDER :], agent.row.id]
+        self._delegations.register(agent)
+        self._wake()
+
+    async def _run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
+        """Run the turn that has begun and then whatever is queued behind it."""
+        while (agent := self._agent) is not None:
+            await agent.run(resume)
+            resume = None
+            log = self._resources.journal.find(agent.row.id)
+            if agent.failure is not None and log is not None:  # its log stays: the events are nowhere else
+                self._unstored.append(UnstoredEnd(agent.row, log, agent.failure))
+            else:
+                self._resources.journal.remove(agent.row.id)
+            if agent.failure is not None or agent.lost:
+                self._transcript = None  # the store's is the true one
+            else:
+                await self._compact_if_due(agent)
+            async with self._accepting:  # a message is either queued before this or starts a turn after it
+                if agent.lost or not await self._go_on():
+                    self._agent = None
+                    self._wake()
+
+    async def _go_on(self) -> bool:
+        """Begin the next queued turn; False when there is none, or it cannot begin now."""
+        if self._dropped or self._resources.draining.is_set():
+            return False
+        try:
+            return await self._begin_queued()
+        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # the store refuses: other sessions go on
+            logger.error("the queue of session %s waits: %s", self.id, exc)
+            self._resources.tasks.start_soon(self._try_queue_again)
+            return False
+
+    async def _try_queue_again(self) -> None:
+        await anyio.sleep(QUEUE_SECONDS)
+        if self._agent is None and not self._dropped:
+            await self.start_queue()
+
+    async def start_queue(self) -> None:
+        """Begin what is queued, unless something runs."""
+        if self._agent is not None:
+            return
+        async with self._accepting:
+            begun = self.idle and await self._go_on()
+        if begun:
+            self._resources.tasks.start_soon(self._run)
+
+    async def _begin_queued(self) -> bool:
+        """Begin the oldest queued turn; False when none waits."""
+        waiting = await self._database.read(lambda conn: turns.queued(conn, self.id))
+        if not waiting:
+            return False
+        transcript = await self._present()
+        row = replace(waiting[0], owner=self._resources.owner, fence=waiting[0].fence + 1, status="running")
+        log = self._resources.journal.find(row.id)
+        assert log is not None  # opened when it was queued, or by `Runtime.recover`
+        place = transcript.last_seq + 1
+
+        def store(conn: Connection) -> Definition:
+            definition = stored_definition(images.get(conn, row.image_id))
+            assert definition is not None
+            turns.start(
+                conn,
+                row.id,
+                image_id=row.image_id,
+                role_hashes={},
+                owner=row.owner,
+                started_at=row.started_at,
+                until=later(LEASE_SECONDS),
+            )
+            sessions.append_question(conn, row, place)
+            log.store_first(conn, (_started(row, definition.model),))
+            return definition
+
+        with anyio.CancelScope(shield=True):
+            try:
+                definition = await self._database.write(store, durable=True)
+            except BaseException:
+                log.rewind()
+                raise
+            transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
+            log.adopt()
+            self._begin(Agent(self._resources, transcript, row, definition, log))
+        return True
+
+    # Compacting
+
+    async def compact(self, definition: Definition) -> CompactionRecord:
+        """Put a summary in the place of the messages; it holds the session like a turn.
+
+        Raises:
+            NotFound: the session is gone.
+            TurnInProgress: a turn runs.
+            CompactionNotNeeded: there are too few messages; nothing has changed.
+            ModelError, GenerationTimeout, StorageFull: nothing has changed.
+            GenerationAborted: somebody interrupted it; nothing has changed.
+        """
+        while (compaction := await self._hold(definition)) is None:
+            await self._changed.wait()
+        try:
+            record = await compaction.run()
+        finally:
+            self._compaction = None
+            self._wake()
+        if record is None:
+            raise GenerationAborted
+        return record
+
+    async def _hold(self, definition: Definition) -> Compaction | None:
+        """Let a compaction hold the session; None when it must wait until something changes."""
+        async with self._accepting:
+            if self._held:
+                return None
+            transcript = await self._present()
+            if self.turn_id is not None:
+                raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
+            self._compaction = Compaction(self._resources, transcript, definition, "user")
+            return self._compaction
+
+    async def _compact_if_due(self, agent: Agent) -> None:
+        """Compact between turns. The ended turn still holds the session; a failure costs nothing but the try."""
+        transcript, tokens = self._transcript, agent.tokens
+        if transcript is None or self._resources.draining.is_set() or self._dropped or tokens <= self._compact_past:
+            return
+        if not is_due(transcript, agent.definition, tokens):
+            return
+        self._compaction = Compaction(self._resources, transcript, agent.definition, "auto")
+        self._compact_past = tokens + agent.definition.limits.context_tokens * COMPACT_AGAIN
+        try:
+            if await self._compaction.run() is not None:
+                self._compact_past = 0
+        except Exception as exc:  # the session goes on as it was, and so must all others in this task group
+            logger.warning("session %s was not compacted: %s", self.id, exc, exc_info=exc)
+        finally:
+            self._compaction = None
+
+    def give_way(self) -> None:
+        """End a compaction, if one runs: the process is about to stop."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+
+    # Ending
+
+    async def interrupt(self, *, turn_id: str | None = None, queued: bool = False) -> bool:
+        """Interrupt the running turn (or the named one) or compaction, and with ``queued`` those that wait.
+
+        Idempotent: a turn that has ended stays as it is. Returns whether anything was interrupted.
+        """
+        done = False
+        if self._compaction is not None and turn_id is None:
+            self._compaction.cancel()
+            done = True
+        if queued or (turn_id is not None and turn_id != self.turn_id):
+            done = await self._unqueue(None if queued else turn_id)
+        if self._agent is not None and not self._agent.over and turn_id in (None, self.turn_id):
+            self._agent.interrupt()
+            done = True
+        return done
+
+    async def _unqueue(self, turn_id: str | None) -> bool:
+        """End queued turns (all, or one) as interrupted before they start."""
+        async with self._accepting:
+            waiting = await self._database.read(lambda conn: turns.queued(conn, self.id))
+            chosen = [row for row in waiting if turn_id in (None, row.id)]
+            for row in chosen:
+                await self._end_unstarted(row, Interrupted())
+        return bool(chosen)
+
+    async def leave(self) -> None:
+        """Interrupt what runs, wait for its end, and begin nothing any more."""
+        self._dropped = True
+        while not self.idle:
+            if self._agent is not None:
+                self._agent.interrupt()
+            if self._compaction is not None:
+                self._compaction.cancel()
+            await self._changed.wait()
+        for end in self._unstored:
+            self._resources.journal.remove(end.row.id)
+
+    # Turns that no agent runs
+
+    async def _end_unstarted(self, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> None:
+        """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
+        journal = self._resources.journal
+        start = 0 if resumed is None else resumed.voids[1]
+        # a new log is for our own words only: there is nothing in them to redact
+        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, start=start)
+        journal.remove(row.id)
+
+        def store(conn: Connection) -> None:
+            end_without_agent(conn, row, final)
+            self._resources.hooks.turn_ended(conn, row, final)
+
+        with anyio.CancelScope(shield=True):
+            await log.commit([final] if resumed is None else [resumed, final], store)
+        log.close()
+
+    def _end_late(self, conn: Connection, ends: Sequence[UnstoredEnd]) -> None:
+        """Store the ends of turns that the store refused when they came, and all their events."""
+        for end in ends:
+            try:
+                hold(conn, end.row.id, end.row.fence)
+            except LeaseLost:
+                continue
+            end.log.store_unjournalled(conn)
+            end_without_agent(conn, end.row, end.final)
+            self._resources.hooks.turn_ended(conn, end.row, end.final)
+
+    # After a stop
+
+    def expect(self, row: TurnRecord, domain_id: str) -> None:
+        """Open the log of a turn that was queued when the server stopped, before anything can begin it."""
+        self._resources.journal.add(self._log_of(row, domain_id))
+
+    async def resume(self, row: TurnRecord) -> None:
+        """Go on with a turn that a stopped server left running; its transcript is loaded."""
+        transcript = self._transcript
+        assert transcript is not None
+        left = await self._database.read(lambda conn: read_interrupted(conn, row))
+        start = left.last_seq + MAX_UNJOURNALLED
+        resumed = Resumed((left.last_seq + 1, start))
+        if row.resumes >= MAX_RESUMES or left.definition is None:
+            limit = ResumeLimit(MAX_RESUMES)
+            await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
+            return
+
+        def take(conn: Connection) -> int:
+            turns.count_resume(conn, row.id)
+            return turns.take_lease(conn, row.id, self._resources.owner, later(LEASE_SECONDS))
+
+        row = replace(row, owner=self._resources.owner, fence=await self._database.write(take))
+        own = transcript.of_turn(row.id)[1:]
+        log = self._log_of(row, left.definition.domain_id, start)
+        log.append(resumed)
+        self._resources.journal.add(log)
+        self._begin(Agent(self._resources, transcript, row, left.definition, log))
+        self._resources.tasks.start_soon(self._run, lambda turn: turn.restore(own, left.finished, left.usage))
+
+
+# Accepting: functions of a connection and of records
+
+
+class Duplicate(Exception):
+    """Carries the turn an already accepted message made out of the accepting transaction."""
+
+    def __init__(self, turn: TurnRecord) -> None:
+        super().__init__(turn.id)
+        self.turn = turn
+
+
+def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy) -> None:
+    """Refuse a message that was sent before, or that comes while turn ``busy`` runs.
+
+    Raises:
+        Duplicate: the same client message id and content made a turn already.
+        IdempotencyMismatch: the same id came with other content.
+        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
+    """
+    if row.client_message_id is not None:
+        known = turns.by_client_message(conn, row.session_id, row.client_message_id)
+        if known is not None and known.content != row.content:
+            raise IdempotencyMismatch(row.client_message_id)
+        if known is not None:
+            raise Duplicate(known)
+    if busy is None:
+        return
+    if on_busy != "queue":
+        raise TurnInProgress(busy)
+    if len(turns.queued(conn, row.session_id)) >= MAX_QUEUED:
+        raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
+
+
+def _started(row: TurnRecord, model: str) -> EventBody:
+    return TurnStarted(
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        content=row.content,
+        model=model,
+        image_id=row.image_id,
+        client_message_id=row.client_message_id,
+    )
+
+
+def _accepted(row: TurnRecord, *, duplicate: bool) -> Accepted:
+    """Return what the sender of a message is answered."""
+    return Accepted(
+        turn_id=row.id,
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        client_message_id=row.client_message_id,
+        duplicate=duplicate,
+        queued=row.status == "queued",
+    )
