@@ -6,11 +6,20 @@ Field meanings are the specification's (runtime.md, "Events").
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 import orjson
 
-ToolStatus = Literal["ok", "error", "denied", "interrupted"]
+
+class ToolStatus(StrEnum):
+    """What became of a tool call; no event says ``running``, the stored call does."""
+
+    RUNNING = "running"
+    OK = "ok"
+    ERROR = "error"
+    DENIED = "denied"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimi
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
-from agentic_rag.store.audit import AuditRecord, Entry, Verdict, append
+from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, append
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.launch.policy import ServerSpec
@@ -64,7 +64,7 @@ def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
     details = {"turnId": turn.id, "toolCallId": call.id, "because": _why_denied(call)}
     if conversation is not None:
         details |= {"conversationId": conversation.id, "domainId": conversation.domain_id}
-    append(conn, Entry(owner, "tool.call", call.name, "denied", details))
+    append(conn, Entry(owner, "tool.call", call.name, AuditOutcome.DENIED, details))
 
 
 def _why_denied(call: PlannedCall) -> str:
@@ -122,7 +122,7 @@ class AuditLog:
         await self._db.write(lambda conn: append(conn, entry), durable=True)
 
     async def page(
-        self, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
+        self, limit: int, *, before: int | None = None, actor: str | None = None, outcome: AuditOutcome | None = None
     ) -> list[AuditRecord]:
         """Return the newest rows first, with what was only counted until now."""
         await self.flush()
@@ -159,4 +159,4 @@ class AuditLog:
         target, place = self._redact([refusal.target, refusal.place])
         details = {"code": refusal.code, "from": refusal.source, "requestId": request_id, "path": place}
         given = {name: value for name, value in details.items() if value}
-        return Entry(refusal.actor, refusal.action, target, "refused", given, count)
+        return Entry(refusal.actor, refusal.action, target, AuditOutcome.REFUSED, given, count)

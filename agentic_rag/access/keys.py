@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -24,9 +24,7 @@ from agentic_rag.errors import BadConfiguration, InvalidInput, NotFound
 from agentic_rag.store import domains, keys
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.keys import KeyRecord
-
-Role = Literal["operator", "admin", "member"]
+from agentic_rag.store.keys import KeyRecord, KeyRole
 
 PREFIX: Final = "arag_"
 """What every key begins with, so that a scanner for leaked secrets can know one."""
@@ -96,13 +94,13 @@ class Access:
         known, entrant = self._active.get(given, ("", None))
         return entrant if hmac.compare_digest(known, given) else None
 
-    async def create(self, user_id: str, role: Role, domain_ids: Sequence[str] = ()) -> tuple[KeyRecord, str]:
+    async def create(self, user_id: str, role: KeyRole, domain_ids: Sequence[str] = ()) -> tuple[KeyRecord, str]:
         """Make a key and return its record and the key itself, which is not kept.
 
         Raises:
             InvalidInput: the name cannot be one; domains are missing, not known, or given for an operator.
         """
-        granted = list(dict.fromkeys(domain_ids))
+        granted = tuple(dict.fromkeys(domain_ids))
         _check(user_id, role, granted)
         secret = _new_secret()
         key = KeyRecord(
@@ -160,19 +158,19 @@ class Access:
                 tell(key_id)
 
 
-def _check(user_id: str, role: Role, granted: Sequence[str]) -> None:
+def _check(user_id: str, role: KeyRole, granted: Sequence[str]) -> None:
     if not _USER.fullmatch(user_id) or user_id in (SYSTEM, ANONYMOUS):
         raise InvalidInput("user", "1 to 64 letters, digits and . _ @ + - are expected, and no reserved name.")
-    if role == "operator" and granted:
+    if role is KeyRole.OPERATOR and granted:
         raise InvalidInput("domains", "an operator's key is for all domains: name none.")
-    if role != "operator" and not granted:
+    if role is not KeyRole.OPERATOR and not granted:
         raise InvalidInput("domains", f"name at least one domain that the {role} may use.")
     if len(granted) > MAX_DOMAINS:
         raise InvalidInput("domains", f"at most {MAX_DOMAINS} are possible.")
 
 
 def _entrant(key: KeyRecord) -> Entrant:
-    user = User(key.user_id, key.role == "operator", key.role == "admin", frozenset(key.domains))
+    user = User(key.user_id, key.role is KeyRole.OPERATOR, key.role is KeyRole.ADMIN, frozenset(key.domains))
     return Entrant(user, key.id)
 
 

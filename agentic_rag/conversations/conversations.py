@@ -7,7 +7,7 @@ clients count them, two a turn. Knows no socket. Another owner's id looks like o
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -26,7 +26,7 @@ from agentic_rag.errors import (
     MessageTooLong,
     NotFound,
 )
-from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title
+from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title, ToolStatus
 from agentic_rag.forms import is_visible, one_line
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.runtime import Runtime
@@ -34,8 +34,9 @@ from agentic_rag.runtime.session import Accepted, OnBusy
 from agentic_rag.store import conversations, documents, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
-from agentic_rag.store.conversations import ConversationRecord, SortBy, SortOrder
+from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
 from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 
@@ -88,13 +89,13 @@ class Conversations:
             owner_id=user.id,
             session_id=new_id("sess"),
             title=_title(title) if title else "",
-            title_source="user" if title else "auto",
+            title_source=TitleSource.USER if title else TitleSource.AUTO,
             context_document_ids=_distinct(context_document_ids),
             meta={},
             started_at=created,
             updated_at=created,
         )
-        labels = {"conversation_id": conversation.id, "domain_id": domain_id, "user_id": user.id}
+        labels = SessionLabels(conversation_id=conversation.id, domain_id=domain_id, user_id=user.id)
 
         def store(conn: Connection) -> None:
             _check_documents(conn, domain_id, conversation.context_document_ids)
@@ -124,7 +125,7 @@ class Conversations:
         sort_by: SortBy = "updated_at",
         sort_order: SortOrder = "desc",
         domain_id: str | None = None,
-        status: str | None = None,
+        status: ConversationStatus | None = None,
         q: str | None = None,
     ) -> Page:
         """Return one page of the user's conversations; ``q`` is part of the title."""
@@ -150,7 +151,7 @@ class Conversations:
         conversation_id: str,
         *,
         title: str | None = None,
-        status: Literal["active", "archived"] | None = None,
+        status: ConversationStatus | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationRecord:
         """Change what is given; ``metadata`` replaces the whole.
@@ -162,7 +163,7 @@ class Conversations:
         await self.get(user, conversation_id)
         fields: conversations.ConversationFields = {"updated_at": now()}
         if title is not None:
-            fields |= {"title": _title(title), "title_source": "user"}
+            fields |= {"title": _title(title), "title_source": TitleSource.USER}
         if status is not None:
             fields["status"] = status
         if metadata is not None:
@@ -221,7 +222,7 @@ class Conversations:
         *,
         limit: int = 100,
         tool_name: str | None = None,
-        status: str | None = None,
+        status: ToolStatus | None = None,
     ) -> list[ToolCallRecord]:
         """Return the last tool calls in order; only those of one tool or one status when given.
 
@@ -335,7 +336,7 @@ class TurnBookkeeping:
         current = conversations.state(conn, turn.conversation_id)
         if current is None:
             raise NotFound("conversation", turn.conversation_id)
-        if current.status == "archived":
+        if current.status is ConversationStatus.ARCHIVED:
             raise ConversationArchived
         if current.message_count >= MAX_MESSAGES:
             raise ConversationFull(MAX_MESSAGES)
@@ -356,7 +357,7 @@ class TurnBookkeeping:
         session = sessions.get(conn, session_id)
         if session is not None:
             count = sessions.count_messages(conn, session_id)
-            conversations.update(conn, session.labels["conversation_id"], message_count=count)
+            conversations.update(conn, session.labels.conversation_id, message_count=count)
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         """Write a call that was denied into the audit log."""

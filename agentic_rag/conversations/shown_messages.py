@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
+from agentic_rag.events import Reference
 from agentic_rag.messages import Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import MessageRecord
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_DEPTH = 100
 """How deep references are looked for; JSON that is nested deeper is shown as it is."""
@@ -28,7 +29,7 @@ class ShownMessage:
     content: str
     blocks: list[Block]
     created_at: str
-    references: list[dict[str, Any]] = field(default_factory=list)
+    references: tuple[Reference, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -127,10 +128,10 @@ def _answer(
         references=turn.references,
         metadata={
             "model": next((row.model for row in rows if row.model), None),
-            "usage": turn.usage,
+            "usage": turn.usage.to_json() if turn.usage else {},
             "retrievalTimeMs": turn.timings.get("retrieval"),
             "generationTimeMs": turn.timings.get("generation"),
             "stopReason": turn.end_reason,
-            "interrupted": turn.status == "interrupted",
+            "interrupted": turn.status is TurnStatus.INTERRUPTED,
         },
     )

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, shown_messages, unavailable
 from agentic_rag.errors import NotFound
+from agentic_rag.events import ToolStatus
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import compactions, sessions, tool_calls, turns
 from agentic_rag.store.compactions import CompactionRecord
@@ -56,7 +57,12 @@ class Transcripts:
         return await self._db.read(lambda conn: compactions.of_session(conn, conversation.session_id))
 
     async def tool_calls(
-        self, conversation: ConversationRecord, limit: int, *, tool_name: str | None = None, status: str | None = None
+        self,
+        conversation: ConversationRecord,
+        limit: int,
+        *,
+        tool_name: str | None = None,
+        status: ToolStatus | None = None,
     ) -> list[ToolCallRecord]:
         """Return the last calls in order; only those of one tool or one status when given."""
         return await self._db.read(

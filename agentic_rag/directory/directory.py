@@ -15,6 +15,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.errors import NotFound
 from agentic_rag.store import documents, domains
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.domains import DomainRecord
 
 FIRST_DOCUMENT_SECONDS = 10.0
@@ -86,8 +87,8 @@ class Directory:
         """Return what the searchable documents are like; remembered until `collection_changed`."""
         facts, epoch = self._facts.get(domain_id), self._epoch
         if facts is None:
-            indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed"))
-            languages = {language for document in indexed for language in document.progress.get("languages", ())}
+            indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
+            languages = {language for document in indexed for language in document.progress.languages or ()}
             facts = CollectionFacts(len(indexed), tuple(sorted(languages)))
             if epoch == self._epoch:
                 self._facts[domain_id] = facts

@@ -16,6 +16,7 @@ from agentic_rag.documents.search import DomainSearch
 from agentic_rag.errors import StorageError
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DenseState
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault, IndexMismatch
 from mcp_servers.retriever.index import Dense, Index, searchable_text
@@ -57,7 +58,9 @@ class DenseVectors:
     async def begin(self) -> None:
         """Take up what earlier processes left, once the embedder is prepared."""
         await self._embedding.prepare()
-        before, after = ("none", "pending") if self._embedding.wanted else ("pending", "none")
+        before, after = (DenseState.NONE, DenseState.PENDING)
+        if not self._embedding.wanted:
+            before, after = after, before
         await self._db.write(lambda conn: documents.set_dense(conn, before, after))
         self.wake()
 

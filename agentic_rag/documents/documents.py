@@ -15,7 +15,7 @@ from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import UnknownDocument
@@ -69,7 +69,7 @@ class Documents:
         """End all work on a domain's documents. While it is deleted, nothing more begins."""
         await self.knowledge.intake.stop_domain(domain_id)
 
-    async def list_of(self, domain_id: str, status: str | None = None) -> list[DocumentRecord]:
+    async def list_of(self, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
         """Return the domain's documents, oldest first.
 
         Raises:
@@ -108,7 +108,7 @@ class Documents:
             NotFound: the domain has no such document.
         """
         document = await self.get(domain_id, document_id)
-        if document.status != "failed":
+        if document.status is not DocumentStatus.FAILED:
             return document
         await self.knowledge.ingestion.requeue(document_id)
         queued = await self.get(domain_id, document_id)

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -29,7 +29,7 @@ from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentFields, DocumentRecord
+from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.workers import Queue, Workers
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
@@ -220,8 +220,8 @@ class Ingestion:
         try:
             await self._set(
                 document_id,
-                status="failed",
-                dense_state="none",
+                status=DocumentStatus.FAILED,
+                dense_state=DenseState.NONE,
                 error_code=code,
                 error_message=message,
                 chunk_count=None,
@@ -238,12 +238,14 @@ class Ingestion:
         document, workspace = await self._claim(document_id, job.seize)
         path = workspace / "documents" / document.path
         failpoints.reached("ingest.claimed")
-        await self._set(document_id, status="parsing", progress={"stage": "parsing"})
+        await self._set(
+            document_id, status=DocumentStatus.PARSING, progress=DocumentProgress(stage=DocumentStatus.PARSING)
+        )
         await self._check(path, document.name)
         failpoints.reached("ingest.parsing")
         summary = await reader.begin(path, document.name, document_id, document.sha256)
-        progress = {"stage": "chunking", "pages": summary.pages, "of": summary.chunks}
-        await self._set(document_id, status="chunking", progress=progress, page_count=summary.pages)
+        progress = DocumentProgress(stage=DocumentStatus.CHUNKING, pages=summary.pages, of=summary.chunks)
+        await self._set(document_id, status=DocumentStatus.CHUNKING, progress=progress, page_count=summary.pages)
         failpoints.reached("ingest.chunking")
         # An earlier run, of other bytes or another chunker perhaps, may have left some.
         await self._index.delete_document(collection_of(document.domain_id), document_id)
@@ -252,9 +254,11 @@ class Ingestion:
         failpoints.reached("ingest.stored")
         await self._set(
             document_id,
-            status="indexed",
-            dense_state="pending" if self._dense.wanted else "none",
-            progress={"stage": "indexed", "languages": list(summary.languages), "notes": list(summary.notes)},
+            status=DocumentStatus.INDEXED,
+            dense_state=DenseState.PENDING if self._dense.wanted else DenseState.NONE,
+            progress=DocumentProgress(
+                stage=DocumentStatus.INDEXED, languages=tuple(summary.languages), notes=tuple(summary.notes)
+            ),
             chunk_count=summary.chunks,
             lease_until=None,
         )
@@ -285,8 +289,8 @@ class Ingestion:
         collection = collection_of(document.domain_id)
         began = reported = time.monotonic()
         stored = 0
-        progress: dict[str, object] = {"stage": "indexing", "pages": summary.pages, "chunks": 0, "of": summary.chunks}
-        await self._set(document.id, status="indexing", progress=progress)
+        progress = DocumentProgress(stage=DocumentStatus.INDEXING, pages=summary.pages, chunks=0, of=summary.chunks)
+        await self._set(document.id, status=DocumentStatus.INDEXING, progress=progress)
         while batch := await reader.batch():
             failpoints.reached("ingest.batch")
             await self._index.upsert(collection, batch.chunks, lexical=batch.lexical)
@@ -295,7 +299,7 @@ class Ingestion:
             if (moment := time.monotonic()) - reported >= PROGRESS_SECONDS:
                 reported = moment
                 rate = round(stored / (moment - began))
-                await self._set(document.id, progress=progress | {"chunks": stored, "chunksPerSecond": rate})
+                await self._set(document.id, progress=replace(progress, chunks=stored, chunks_per_second=rate))
 
     async def _set(self, document_id: str, **fields: Unpack[DocumentFields]) -> None:
         """Change the row as long as it is ours. Raises `_DocumentLost`."""
@@ -305,9 +309,9 @@ class Ingestion:
 
 
 _QUEUED: DocumentFields = {
-    "status": "queued",
-    "dense_state": "none",
-    "progress": {"stage": "queued"},
+    "status": DocumentStatus.QUEUED,
+    "dense_state": DenseState.NONE,
+    "progress": DocumentProgress(stage=DocumentStatus.QUEUED),
     "error_code": None,
     "error_message": None,
     "owner": "",

@@ -24,7 +24,7 @@ from agentic_rag.errors import IndexUnavailable
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentFields, DocumentRecord
+from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.retriever.errors import MISSING_FILE
 
@@ -63,7 +63,7 @@ class Intake:
             before = await self._db.read(lambda conn: documents.by_path(conn, domain.id, incoming.name))
         known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
         if known is not None:
-            if known.status != "failed" or split_name(known.name)[1] == split_name(incoming.name)[1]:
+            if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
                 if before is not None and before.id != known.id:
                     await self.remove(domain, before)  # one document has these bytes: this was a second name of it
                 return await self._restore(known, folder / known.path, incoming)
@@ -98,7 +98,6 @@ class Intake:
             size=size,
             sha256=sha256,
             path=path,
-            progress={"stage": "queued"},
             file_stamp=await anyio.to_thread.run_sync(stamp_of, file),
             created_at=created,
             updated_at=created,
@@ -255,10 +254,10 @@ class Intake:
             return
         log.warning("%s was taken away", file)
         fields: DocumentFields = {
-            "status": "failed",
+            "status": DocumentStatus.FAILED,
             "error_code": MISSING,
             "error_message": MISSING_FILE,
-            "dense_state": "none",
+            "dense_state": DenseState.NONE,
             "chunk_count": None,
             "updated_at": now(),
         }

@@ -25,9 +25,9 @@ from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunnin
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
-from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.collections import CollectionRecord, CollectionState
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from agentic_rag.workers import Queue, Workers
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexFault
@@ -73,9 +73,9 @@ class Reindexing:
     async def request(self, domain_id: str) -> CollectionRecord:
         """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
         row = await self.state(domain_id)
-        if row.state != "rebuilding":
+        if row.state is not CollectionState.REBUILDING:
             row = await self._put(
-                domain_id, "rebuilding", row.generation, entry=change("collection.rebuild", domain_id)
+                domain_id, CollectionState.REBUILDING, row.generation, entry=change("collection.rebuild", domain_id)
             )
         if domain_id not in self._scopes:
             self._scopes[domain_id] = anyio.CancelScope()
@@ -100,7 +100,7 @@ class Reindexing:
             NothingToRollBack: there was no exchange.
         """
         row = await self.state(domain_id)
-        if row.state == "rebuilding":
+        if row.state is CollectionState.REBUILDING:
             raise ReindexRunning(domain_id)
         collection = collection_of(domain_id)
         async with self._ingestion.paused(domain_id):
@@ -108,8 +108,10 @@ class Reindexing:
                 raise NothingToRollBack(domain_id)
             # Kept from the next start on: an operator's word, until one asks for a rebuild.
             entry = change("collection.rollback", domain_id)
-            row = await self._put(domain_id, "rolled_back", row.generation, entry=entry)
-            for document in await self._db.read(lambda conn: documents.list_of(conn, domain_id, "indexed")):
+            row = await self._put(domain_id, CollectionState.ROLLED_BACK, row.generation, entry=entry)
+            for document in await self._db.read(
+                lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED)
+            ):
                 count = await self._index.count(collection, document.id)
                 if count:
                     await self._db.write(partial(documents.update, document_id=document.id, chunk_count=count))
@@ -139,14 +141,19 @@ class Reindexing:
 
     async def _outdated(self, domain_id: str, meta: CollectionMeta) -> bool:
         fresh = CollectionMeta()
-        if (await self.state(domain_id)).state == "rolled_back":
+        if (await self.state(domain_id)).state is CollectionState.ROLLED_BACK:
             return False
         if (meta.tokenizer, meta.chunker) != (fresh.tokenizer, fresh.chunker):
             return True
         return self._embedding.usable and meta.embedder not in (None, self._embedding.name)
 
     async def _put(
-        self, domain_id: str, state: str, generation: int, reason: str | None = None, entry: Entry | None = None
+        self,
+        domain_id: str,
+        state: CollectionState,
+        generation: int,
+        reason: str | None = None,
+        entry: Entry | None = None,
     ) -> CollectionRecord:
         row = CollectionRecord(domain_id=domain_id, state=state, generation=generation, reason=reason, updated_at=now())
 
@@ -174,14 +181,14 @@ class Reindexing:
         except (AgenticRagError, IndexFault, EmbeddingError) as exc:
             log.error("rebuilding the collection of %s: %s", domain_id, exc)
             with suppress(StorageError):  # it stays "rebuilding" and is begun anew by the next start
-                await self._put(domain_id, "failed", (await self.state(domain_id)).generation, str(exc))
+                await self._put(domain_id, CollectionState.FAILED, (await self.state(domain_id)).generation, str(exc))
 
     async def _rebuild(self, domain_id: str) -> None:
         collection = collection_of(domain_id)
         await self._embedding.prepare()
         self._embedding.forget_dimension()
         generation = await self._index.rebuild(collection, CollectionMeta())
-        await self._put(domain_id, "rebuilding", int(generation.partition("@")[2]))
+        await self._put(domain_id, CollectionState.REBUILDING, int(generation.partition("@")[2]))
         failpoints.reached("reindex.begun")
         run = _Run(domain_id, generation)
         async with aclosing(ReadingProcess(self._limits)) as reader:
@@ -205,7 +212,7 @@ class Reindexing:
 
     async def _missing(self, run: "_Run") -> list[DocumentRecord]:
         """Return the searchable documents that the generation has not, or not with these bytes."""
-        indexed = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, "indexed"))
+        indexed = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, DocumentStatus.INDEXED))
         return [document for document in indexed if run.done.get(document.id) != document.sha256]
 
     async def _fill(self, run: "_Run", reader: ReadingProcess) -> int:
@@ -243,17 +250,23 @@ class Reindexing:
         """After the exchange: counts are those of the new collection, and no deleted or lost document is in it."""
         collection = collection_of(run.domain_id)
         known = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
-        for document_id in run.done.keys() - {document.id for document in known if document.status != "failed"}:
+        for document_id in run.done.keys() - {
+            document.id for document in known if document.status is not DocumentStatus.FAILED
+        }:
             await self._index.delete_document(collection, document_id)
-        counts = {each.id: await self._index.count(collection, each.id) for each in known if each.status == "indexed"}
-        dense = "pending" if self._embedding.wanted else "none"
+        counts = {
+            each.id: await self._index.count(collection, each.id)
+            for each in known
+            if each.status is DocumentStatus.INDEXED
+        }
+        dense = DenseState.PENDING if self._embedding.wanted else DenseState.NONE
 
         def save(conn: Connection) -> None:
             for document_id, count in counts.items():
                 documents.update(conn, document_id, chunk_count=count, dense_state=dense)
 
         await self._db.write(save)
-        await self._put(run.domain_id, "ready", (await self.state(run.domain_id)).generation)
+        await self._put(run.domain_id, CollectionState.READY, (await self.state(run.domain_id)).generation)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from agentic_rag.json_form import from_json, to_json
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk, chunk_id
 from mcp_servers.retriever.embedding import Embedder
@@ -256,7 +256,7 @@ async def missing_chunks(index: Index, database: Database, domain_id: str, chunk
         return chunk_ids - await index.existing(collection_of(domain_id), chunk_ids)
     except IndexFault as exc:
         log.warning("the records say which passages still exist: %s", exc)
-    recorded = await database.read(lambda conn: documents.list_of(conn, domain_id, "indexed"))
+    recorded = await database.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
     return await anyio.to_thread.run_sync(_unrecorded_chunks, chunk_ids, recorded)
 
 

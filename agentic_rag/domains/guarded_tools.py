@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block, text_block
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
@@ -42,7 +43,7 @@ class GuardedTools:
     async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
         """Run one call; see `Toolset.call`."""
         if self.redact.found_in(request.arguments):
-            return CallOutcome("denied", (text_block(SECRET_IN_ARGUMENTS),))
+            return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
 
         async def redacted(done: float, total: float | None, message: str | None) -> None:
             assert progress is not None

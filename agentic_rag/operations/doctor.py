@@ -19,7 +19,10 @@ from agentic_rag.store import checks, conversations, documents, domains, payload
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentProgress, DocumentStatus
 from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.turns import TurnStatus
 from mcp_servers.retriever.index import Index
 
 MAX_UNSEEN = 64
@@ -128,7 +131,7 @@ class Doctor:
             for document in of_domain:
                 count = await self._index.count(collection, document.id)
                 counted += count
-                if document.status != "indexed" or count == document.chunk_count:
+                if document.status is not DocumentStatus.INDEXED or count == document.chunk_count:
                     continue
                 problem = f"{count} of its {document.chunk_count} chunks are in the index"
                 findings.append(Finding("DOCUMENT_NOT_AS_INDEXED", document.id, problem, "is indexed again"))
@@ -142,7 +145,7 @@ class Doctor:
                 if repair:
                     await self._index.drop(collection)
                     for document in of_domain:
-                        if document.status == "indexed":
+                        if document.status is DocumentStatus.INDEXED:
                             await self._db.write(lambda conn, key=document.id: _queue(conn, key), durable=True)  # type: ignore[misc]
         return findings
 
@@ -150,7 +153,7 @@ class Doctor:
 def _give_session(conn: Connection, conversation_id: str) -> None:
     found = conversations.get(conn, conversation_id)
     if found is not None:
-        labels = {"conversation_id": found.id, "domain_id": found.domain_id, "user_id": found.owner_id}
+        labels = SessionLabels(conversation_id=found.id, domain_id=found.domain_id, user_id=found.owner_id)
         sessions.create(conn, found.session_id, labels, created_at=now())
         conversations.update(conn, conversation_id, message_count=0)
 
@@ -160,23 +163,21 @@ def _give_conversation(conn: Connection, session_id: str) -> None:
     if session is None:  # deleted with its parent a moment ago
         return
     labels = session.labels
-    wanted = ("conversation_id", "domain_id", "user_id")
-    lost = session.parent_turn_id is not None or any(label not in labels for label in wanted)
-    if lost or domains.get(conn, labels["domain_id"]) is None or conversations.get(conn, labels["conversation_id"]):
+    labelled = all((labels.conversation_id, labels.domain_id, labels.user_id))
+    lost = session.parent_turn_id is not None or not labelled
+    if lost or domains.get(conn, labels.domain_id) is None or conversations.get(conn, labels.conversation_id):
         sessions.delete(conn, session_id)
         return
     held = turns.of_session(conn, session_id)
     conversations.insert(
         conn,
         ConversationRecord(
-            id=labels["conversation_id"],
-            domain_id=labels["domain_id"],
-            owner_id=labels["user_id"],
+            id=labels.conversation_id,
+            domain_id=labels.domain_id,
+            owner_id=labels.user_id,
             session_id=session_id,
             title=title_of(held[0].content) if held else "",
             message_count=sessions.count_messages(conn, session_id),
-            context_document_ids=[],
-            meta={},
             started_at=session.created_at,
             updated_at=now(),
             last_message_at=held[-1].started_at if held else None,
@@ -196,12 +197,12 @@ def _end(conn: Connection, turn_id: str) -> None:
     turns.finish(
         conn,
         turn_id,
-        status="failed",
+        status=TurnStatus.FAILED,
         end_reason="error",
         ended_at=now(),
         steps=turn.steps,
         usage=turn.usage,
-        error={"code": final.code, "message": final.message, "retryable": final.retryable},
+        error=final,
     )
 
 
@@ -210,4 +211,10 @@ def _release(conn: Connection, turn_id: str) -> None:
 
 
 def _queue(conn: Connection, document_id: str) -> None:
-    documents.update(conn, document_id, status="queued", progress={"stage": "queued"}, updated_at=now())
+    documents.update(
+        conn,
+        document_id,
+        status=DocumentStatus.QUEUED,
+        progress=DocumentProgress(stage=DocumentStatus.QUEUED),
+        updated_at=now(),
+    )

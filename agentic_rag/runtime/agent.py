@@ -24,7 +24,7 @@ from agentic_rag.errors import (
     StorageError,
     first_cause,
 )
-from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress
+from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
 from agentic_rag.messages import text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
@@ -235,7 +235,7 @@ class Agent:
             self.log.append(StepReset(self._turn.iteration + 1))
         for call in in_flight:
             if call.refusal is None and not call.repeatable and not call.delegates:
-                await self._finish_call(call, CallOutcome("error", (text_block(OUTCOME_UNKNOWN),)))
+                await self._finish_call(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
 
     # The loop
 
@@ -335,7 +335,7 @@ class Agent:
         def store(conn: Connection) -> None:
             hold(conn, self.row.id, self.row.fence)
             store_result(conn, self.row, call, outcome, finished)
-            if outcome.status == "denied":
+            if outcome.status is ToolStatus.DENIED:
                 self.resources.hooks.call_denied(conn, self.row, call)
 
         with anyio.CancelScope(shield=True):

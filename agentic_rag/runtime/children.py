@@ -30,7 +30,7 @@ from agentic_rag.runtime.storing import (
 )
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_DEPTH = 2
 """A delegate of a delegate is the last."""
@@ -127,7 +127,7 @@ class Delegations:
         log = ChildLog(parent.log, request.role, resources.database)
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
-        transcript = Transcript(new_id("sess"), {**parent.transcript.labels, "agent": log.path})
+        transcript = Transcript(new_id("sess"), replace(parent.transcript.labels, agent=log.path))
         row = TurnRecord(
             id=new_id("turn"),
             session_id=transcript.session_id,
@@ -204,11 +204,11 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
         return ChildAnswer("The delegate's work could not be stored.", failed=True)
     messages = sessions.transcript(conn, row.session_id)
     texts = [text for each in messages if each.role == "assistant" if (text := plain_text(each.content).strip())]
-    if turn.status == "done" and texts:
+    if turn.status is TurnStatus.DONE and texts:
         cut = f"\n[stopped: {turn.end_reason}]" if turn.end_reason in ("max_steps", "max_tokens", "refusal") else ""
         return ChildAnswer(texts[-1] + cut)
-    if turn.status == "done":
+    if turn.status is TurnStatus.DONE:
         return ChildAnswer(f"The delegate ended without an answer ({turn.end_reason}).", failed=True)
-    reason = turn.error["message"] if turn.error else "it was interrupted"
+    reason = turn.error.message if turn.error else "it was interrupted"
     so_far = f"\nIts last words were: {texts[-1]}" if texts else ""
     return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True)

@@ -23,7 +23,7 @@ from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import usage_row
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 
 
 def is_due(transcript: Transcript, definition: Definition, tokens: int) -> bool:
@@ -34,7 +34,9 @@ def is_due(transcript: Transcript, definition: Definition, tokens: int) -> bool:
 class Compaction:
     """One compaction of one session. `cancel` ends it, and then nothing has changed."""
 
-    def __init__(self, resources: Resources, transcript: Transcript, definition: Definition, created_by: str) -> None:
+    def __init__(
+        self, resources: Resources, transcript: Transcript, definition: Definition, created_by: CompactedBy
+    ) -> None:
         self._resources = resources
         self._transcript = transcript
         self._definition = definition

@@ -7,6 +7,7 @@ like none.
 from collections.abc import Mapping
 from typing import Any
 
+from agentic_rag.events import ToolStatus
 from agentic_rag.messages import text_block
 from agentic_rag.runtime.core.calls import failed
 from agentic_rag.runtime.core.definition import Definition
@@ -67,4 +68,4 @@ async def read_on(resources: Resources, session_id: str, arguments: Mapping[str,
     text = data.decode(errors="replace")
     if start >= len(text) or (end is not None and end <= start):
         return failed(f"Nothing lies in that range: the result has {len(text)} characters.")
-    return CallOutcome("ok", (text_block(part_of(text, start, end)),))
+    return CallOutcome(ToolStatus.OK, (text_block(part_of(text, start, end)),))

@@ -44,8 +44,8 @@ from agentic_rag.runtime.storing import (
 )
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.compactions import CompactionRecord
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.compactions import CompactedBy, CompactionRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 logger = logging.getLogger(__name__)
 
@@ -257,13 +257,13 @@ class LiveSession:
         return TurnRecord(
             id=new_id("turn"),
             session_id=self.id,
-            conversation_id=transcript.labels.get("conversation_id", self.id),
+            conversation_id=transcript.labels.conversation_id or self.id,
             client_message_id=client_message_id,
             content=content,
             user_message_id=new_id("msg"),
             message_id=new_id("msg"),
             image_id=image_id,
-            status="queued" if queued else "running",
+            status=TurnStatus.QUEUED if queued else TurnStatus.RUNNING,
             owner="" if queued else self._resources.owner,
             fence=0 if queued else 1,
             lease_until=None if queued else later(LEASE_SECONDS),
@@ -338,7 +338,7 @@ class LiveSession:
         if not waiting:
             return False
         transcript = await self._present()
-        row = replace(waiting[0], owner=self._resources.owner, fence=waiting[0].fence + 1, status="running")
+        row = replace(waiting[0], owner=self._resources.owner, fence=waiting[0].fence + 1, status=TurnStatus.RUNNING)
         log = self._resources.journal.find(row.id)
         assert log is not None  # opened when it was queued, or by `Runtime.recover`
         place = transcript.last_seq + 1
@@ -401,7 +401,7 @@ class LiveSession:
             transcript = await self._present()
             if self.turn_id is not None:
                 raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
-            self._compaction = Compaction(self._resources, transcript, definition, "user")
+            self._compaction = Compaction(self._resources, transcript, definition, CompactedBy.USER)
             return self._compaction
 
     async def _compact_if_due(self, agent: Agent) -> None:
@@ -411,7 +411,7 @@ class LiveSession:
             return
         if not is_due(transcript, agent.definition, tokens):
             return
-        self._compaction = Compaction(self._resources, transcript, agent.definition, "auto")
+        self._compaction = Compaction(self._resources, transcript, agent.definition, CompactedBy.AUTO)
         self._compact_past = tokens + agent.definition.limits.context_tokens * COMPACT_AGAIN
         try:
             if await self._compaction.run() is not None:

@@ -24,7 +24,7 @@ from agentic_rag.store import images, payloads, run_events, sessions, tool_calls
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.tools.base import CallOutcome
 
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 15.0
 """How long after its last commit a turn's owner is taken to be alive."""
 
-_END: dict[type, tuple[str, str]] = {
-    Done: ("done", ""),
-    Error: ("failed", "error"),
-    Interrupted: ("interrupted", "interrupted"),
+_END: dict[type, tuple[TurnStatus, str]] = {
+    Done: (TurnStatus.DONE, ""),
+    Error: (TurnStatus.FAILED, "error"),
+    Interrupted: (TurnStatus.INTERRUPTED, "interrupted"),
 }
 
 
@@ -102,9 +102,9 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
         end_reason=final.stop_reason if isinstance(final, Done) else reason,
         ended_at=now(),
         steps=turn.iteration,
-        usage=turn.usage.to_json(),
-        error=_error_json(final),
-        references=[{name: getattr(ref, name) for name in ref.__slots__} for ref in turn.references],
+        usage=turn.usage,
+        error=final if isinstance(final, Error) else None,
+        references=turn.references,
         timings=turn.timings,
     )
 
@@ -120,7 +120,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
         ended_at=now(),
         steps=row.steps,
         usage=row.usage,
-        error=_error_json(final),
+        error=final if isinstance(final, Error) else None,
     )
 
 
@@ -131,8 +131,8 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
         session_id=transcript.session_id,
         turn_id=turn_id,
         step=spent.step,
-        labels=dict(transcript.labels),
-        agent=transcript.labels.get("agent", ""),
+        labels=transcript.labels,
+        agent=transcript.labels.agent,
         model=spent.model,
         input=spent.usage.input,
         cache_read=spent.usage.cache_read,
@@ -140,13 +140,6 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
         output=spent.usage.output,
         created_at=at,
     )
-
-
-def _error_json(final: Terminal) -> Json | None:
-    """Return the form in which a turn's row keeps its error; None when it has none."""
-    if not isinstance(final, Error):
-        return None
-    return {"code": final.code, "message": final.message, "retryable": final.retryable}
 
 
 def _message_row(session_id: str, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
@@ -161,7 +154,7 @@ def _message_row(session_id: str, entry: Entry, commit: Commit, model: str, at: 
         message_id=entry.message_id,
         created_at=at,
         model=model if assistant else None,
-        usage=commit.usage.to_json() if assistant and commit.usage is not None else None,
+        usage=commit.usage if assistant else None,
         partial=commit.partial and assistant,
     )
 
@@ -200,7 +193,7 @@ def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
     children = [turns.of_session(conn, session_id)[0] for session_id in sessions.delegated(conn, row.id)]
     # those that go on are counted when they end, with all that they have spent
-    delegated = [Usage.from_json(child.usage) for child in children if child.status in turns.FINISHED and child.usage]
+    delegated = [child.usage for child in children if child.status in turns.FINISHED and child.usage]
     return InterruptedTurn(
         last_seq=run_events.last_seq(conn, row.id),
         definition=stored_definition(images.get(conn, row.image_id)),
@@ -250,8 +243,8 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
     for row in reversed(rows):
         if row.seq <= session.window_set_at:
             break
-        if row.usage and row.usage["inputTokens"]:
-            measure = Measure(row.usage["inputTokens"], row.seq)
+        if row.usage and row.usage.sent:
+            measure = Measure(row.usage.sent, row.seq)
             break
     return Transcript(
         session_id,

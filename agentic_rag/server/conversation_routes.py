@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from agentic_rag.business import Business
 from agentic_rag.errors import InvalidInput
+from agentic_rag.events import ToolStatus
 from agentic_rag.forms import Form
 from agentic_rag.server import views
 from agentic_rag.server.auth import user_of
@@ -19,7 +20,7 @@ from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
 from agentic_rag.server.replies import nothing, redacted, reply
 from agentic_rag.server.sse import EventStream
-from agentic_rag.store.conversations import SortBy
+from agentic_rag.store.conversations import ConversationStatus, SortBy
 
 _SORT_KEYS: dict[str, SortBy] = {
     "startedAt": "started_at",
@@ -46,7 +47,7 @@ class ConversationQuery(Form):
     sort_by: Literal["startedAt", "updatedAt", "lastMessageAt", "title", "messageCount"] = "updatedAt"
     sort_order: Literal["asc", "desc"] = "desc"
     domain_id: str | None = None
-    status: Literal["active", "archived"] | None = None
+    status: ConversationStatus | None = None
     q: str | None = Field(None, max_length=200)
 
 
@@ -54,7 +55,7 @@ class ConversationChange(Form):
     """``PATCH /api/conversations/{id}``"""
 
     title: str | None = None
-    status: Literal["active", "archived"] | None = None
+    status: ConversationStatus | None = None
     metadata: dict[str, Any] | None = None
 
 
@@ -85,7 +86,7 @@ class ToolCallQuery(Form):
     """``GET /api/conversations/{id}/tool-calls``: the last ones in order."""
 
     tool_name: str | None = Field(None, max_length=200)
-    status: Literal["running", "ok", "error", "denied", "interrupted"] | None = None
+    status: ToolStatus | None = None
     limit: int = Field(100, ge=1, le=500)
 
 

@@ -19,13 +19,13 @@ from agentic_rag.server import views
 from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.replies import nothing, redacted, reply
 from agentic_rag.server.uploads import RefusedFile, receive_files
-from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 
 
 class DocumentFilter(Form):
     """``GET /api/domains/{id}/documents``"""
 
-    status: Literal["queued", "parsing", "chunking", "indexing", "indexed", "failed"] | None = None
+    status: DocumentStatus | None = None
 
 
 class Upload(Form):

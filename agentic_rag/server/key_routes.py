@@ -3,7 +3,7 @@
 Owns the request models. Knows no rule: those are ``access``'s and ``rules``'.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentic_rag.access.auditing import AuditLog
-from agentic_rag.access.keys import Access, Role
+from agentic_rag.access.keys import Access
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
 from agentic_rag.server.auth import caller_of
@@ -19,15 +19,15 @@ from agentic_rag.server.bodies import json_form, query_form
 from agentic_rag.server.gate import TICKET_PROTOCOL, Gate
 from agentic_rag.server.replies import nothing, reply
 from agentic_rag.server.tickets import TICKET_SECONDS
-from agentic_rag.store.audit import AuditRecord, Verdict
-from agentic_rag.store.keys import KeyRecord
+from agentic_rag.store.audit import AuditOutcome, AuditRecord, Verdict
+from agentic_rag.store.keys import KeyRecord, KeyRole
 
 
 class NewKey(Form):
     """``POST /api/keys``"""
 
     user: str
-    role: Role
+    role: KeyRole
     domains: list[str] = Field(default_factory=list)
 
 
@@ -37,7 +37,7 @@ class AuditQuery(Form):
     limit: int = Field(50, ge=1, le=200)
     before: int | None = Field(None, ge=0, le=2**62)
     actor: str | None = None
-    outcome: Literal["done", "refused", "denied"] | None = None
+    outcome: AuditOutcome | None = None
 
 
 class VerifyQuery(Form):

@@ -10,6 +10,7 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.documents.search import KeptSearch, Trace
 from agentic_rag.domains.domains import DomainView, Saved
 from agentic_rag.domains.servers import Running
+from agentic_rag.events import Reference
 from agentic_rag.json_form import to_json
 from agentic_rag.messages import without_private
 from agentic_rag.store.collections import CollectionRecord
@@ -84,7 +85,7 @@ def document(record: DocumentRecord) -> Json:
         "size": record.size,
         "status": record.status,
         "denseState": record.dense_state,
-        "progress": record.progress,
+        "progress": {name: value for name, value in to_json(record.progress).items() if value is not None},
         "pageCount": record.page_count,
         "chunkCount": record.chunk_count,
         "createdAt": record.created_at,
@@ -169,20 +170,9 @@ def tool_call(record: ToolCallRecord) -> Json:
     }
 
 
-def reference(stored: Json) -> Json:
-    """Return a ``Reference`` from the form a turn's row keeps."""
-    shown: Json = {
-        "number": stored["number"],
-        "documentId": stored["document_id"],
-        "documentName": stored["document_name"],
-        "chunkId": stored["chunk_id"],
-        "citedText": stored["cited_text"],
-        "relevanceScore": stored["relevance_score"],
-    }
-    for place in ("page", "cells"):
-        if stored.get(place) is not None:
-            shown[place] = stored[place]
-    return shown
+def reference(cited: Reference) -> Json:
+    """Return a ``Reference``; its page and cells only where the document has such."""
+    return {name: value for name, value in to_json(cited).items() if value is not None}
 
 
 def turn(record: TurnRecord) -> Json:
@@ -192,13 +182,13 @@ def turn(record: TurnRecord) -> Json:
         "conversationId": record.conversation_id,
         "status": record.status,
         "endReason": record.end_reason,
-        "usage": record.usage,
+        "usage": record.usage.to_json() if record.usage else {},
         "imageId": record.image_id,
         "startedAt": record.started_at,
         "endedAt": record.ended_at,
     }
     if record.error is not None:
-        shown["error"] = record.error
+        shown["error"] = to_json(record.error)
     return shown
 
 

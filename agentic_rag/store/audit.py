@@ -9,8 +9,9 @@ table of their own too, so that rows cut off at the end are missed; who can rewr
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -19,7 +20,14 @@ from agentic_rag.messages import clean_text
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable
 
-Outcome = Literal["done", "refused", "denied"]
+
+class AuditOutcome(StrEnum):
+    """What became of an action: done, refused to the one who asked, or a model's call that was denied."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    DENIED = "denied"
+
 
 MAX_TEXT = 300
 """Characters of an actor, action or target; what is longer is cut."""
@@ -39,7 +47,7 @@ class Entry:
     actor: str
     action: str
     target: str = ""
-    outcome: Outcome = "done"
+    outcome: AuditOutcome = AuditOutcome.DONE
     details: Mapping[str, Any] = field(default_factory=dict)
     count: int = 1
 
@@ -53,8 +61,7 @@ class AuditRecord:
     actor: str
     action: str
     target: str
-    outcome: str
-    """``done`` | ``refused`` | ``denied``."""
+    outcome: AuditOutcome
     details: dict[str, Any]
     count: int
     """How many alike the row stands for."""
@@ -99,32 +106,38 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
-    fields: dict[str, Any] = {
-        "seq": (last.seq if last else 0) + 1,
-        "at": now(),
-        "actor": _text(entry.actor),
-        "action": _text(entry.action),
-        "target": _text(entry.target),
-        "outcome": entry.outcome,
-        "details": json.loads(clean_text(json.dumps(dict(entry.details), ensure_ascii=False))),
-        "count": entry.count,
-        "previous": last.hash if last else "",
-    }
-    stored = AuditRecord(**fields, hash=digest(fields))
+    record = AuditRecord(
+        seq=(last.seq if last else 0) + 1,
+        at=now(),
+        actor=_text(entry.actor),
+        action=_text(entry.action),
+        target=_text(entry.target),
+        outcome=entry.outcome,
+        details=json.loads(clean_text(json.dumps(dict(entry.details), ensure_ascii=False))),
+        count=entry.count,
+        previous=last.hash if last else "",
+        hash="",
+    )
+    stored = replace(record, hash=digest(record))
     AUDIT.insert(conn, stored)
     conn.execute(sa.delete(AUDIT_HEAD.table))
     AUDIT_HEAD.insert(conn, AuditHeadRecord(seq=stored.seq, hash=stored.hash))
     return stored
 
 
-def digest(fields: Mapping[str, Any]) -> str:
+def digest(record: AuditRecord) -> str:
     """Return the SHA-256 of a row: of all its columns but ``hash``, as canonical JSON, ``previous`` among them."""
-    hashed = {name: fields[name] for name in AUDIT.names if name != "hash"}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    fields = {name: value for name, value in AUDIT.values(record).items() if name != "hash"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def page(
-    conn: Connection, limit: int, *, before: int | None = None, actor: str | None = None, outcome: str | None = None
+    conn: Connection,
+    limit: int,
+    *,
+    before: int | None = None,
+    actor: str | None = None,
+    outcome: AuditOutcome | None = None,
 ) -> list[AuditRecord]:
     """Return the newest rows first; ``before``: those with a smaller number."""
     query = AUDIT.select.order_by(_audit.seq.desc()).limit(limit)
@@ -147,7 +160,7 @@ def check(conn: Connection, known: str | None = None) -> Verdict:
             problems.append(Problem(row.seq, f"rows {seq + 1} to {row.seq - 1} are missing"))
         elif row.previous != previous:
             problems.append(Problem(row.seq, "it does not follow the row before"))
-        if digest(AUDIT.values(row)) != row.hash:
+        if digest(row) != row.hash:
             problems.append(Problem(row.seq, "its content was changed"))
         if row.seq == int(known_seq) and row.hash != known_hash:
             problems.append(Problem(row.seq, "it is not the row that was noted"))

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, exists, or_, select
 
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.sessions import MESSAGES, SESSIONS
-from agentic_rag.store.turns import FINISHED, TURNS
+from agentic_rag.store.turns import FINISHED, TURNS, TurnStatus
 
 _conversations, _sessions, _turns, _messages = CONVERSATIONS.c, SESSIONS.c, TURNS.c, MESSAGES.c
 
@@ -28,11 +28,11 @@ def sessions_without_owner(conn: Connection) -> list[str]:
 def stale_leases(conn: Connection, now: str) -> list[str]:
     """Return the ids of turns that have ended and are still leased, or that run although their lease is over."""
     ended = _turns.status.in_(FINISHED) & _turns.lease_until.is_not(None)
-    left = (_turns.status == "running") & (_turns.lease_until < now)
+    left = (_turns.status == TurnStatus.RUNNING) & (_turns.lease_until < now)
     return list(conn.execute(select(_turns.id).where(or_(ended, left))).scalars())
 
 
 def turns_without_message(conn: Connection) -> list[str]:
     """Return the ids of running turns that have no message: nothing can be resumed."""
     there = exists().where(_messages.session_id == _turns.session_id, _messages.turn_id == _turns.id)
-    return list(conn.execute(select(_turns.id).where(_turns.status == "running", ~there)).scalars())
+    return list(conn.execute(select(_turns.id).where(_turns.status == TurnStatus.RUNNING, ~there)).scalars())

@@ -4,6 +4,7 @@ Owns getting and putting one. Knows no chunk.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -11,13 +12,21 @@ from sqlalchemy import Connection
 from agentic_rag.store.records import RecordTable
 
 
+class CollectionState(StrEnum):
+    """Where the rebuilding of a collection stands; one that was never rebuilt is ready."""
+
+    READY = "ready"
+    REBUILDING = "rebuilding"
+    FAILED = "failed"
+    ROLLED_BACK = "rolled_back"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionRecord:
     """A domain's set of chunks: whether it is being rebuilt, and into what. No record: never rebuilt."""
 
     domain_id: str
-    state: str = "ready"
-    """``ready`` | ``rebuilding`` | ``failed`` | ``rolled_back``."""
+    state: CollectionState = CollectionState.READY
     generation: int = 0
     """The newest one made beside the live one; documents are deleted in all up to it."""
     reason: str | None = None
@@ -41,4 +50,8 @@ def put(conn: Connection, collection: CollectionRecord) -> None:
 
 def rebuilding(conn: Connection) -> list[str]:
     """Return the domains whose collections were being rebuilt."""
-    return list(conn.execute(sa.select(_collections.domain_id).where(_collections.state == "rebuilding")).scalars())
+    return list(
+        conn.execute(
+            sa.select(_collections.domain_id).where(_collections.state == CollectionState.REBUILDING)
+        ).scalars()
+    )

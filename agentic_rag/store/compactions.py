@@ -4,10 +4,18 @@ Owns their records. Knows no model and no message's content.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sqlalchemy import Connection
 
 from agentic_rag.store.records import RecordTable
+
+
+class CompactedBy(StrEnum):
+    """Who asked for a compaction: a user, or the server because the context was full."""
+
+    USER = "user"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +29,7 @@ class CompactionRecord:
     to_seq: int
     message_count: int
     """As clients count."""
-    created_by: str
-    """``user`` | ``auto``."""
+    created_by: CompactedBy
     created_at: str
 
 

@@ -5,6 +5,7 @@ Owns their listing and counting. Knows no message, no permission, and deletes no
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import sqlalchemy as sa
@@ -17,6 +18,20 @@ SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "messag
 SortOrder = Literal["asc", "desc"]
 
 
+class ConversationStatus(StrEnum):
+    """An archived conversation takes no message."""
+
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+
+
+class TitleSource(StrEnum):
+    """Whose words the title is: made of the first message, or a user's own, which nothing replaces."""
+
+    AUTO = "auto"
+    USER = "user"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
     """A business record; holds no messages."""
@@ -26,10 +41,8 @@ class ConversationRecord:
     owner_id: str
     session_id: str
     title: str = ""
-    title_source: str = "auto"
-    """``auto`` | ``user``."""
-    status: str = "active"
-    """``active`` | ``archived``."""
+    title_source: TitleSource = TitleSource.AUTO
+    status: ConversationStatus = ConversationStatus.ACTIVE
     message_count: int = 0
     """As clients count: two a finished turn; archived ones not counted."""
     context_document_ids: list[str] = field(default_factory=list)
@@ -62,7 +75,7 @@ class ConversationState(NamedTuple):
     """What decides whether a conversation takes a message, and whether that gives it a title."""
 
     title: str
-    status: str
+    status: ConversationStatus
     message_count: int
 
 
@@ -70,8 +83,8 @@ class ConversationFields(TypedDict, total=False):
     """What `update` may change."""
 
     title: str
-    title_source: str
-    status: str
+    title_source: TitleSource
+    status: ConversationStatus
     message_count: int
     context_document_ids: list[str]
     meta: dict[str, Any]
@@ -97,7 +110,7 @@ def get(conn: Connection, conversation_id: str, owner_id: str | None = None) -> 
 def state(conn: Connection, conversation_id: str) -> ConversationState | None:
     """Return what a message that comes depends on, None when there is no such conversation."""
     row = _STATE.first(conn, id=conversation_id)
-    return None if row is None else ConversationState(*row)
+    return None if row is None else ConversationState(row[0], ConversationStatus(row[1]), row[2])
 
 
 def touch(conn: Connection, conversation_id: str, at: str, title: str | None = None) -> None:
@@ -120,7 +133,7 @@ def list_page(
     sort_by: SortBy = "updated_at",
     sort_order: SortOrder = "desc",
     domain_id: str | None = None,
-    status: str | None = None,
+    status: ConversationStatus | None = None,
     q: str | None = None,
     owner_id: str | None = None,
     domain_ids: Collection[str] | None = None,

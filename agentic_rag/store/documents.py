@@ -5,16 +5,52 @@ on it. Knows no file, chunk or vector.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
 from agentic_rag.store.records import RecordTable
 
-SETTLED = ("indexed", "failed")
+
+class DocumentStatus(StrEnum):
+    """Where a document's ingestion stands. `SETTLED` are its ends."""
+
+    QUEUED = "queued"
+    PARSING = "parsing"
+    CHUNKING = "chunking"
+    INDEXING = "indexing"
+    INDEXED = "indexed"
+    FAILED = "failed"
+
+
+SETTLED = (DocumentStatus.INDEXED, DocumentStatus.FAILED)
 """The states in which nothing is left to do."""
+
+
+class DenseState(StrEnum):
+    """Whether a document's dense vectors are there: not wanted, still to be made, or complete."""
+
+    NONE = "none"
+    PENDING = "pending"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentProgress:
+    """How far the present stage has come, and what was learned of the document; None: not known in this stage."""
+
+    stage: DocumentStatus
+    pages: int | None = None
+    chunks: int | None = None
+    """How many of the chunks are stored; ``of``: how many there are."""
+    of: int | None = None
+    chunks_per_second: float | None = None
+    languages: tuple[str, ...] | None = None
+    notes: tuple[str, ...] | None = None
+    """What was left out of the text, in plain words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +65,9 @@ class DocumentRecord:
     sha256: str
     path: str
     """Relative to the workspace's ``documents`` folder."""
-    status: str = "queued"
-    """``queued`` | ``parsing`` | ``chunking`` | ``indexing`` | ``indexed`` | ``failed``."""
-    dense_state: str = "none"
-    """``none`` | ``pending`` | ``ready``."""
-    progress: dict[str, Any] = field(default_factory=dict)
+    status: DocumentStatus = DocumentStatus.QUEUED
+    dense_state: DenseState = DenseState.NONE
+    progress: DocumentProgress = DocumentProgress(stage=DocumentStatus.QUEUED)
     page_count: int | None = None
     chunk_count: int | None = None
     error_code: str | None = None
@@ -64,9 +98,9 @@ class DocumentFields(TypedDict, total=False):
     name: str
     path: str
     media_type: str
-    status: str
-    dense_state: str
-    progress: dict[str, Any]
+    status: DocumentStatus
+    dense_state: DenseState
+    progress: DocumentProgress
     page_count: int | None
     chunk_count: int | None
     error_code: str | None
@@ -103,7 +137,7 @@ def by_path(conn: Connection, domain_id: str, path: str) -> DocumentRecord | Non
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path))
 
 
-def list_of(conn: Connection, domain_id: str, status: str | None = None) -> list[DocumentRecord]:
+def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
     """Return the domain's documents, oldest first; only those of one status when given."""
     query = _IN_ORDER.where(_documents.domain_id == domain_id)
     return DOCUMENTS.all(conn, query if status is None else query.where(_documents.status == status))
@@ -120,18 +154,22 @@ def unfinished(conn: Connection, *, free_at: str | None = None) -> list[Document
 
 def failed_with(conn: Connection, codes: Collection[str]) -> list[DocumentRecord]:
     """Return the documents of all domains that failed with one of these codes."""
-    return DOCUMENTS.all(conn, _IN_ORDER.where(_documents.status == "failed", _documents.error_code.in_(codes)))
+    return DOCUMENTS.all(
+        conn, _IN_ORDER.where(_documents.status == DocumentStatus.FAILED, _documents.error_code.in_(codes))
+    )
 
 
 def pending_dense(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
     """Return the searchable documents whose dense vectors have still to be made."""
-    query = _IN_ORDER.where(_documents.status == "indexed", _documents.dense_state == "pending")
+    query = _IN_ORDER.where(_documents.status == DocumentStatus.INDEXED, _documents.dense_state == DenseState.PENDING)
     return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def count_indexed(conn: Connection, domain_id: str) -> int:
     """Return how many documents of the domain can be searched."""
-    query = sa.select(sa.func.count()).where(_documents.domain_id == domain_id, _documents.status == "indexed")
+    query = sa.select(sa.func.count()).where(
+        _documents.domain_id == domain_id, _documents.status == DocumentStatus.INDEXED
+    )
     return conn.execute(query).scalar_one()
 
 
@@ -169,9 +207,11 @@ def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str)
     return set(conn.execute(sa.select(_documents.id).where(mine)).scalars())
 
 
-def set_dense(conn: Connection, before: str, after: str) -> int:
+def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
     """Move all searchable documents from one dense state to another; return how many."""
-    query = sa.update(DOCUMENTS.table).where(_documents.status == "indexed", _documents.dense_state == before)
+    query = sa.update(DOCUMENTS.table).where(
+        _documents.status == DocumentStatus.INDEXED, _documents.dense_state == before
+    )
     return conn.execute(query.values(dense_state=after)).rowcount
 
 
@@ -179,7 +219,7 @@ def dense_ready(conn: Connection, seen: Sequence[DocumentRecord]) -> None:
     """Mark documents whose vectors are all there, unless they changed since they were ``seen``."""
     for document in seen:
         same = sa.and_(_documents.id == document.id, _documents.updated_at == document.updated_at)
-        conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state="ready"))
+        conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state=DenseState.READY))
 
 
 def delete(conn: Connection, document_id: str) -> bool:

@@ -4,11 +4,20 @@ Owns the rows; of a key only its SHA-256 is ever here. Knows neither how a key i
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, UniqueConstraint
 
 from agentic_rag.store.records import RecordTable
+
+
+class KeyRole(StrEnum):
+    """What the holder of a key may do: everything, or administer or use the key's domains."""
+
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    MEMBER = "member"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +26,8 @@ class KeyRecord:
 
     id: str
     user_id: str
-    role: str
-    """``operator`` | ``admin`` | ``member``."""
-    domains: list[str]
+    role: KeyRole
+    domains: tuple[str, ...]
     """Ids of the domains it is for; empty for an operator's."""
     sha256: str
     created_at: str

@@ -158,6 +158,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _column_type(kind: Any) -> TypeEngine[Any]:
     if isinstance(kind, typing.NewType):
         return _column_type(kind.__supertype__)
+    if typing.get_origin(kind) is typing.Literal:
+        return String()
     if kind in _COLUMN_TYPES:
         return _COLUMN_TYPES[kind]()
     if isinstance(kind, type) and issubclass(kind, Enum):

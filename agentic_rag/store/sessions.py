@@ -4,26 +4,37 @@ Owns the places (``seq``) of messages in a session, the window's start, and the 
 session holds. Knows no Messages-API rule and no conversation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index, func, select, update
 
 from agentic_rag.errors import NotFound
-from agentic_rag.messages import Block, text_block
+from agentic_rag.events import Usage
+from agentic_rag.messages import Block, Role, text_block
 from agentic_rag.store.records import RecordTable, delete_parts
 from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLabels:
+    """Whose a session is, for what is told and counted of it; empty where nobody said."""
+
+    conversation_id: str = ""
+    domain_id: str = ""
+    user_id: str = ""
+    agent: str = ""
+    """Path of delegates; empty for the main agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """An append-only transcript. ``labels``: conversation_id, domain_id, user_id, opaque to the runtime."""
+    """An append-only transcript."""
 
     id: str
-    labels: dict[str, Any]
+    labels: SessionLabels
     parent_turn_id: str | None = None
     tool_call_id: str | None = None
     """For a delegate's session: the parent's call that runs on it."""
@@ -47,13 +58,13 @@ class MessageRecord:
     seq: int
     turn_id: str
     step: int
-    role: str
+    role: Role
     content: list[Block]
     message_id: str
     """The id clients know: the user's message, or the answer that all steps of a turn share."""
     parent_message_id: str | None = None
     model: str | None = None
-    usage: dict[str, Any] | None = None
+    usage: Usage | None = None
     partial: bool = False
     """An assistant message that was cut off."""
     archived_in: str | None = None
@@ -82,7 +93,7 @@ _MOVE = Prepared(
 def create(
     conn: Connection,
     session_id: str,
-    labels: Mapping[str, Any],
+    labels: SessionLabels,
     *,
     created_at: str,
     parent_turn_id: str | None = None,
@@ -95,7 +106,7 @@ def create(
     """
     session = SessionRecord(
         id=session_id,
-        labels=dict(labels),
+        labels=labels,
         created_at=created_at,
         parent_turn_id=parent_turn_id,
         tool_call_id=tool_call_id,

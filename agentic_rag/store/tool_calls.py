@@ -3,12 +3,14 @@
 Owns a call's states. Knows no tool and no transcript.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, update
 
+from agentic_rag.events import ToolStatus
+from agentic_rag.messages import Block
 from agentic_rag.store.records import RecordTable
 from agentic_rag.store.statements import Prepared, parameter
 
@@ -23,9 +25,8 @@ class ToolCallRecord:
     server: str
     tool_name: str
     arguments: dict[str, Any]
-    status: str = "running"
-    """``running`` | ``ok`` | ``error`` | ``denied`` | ``interrupted``."""
-    result: dict[str, Any] | None = None
+    status: ToolStatus = ToolStatus.RUNNING
+    result: Block | None = None
     started_at: str
     duration_ms: int | None = None
     size: int | None = None
@@ -45,7 +46,7 @@ _FINISH = Prepared(
     .where(
         _calls.turn_id == parameter(_calls.turn_id),
         _calls.tool_call_id == parameter(_calls.tool_call_id),
-        _calls.status == "running",
+        _calls.status == ToolStatus.RUNNING,
     )
     .values({name: parameter(_calls[name]) for name in _ENDED})
 )
@@ -66,13 +67,13 @@ def finish(
     turn_id: str,
     tool_call_id: str,
     *,
-    status: str,
-    result: Mapping[str, Any],
+    status: ToolStatus,
+    result: Block,
     duration_ms: int,
     size: int | None = None,
     ref: str | None = None,
 ) -> bool:
-    """End a call as ``ok``, ``error``, ``denied`` or ``interrupted``; ``result`` is its ``tool_result`` block.
+    """End a call; ``result`` is its ``tool_result`` block.
 
     ``size`` is the whole result's in bytes, ``ref`` where it is kept if the block holds only a part.
     Returns False, and changes nothing, when the call has ended before: its result stays.
@@ -82,7 +83,7 @@ def finish(
         turn_id=turn_id,
         tool_call_id=tool_call_id,
         status=status,
-        result=dict(result),
+        result=result,
         duration_ms=duration_ms,
         size=size,
         ref=ref,
@@ -106,7 +107,7 @@ def of_session(
     session_id: str,
     *,
     tool_name: str | None = None,
-    status: str | None = None,
+    status: ToolStatus | None = None,
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
     """Return the session's calls, oldest first; only those of one tool or one status, or the last ones when given."""

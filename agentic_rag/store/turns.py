@@ -5,13 +5,27 @@ Owns a turn's states, totals and lease columns. Knows no event and no transcript
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
 
 from sqlalchemy import Connection, UniqueConstraint, and_, update
 
 from agentic_rag.errors import LeaseLost, NotFound
+from agentic_rag.events import Error, Reference, Usage
 from agentic_rag.store.records import RecordTable
 from agentic_rag.store.statements import Prepared, parameter
+
+
+class TurnStatus(StrEnum):
+    """Where a turn stands. `FINISHED` are its ends."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+FINISHED = (TurnStatus.DONE, TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +40,26 @@ class TurnRecord:
     """The user's text."""
     user_message_id: str
     message_id: str
-    status: str = "running"
-    """``queued`` | ``running`` | ``done`` | ``interrupted`` | ``failed``."""
+    status: TurnStatus = TurnStatus.RUNNING
     end_reason: str | None = None
-    error: dict[str, Any] | None = None
+    error: Error | None = None
     image_id: str
-    role_hashes: dict[str, Any] = field(default_factory=dict)
+    role_hashes: dict[str, str] = field(default_factory=dict)
     owner: str = ""
     """The process that runs it; ``fence`` grows with each owner."""
     fence: int = 0
     lease_until: str | None = None
     resumes: int = 0
     steps: int = 0
-    usage: dict[str, Any] = field(default_factory=dict)
-    references: list[dict[str, Any]] = field(default_factory=list)
-    timings: dict[str, Any] = field(default_factory=dict)
+    usage: Usage | None = None
+    """What it has spent, once it has ended."""
+    references: tuple[Reference, ...] = ()
+    timings: dict[str, int] = field(default_factory=dict)
+    """Milliseconds by name, as in `events.Done`."""
     started_at: str
     ended_at: str | None = None
 
 
-FINISHED = ("done", "interrupted", "failed")
 TURNS = RecordTable(
     TurnRecord,
     "turns",
@@ -60,7 +74,7 @@ _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
 _IN_ORDER = TURNS.select.order_by(_turns.started_at, _turns.id)
 _GET = TURNS.select.where(_BY_ID)
 _BY_CLIENT_MESSAGE = TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
-_QUEUED = _IN_ORDER.where(_turns.status == "queued")
+_QUEUED = _IN_ORDER.where(_turns.status == TurnStatus.QUEUED)
 _QUEUED_OF = _QUEUED.where(_OF_SESSION)
 
 
@@ -85,7 +99,7 @@ def by_client_message(conn: Connection, session_id: str, client_message_id: str)
 
 def running(conn: Connection) -> list[TurnRecord]:
     """Return all running turns of all sessions: after a crash, those to resume."""
-    return TURNS.all(conn, _IN_ORDER.where(_turns.status == "running"))
+    return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.RUNNING))
 
 
 def queued(conn: Connection, session_id: str | None = None) -> list[TurnRecord]:
@@ -108,16 +122,16 @@ def start(
     turn_id: str,
     *,
     image_id: str,
-    role_hashes: Mapping[str, Any],
+    role_hashes: Mapping[str, str],
     owner: str,
     started_at: str,
     until: str | None = None,
 ) -> bool:
     """Make a queued turn a running one of ``owner``. Returns False, and changes nothing, when it is not queued."""
-    statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == "queued")
+    statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == TurnStatus.QUEUED)
     changed = conn.execute(
         statement.values(
-            status="running",
+            status=TurnStatus.RUNNING,
             image_id=image_id,
             role_hashes=dict(role_hashes),
             owner=owner,
@@ -141,16 +155,16 @@ def finish(
     conn: Connection,
     turn_id: str,
     *,
-    status: str,
+    status: TurnStatus,
     end_reason: str,
     ended_at: str,
     steps: int,
-    usage: Mapping[str, Any],
-    error: Mapping[str, Any] | None = None,
-    references: Sequence[Mapping[str, Any]] = (),
-    timings: Mapping[str, Any] | None = None,
+    usage: Usage | None,
+    error: Error | None = None,
+    references: Sequence[Reference] = (),
+    timings: Mapping[str, int] | None = None,
 ) -> bool:
-    """End a turn as ``done``, ``interrupted`` or ``failed`` with its totals.
+    """End a turn, in one of the states `FINISHED`, with its totals.
 
     Returns False, and changes nothing, when it has ended before (or is gone): there is one end.
     """
@@ -159,10 +173,10 @@ def finish(
         id=turn_id,
         status=status,
         end_reason=end_reason,
-        error=None if error is None else dict(error),
-        references=[dict(reference) for reference in references],
-        timings=dict(timings or {}),
-        usage=dict(usage),
+        error=error,
+        references=references,
+        timings=timings or {},
+        usage=usage,
         steps=steps,
         ended_at=ended_at,
     )
@@ -187,7 +201,7 @@ def take_lease(conn: Connection, turn_id: str, owner: str, until: str | None) ->
 
 _HOLD = Prepared(
     update(TURNS.table)
-    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == "running")
+    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
     .values(lease_until=parameter(_turns.lease_until))
 )
 

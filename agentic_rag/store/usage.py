@@ -5,12 +5,12 @@ Owns one row per call and their sums. Knows no price and no model.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from agentic_rag.events import Usage
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.sessions import SessionLabels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,7 @@ class UsageRecord:
     turn_id: str | None = None
     """None: the call made a compaction's summary."""
     step: int = 0
-    labels: dict[str, Any]
-    """The session's: conversation_id, domain_id, user_id."""
+    labels: SessionLabels
     agent: str = ""
     """Path of delegates; empty for the main agent."""
     model: str

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from agentic_rag.errors import ServerUnavailable
+from agentic_rag.events import ToolStatus
 from agentic_rag.messages import clean_text, text_block
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
 from agentic_rag.tools.connection import Connection
@@ -64,7 +65,9 @@ class ServerToolset:
             return _failure(str(exc), started)
         structured = clean_json(result.structured_content)
         content = to_blocks(result.content, structured)
-        return CallOutcome("error" if result.is_error else "ok", content, structured, _elapsed_ms(started))
+        return CallOutcome(
+            ToolStatus.ERROR if result.is_error else ToolStatus.OK, content, structured, _elapsed_ms(started)
+        )
 
 
 async def open_toolset(
@@ -128,7 +131,7 @@ async def open_toolset(
 
 
 def _failure(text: str, started: float) -> CallOutcome:
-    return CallOutcome("error", (text_block(clean_text(text)),), None, _elapsed_ms(started))
+    return CallOutcome(ToolStatus.ERROR, (text_block(clean_text(text)),), None, _elapsed_ms(started))
 
 
 def _elapsed_ms(started: float) -> int:

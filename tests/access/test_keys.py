@@ -12,6 +12,7 @@ from agentic_rag.errors import NotFound
 from agentic_rag.store import keys
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
+from agentic_rag.store.keys import KeyRole
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
 from tests.access.tenants import as_operator, audited, bearer, make_key, socket
@@ -118,7 +119,7 @@ async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_pat
         await access.open()
         before = access.required
         other = Access(database)
-        stored, secret = await other.create("ann", "operator")
+        stored, secret = await other.create("ann", KeyRole.OPERATOR)
         assert access.entrant(secret) is None
         await access.refresh()
         assert (before, access.required) == (False, True)

@@ -21,6 +21,7 @@ from agentic_rag.events import (
     ToolCall,
     ToolProgress,
     ToolResult,
+    ToolStatus,
     TurnStarted,
     Usage,
 )
@@ -37,8 +38,8 @@ TURN: tuple[EventBody, ...] = (
     Retrieval(
         "documents", "warranty", (Hit("c", "manual.pdf", "Three\nyears.", 0.5, page=4), Hit("d", "a.md", "x", 1))
     ),
-    ToolResult("call_1", "search_documents", "retriever", "ok", "…", False, 12),
-    ToolResult("call_2", "other", "x", "error", "it\nfailed", False, 3),
+    ToolResult("call_1", "search_documents", "retriever", ToolStatus.OK, "…", False, 12),
+    ToolResult("call_2", "other", "x", ToolStatus.ERROR, "it\nfailed", False, 3),
     StepReset(1),
     Retrying(1, 1500, "overloaded"),
     Notice("ROLE_CHANGED", "The role changed."),
@@ -97,7 +98,7 @@ def test_with_json_each_event_is_one_line_as_it_came() -> None:
         Text("\x1b]0;title\x07 \x9b2J \r\u202e[bold]x[/bold]:smile:"),
         Notice("X\x1b[2J", "a\x1b[2Jb[bold]x[/bold]:smile:"),
         ToolCall("c", "t\x1b[1m", "s", {"a\x1b": "\x1b[2J[bold]x[/bold]:smile:"}),
-        ToolResult("c", "t", "s", "error", "\x1b[2J\x07[bold]x[/bold]:smile:", False, 1),
+        ToolResult("c", "t", "s", ToolStatus.ERROR, "\x1b[2J\x07[bold]x[/bold]:smile:", False, 1),
         Error("E\x1b", "\x1b[2J[bold]x[/bold]:smile:", False),
         Retrieval("memory", "\x1b[2J", (Hit("h", "n\x1b", "\x1b[bold]x[/bold]:smile:", 1.0),)),
         Done(

@@ -10,7 +10,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.search import SearchTraces
 from agentic_rag.store import documents
 from agentic_rag.store.clock import later, now
-from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from mcp_servers.retriever.retrieval import Retriever
 from tests.ingestion.test_crash import text_of
 from tests.retriever.tiny_reranker import write_reranker
@@ -94,7 +94,7 @@ async def test_a_document_that_another_process_has_is_left_alone_until_its_lease
         async def row(lease_until: str) -> DocumentRecord:
             await database.write(
                 lambda conn: documents.update(
-                    conn, document["id"], status="indexing", owner="proc_other", lease_until=lease_until
+                    conn, document["id"], status=DocumentStatus.INDEXING, owner="proc_other", lease_until=lease_until
                 )
             )
             found = await database.read(lambda conn: documents.get(conn, document["id"]))

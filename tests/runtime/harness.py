@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal
+from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
 from agentic_rag.redaction import Redactor
@@ -24,6 +24,7 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
 
@@ -41,7 +42,7 @@ def info(name: str, *, origin: Any = "user", read_only: bool = False) -> ToolInf
 
 
 def ok(text: str, structured: Any = None) -> CallOutcome:
-    return CallOutcome("ok", (text_block(text),), structured, 3)
+    return CallOutcome(ToolStatus.OK, (text_block(text),), structured, 3)
 
 
 def hits(*texts: str, document: str = "doc_1") -> dict[str, Any]:
@@ -172,7 +173,7 @@ class Bench:
 
     async def transcript(self) -> list[Message]:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
-        return [{"role": row.role, "content": row.content} for row in rows]  # type: ignore[typeddict-item]
+        return [{"role": row.role, "content": row.content} for row in rows]
 
     async def turn(self, turn_id: str) -> TurnRecord:
         row = await self.database.read(lambda conn: turns.get(conn, turn_id))
@@ -201,7 +202,7 @@ async def bench(
 
     def create(conn: Connection) -> None:
         if sessions.get(conn, SESSION) is None:
-            sessions.create(conn, SESSION, {"conversation_id": "conv_test"}, created_at=now())
+            sessions.create(conn, SESSION, SessionLabels(conversation_id="conv_test"), created_at=now())
 
     try:
         await own.write(create)

@@ -16,6 +16,7 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request
 from agentic_rag.store import sessions, tool_calls
 from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say
@@ -71,7 +72,7 @@ def check_numbers(events: list[AgentEvent]) -> None:
 async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_path: Path, dies_at: int) -> None:
     tools = Tools()
     real = await Database.open(tmp_path / "test.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
     disk = Filling(real, dies_at)
     model = ScriptedModel(then=answer, strict=False)
     async with bench(tmp_path, model, tools.toolset(), database=disk) as b:

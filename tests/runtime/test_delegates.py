@@ -8,13 +8,14 @@ from typing import Any
 import anyio
 
 from agentic_rag.errors import ModelError
-from agentic_rag.events import AgentEvent, Usage
+from agentic_rag.events import AgentEvent, ToolStatus, Usage
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.children import ChildAnswer, Delegations
 from agentic_rag.runtime.core.definition import Definition, Limits, ServerEntry
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.sessions import SessionRecord
+from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
@@ -62,7 +63,7 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
         turn, call = str(request.bound["turn"]), str(request.bound["call"])
         task = ChildRequest(turn, call, request.arguments["role"], request.arguments["task"])
         answer = await delegations.run(task)
-        return CallOutcome("error" if answer.failed else "ok", (text_block(answer.text),))
+        return CallOutcome(ToolStatus.ERROR if answer.failed else ToolStatus.OK, (text_block(answer.text),))
 
     user = {name: (info(name), function) for name, function in functions.items()}
 
@@ -138,7 +139,7 @@ async def test_what_delegates_spend_is_the_turns(tmp_path: Path) -> None:
         total = events[-1].fields()["usage"]
         assert total["outputTokens"] == sum(row.output for row in rows)
         assert total["inputTokens"] == sum(row.input for row in rows) == 320
-        assert (await b.turn(events[0].turn_id)).usage == total
+        assert (await b.turn(events[0].turn_id)).usage == Usage.from_json(total)
 
 
 async def test_a_delegate_of_a_delegate_is_the_last(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
                     break
-            done = next(each for each in await children_of(b, accepted.turn_id) if each.labels["agent"] == "digger")
+            done = next(each for each in await children_of(b, accepted.turn_id) if each.labels.agent == "digger")
             again = await b.delegations.run(
                 ChildRequest(accepted.turn_id, done.tool_call_id or "", "digger", "Dig here")
             )
@@ -290,7 +291,9 @@ async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: P
 
     def end(conn: Any) -> bool:
         at = "2026-01-01T00:00:00.000Z"
-        return turns.finish(conn, accepted.turn_id, status="failed", end_reason="error", ended_at=at, steps=1, usage={})
+        return turns.finish(
+            conn, accepted.turn_id, status=TurnStatus.FAILED, end_reason="error", ended_at=at, steps=1, usage=None
+        )
 
     async with crew(tmp_path, Crew()) as b:
         await b.database.write(end)

@@ -19,6 +19,8 @@ from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import run_events, sessions, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events, use
@@ -68,7 +70,7 @@ async def test_a_disk_that_fills_up_at_any_write_ends_the_turn_and_loses_nothing
     tmp_path: Path, full_at: int
 ) -> None:
     real = await Database.open(tmp_path / "full.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
     disk = Filling(real, full_at)
     model = ScriptedModel(*steps(), then=say("There is room again."), strict=False)
     async with bench(tmp_path, model, toolset(search_documents=search), database=disk) as b:
@@ -95,14 +97,15 @@ async def test_a_disk_that_fills_up_at_any_write_ends_the_turn_and_loses_nothing
         stored = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert [event.data for event in stored] == [event.data for event in events]
         row = await b.turn(accepted.turn_id)
-        assert (row.status, (row.error or {})["code"]) == ("failed", "STORAGE_FULL")
+        assert row.error is not None
+        assert (row.status, row.error.code) == (TurnStatus.FAILED, "STORAGE_FULL")
         assert [turn.id for turn, _ in b.ended].count(accepted.turn_id) == 1
         await sendable(b)
 
 
 async def test_a_turn_whose_end_was_never_stored_is_resumed_by_the_next_start(tmp_path: Path) -> None:
     real = await Database.open(tmp_path / "test.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, {"conversation_id": "c"}, created_at="2026"))
+    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
     disk = Filling(real, 2)
     model = ScriptedModel(then=say("Lost."), strict=False)
     async with bench(tmp_path, model, database=disk) as b:

@@ -6,6 +6,7 @@ from agentic_rag.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
 from agentic_rag.runtime.core.transcript import Entry, Transcript, message_tokens
+from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 
 
@@ -45,7 +46,7 @@ def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
 def test_a_message_that_was_changed_is_counted_anew() -> None:
     messages = [user_message("one"), user_message("two " * 50)]
     session = Transcript(
-        "sess_1", {}, entries=[Entry(seq, "turn_1", 0, "msg_1", each) for seq, each in enumerate(messages)]
+        "sess_1", SessionLabels(), entries=[Entry(seq, "turn_1", 0, "msg_1", each) for seq, each in enumerate(messages)]
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     messages[0]["content"] = [text_block("a longer note " * 20), *messages[0]["content"]]

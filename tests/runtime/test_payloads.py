@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.events import ToolStatus
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition, ServerEntry
@@ -127,7 +128,7 @@ async def test_a_result_that_cannot_be_kept_ends_the_turn_and_the_transcript_sta
 
 @pytest.mark.parametrize("size", [10, 20_000])
 def test_structured_content_of_a_users_server_is_kept_beside_the_text(size: int) -> None:
-    outcome = CallOutcome("ok", (text_block("shown"),), {"chart": "x" * size})
+    outcome = CallOutcome(ToolStatus.OK, (text_block("shown"),), {"chart": "x" * size})
     done = finished_call("toolu_1", "plot", info("plot"), {}, outcome, lambda: "ref_1")
     if size < RESULT_BUDGET:
         assert done.block["_structured"] == {"chart": "x" * size}

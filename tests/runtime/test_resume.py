@@ -117,4 +117,5 @@ async def test_references_and_usage_of_committed_steps_survive(tmp_path: Path) -
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         row = await b.turn(accepted.turn_id)
         assert row.steps == 2
-        assert events[-1].fields()["usage"]["outputTokens"] == row.usage["outputTokens"] > 1
+        assert row.usage is not None
+        assert events[-1].fields()["usage"]["outputTokens"] == row.usage.output > 1

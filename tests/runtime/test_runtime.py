@@ -63,7 +63,7 @@ async def test_tools_run_in_parallel_and_citations_are_tied_to_passages(tmp_path
         hit = next(event.fields() for event in events if event.type == "retrieval")["hits"][0]
         assert hit["documentId"] == "doc_1"
         row = await b.turn(events[0].turn_id)
-        assert row.references[0]["chunk_id"] == "doc_1-c0"
+        assert row.references[0].chunk_id == "doc_1-c0"
 
 
 async def test_only_real_passages_are_cited(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_model_that_refuses_ends_the_turn_in_plain_words(tmp_path: Path)
         row = await b.turn(events[0].turn_id)
         assert row.status == "failed"
         assert row.error is not None
-        assert row.error["message"].startswith("The API key")
+        assert row.error.message.startswith("The API key")
         assert text_of(await b.say("Again")) == "Works now."
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_rag.errors import ModelError
-from agentic_rag.events import TERMINAL_TYPES, Usage
+from agentic_rag.events import TERMINAL_TYPES, ToolStatus, Usage
 from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import MessageCompleted
@@ -100,7 +100,7 @@ class Run:
         for call in instruction.calls:
             if self.moment():
                 return
-            self.turn.finish_call(call, call.refusal or CallOutcome("ok", (text_block("fine"),)))
+            self.turn.finish_call(call, call.refusal or CallOutcome(ToolStatus.OK, (text_block("fine"),)))
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,6 +9,7 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
+from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say
@@ -35,7 +36,7 @@ async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(
             (2, 1, 60, 2, 5),
         ]
         assert {(row.turn_id, row.agent, row.model) for row in rows} == {(events[0].turn_id, "", "scripted-1")}
-        assert rows[0].labels == {"conversation_id": "conv_test"}
+        assert rows[0].labels == SessionLabels(conversation_id="conv_test")
         assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).to_json()
 
 
@@ -55,7 +56,7 @@ async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Pat
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "interrupted"
         assert sorted((row.step, row.input, row.output) for row in await rows_of(b)) == [(1, 100, 1), (1, 101, 1)]
-        assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2).to_json()
+        assert (await b.turn(accepted.turn_id)).usage == Usage(201, 0, 0, 2)
 
 
 async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_path: Path) -> None:

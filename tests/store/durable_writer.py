@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
 
 from .records import AT, message
 
@@ -15,8 +16,8 @@ async def main(url: str, session_id: str) -> None:
     database = await Database.open(url)
 
     def begin(conn: Connection) -> int:
-        found = sessions.get(conn, session_id) or sessions.create(conn, session_id, {}, created_at=AT)
-        return found.last_seq
+        session = sessions.get(conn, session_id) or sessions.create(conn, session_id, SessionLabels(), created_at=AT)
+        return session.last_seq
 
     seq = await database.write(begin, durable=True)
     while True:

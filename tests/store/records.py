@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.payloads import PayloadRecord
-from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.sessions import MessageRecord, SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.usage import UsageRecord
@@ -74,8 +74,6 @@ def conversation(conversation_id: str = "conv_1", **fields: Any) -> Conversation
         "domain_id": "dom_1",
         "owner_id": "local",
         "session_id": f"sess_{conversation_id}",
-        "context_document_ids": [],
-        "meta": {},
         "started_at": AT,
         "updated_at": AT,
     }
@@ -91,7 +89,6 @@ def document(document_id: str = "doc_1", **fields: Any) -> DocumentRecord:
         "size": 12,
         "sha256": f"sha of {document_id}",
         "path": "handbook.md",
-        "progress": {},
         "created_at": AT,
         "updated_at": AT,
     }
@@ -106,7 +103,7 @@ def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) 
     given: dict[str, Any] = {
         "id": usage_id,
         "session_id": session_id,
-        "labels": {"user_id": "local"},
+        "labels": SessionLabels(user_id="local"),
         "model": "m",
         "input": 1,
         "cache_read": 2,
@@ -125,7 +122,7 @@ def compaction(compaction_id: str = "comp_1", session_id: str = "sess_1", **fiel
         "from_seq": 1,
         "to_seq": 2,
         "message_count": 2,
-        "created_by": "user",
+        "created_by": CompactedBy.USER,
         "created_at": AT,
     }
     return CompactionRecord(**{**given, **fields})

@@ -1,6 +1,7 @@
 """The chain of the audit log: no row can be changed, removed or inserted unseen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, text
@@ -28,19 +29,16 @@ async def test_an_untouched_chain_is_whole(database: Database) -> None:
 def forge_appended(conn: Connection) -> None:
     """Insert a row that looks right, also in its hash, without moving the head."""
     (last,) = audit.page(conn, 1)
-    fields = {name: getattr(last, name) for name in audit.AUDIT.names}
-    fields |= {"seq": last.seq + 1, "previous": last.hash, "actor": "mallory"}
-    fields["hash"] = audit.digest(fields)
-    conn.execute(audit.AUDIT.table.insert().values(**fields))
+    forged = replace(last, seq=last.seq + 1, previous=last.hash, actor="mallory")
+    audit.AUDIT.insert(conn, replace(forged, hash=audit.digest(forged)))
 
 
 def forge_middle(conn: Connection) -> None:
     """Replace a row by one whose own hash is right."""
     row = next(row for row in audit.page(conn, 10) if row.seq == 4)
-    fields = {name: getattr(row, name) for name in audit.AUDIT.names} | {"actor": "mallory"}
-    fields["hash"] = audit.digest(fields)
+    forged = replace(row, actor="mallory")
     conn.execute(text("DELETE FROM audit WHERE seq = 4"))
-    conn.execute(audit.AUDIT.table.insert().values(**fields))
+    audit.AUDIT.insert(conn, replace(forged, hash=audit.digest(forged)))
 
 
 def statement(sql: str) -> Callable[[Connection], None]:

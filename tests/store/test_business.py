@@ -8,8 +8,9 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.store import conversations, documents, domains, images, retrievals
-from agentic_rag.store.conversations import SortBy
+from agentic_rag.store.conversations import SortBy, TitleSource
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentProgress, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 
 from .records import AT, conversation, document, domain
@@ -161,7 +162,7 @@ async def test_pages_have_no_gap_or_repeat_where_values_are_equal(database: Data
 async def test_a_conversation_changes_by_field_and_counts_its_messages(database: Database) -> None:
     await database.write(lambda conn: conversations.insert(conn, conversation()))
     change = await database.write(
-        lambda conn: conversations.update(conn, "conv_1", title="New", title_source="user", meta={"a": 1})
+        lambda conn: conversations.update(conn, "conv_1", title="New", title_source=TitleSource.USER, meta={"a": 1})
     )
     counted = await database.write(lambda conn: conversations.add_messages(conn, "conv_1", 2, LATER))
     assert (change, counted) == (True, True)
@@ -207,7 +208,7 @@ async def test_documents_are_listed_and_counted_by_state(database: Database) -> 
     def ids(conn: Connection) -> list[str]:
         lists = (
             documents.list_of(conn, "dom_1"),
-            documents.list_of(conn, "dom_1", status="indexed"),
+            documents.list_of(conn, "dom_1", status=DocumentStatus.INDEXED),
             documents.unfinished(conn),
         )
         return ["".join(found.id.removeprefix("doc_") for found in one) for one in lists]
@@ -224,8 +225,8 @@ async def test_a_document_changes_by_field_until_it_is_deleted(database: Databas
         return documents.update(
             conn,
             "doc_1",
-            status="failed",
-            progress={"pages": 12},
+            status=DocumentStatus.FAILED,
+            progress=DocumentProgress(stage=DocumentStatus.PARSING, pages=12),
             error_code="NO_TEXT",
             error_message="no text layer on 12 of 12 pages",
             updated_at=LATER,
@@ -235,8 +236,8 @@ async def test_a_document_changes_by_field_until_it_is_deleted(database: Databas
     found = await database.read(lambda conn: documents.get(conn, "doc_1"))
     assert found is not None
     assert (found.status, found.progress, found.error_code, found.name) == (
-        "failed",
-        {"pages": 12},
+        DocumentStatus.FAILED,
+        DocumentProgress(stage=DocumentStatus.PARSING, pages=12),
         "NO_TEXT",
         "handbook.md",
     )

@@ -11,6 +11,7 @@ from agentic_rag.store import compactions, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.sessions import SessionLabels
 
 from .records import AT, compaction, message, payload, spent, turn
 
@@ -37,7 +38,7 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
     head = [{"type": "text", "text": "summary"}]
 
     def fill(conn: Connection) -> None:
-        sessions.create(conn, "sess_1", {}, created_at=AT)
+        sessions.create(conn, "sess_1", SessionLabels(), created_at=AT)
         for seq in (1, 2, 3):
             sessions.append_message(conn, message(seq))
         compactions.put(conn, compaction())

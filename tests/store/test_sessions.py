@@ -9,21 +9,28 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
+from agentic_rag.events import Usage
 from agentic_rag.store import compactions, json_text, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.records import METADATA
+from agentic_rag.store.sessions import SessionLabels
 
 from .records import AT, compaction, message, payload, spent, tool_call, turn
 
 
 def _new(conn: Connection, session_id: str = "sess_1", **fields: str) -> None:
-    sessions.create(conn, session_id, {"conversation_id": "conv_1"}, created_at=AT, **fields)
+    sessions.create(conn, session_id, SessionLabels(conversation_id="conv_1"), created_at=AT, **fields)
 
 
 async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
     def make(conn: Connection) -> sessions.SessionRecord:
         return sessions.create(
-            conn, "sess_1", {"user_id": "local"}, created_at=AT, parent_turn_id="turn_0", tool_call_id="toolu_0"
+            conn,
+            "sess_1",
+            SessionLabels(user_id="local"),
+            created_at=AT,
+            parent_turn_id="turn_0",
+            tool_call_id="toolu_0",
         )
 
     made = await database.write(make)
@@ -41,7 +48,7 @@ async def test_appended_messages_come_back_in_order_and_move_the_session(databas
         step=1,
         content=[{"type": "tool_use", "id": "toolu_1", "name": "search_documents", "input": {"z": 1, "a": None}}],
         model="claude-sonnet-5-5",
-        usage={"input": 3, "output": 4},
+        usage=Usage(3, output=4),
         partial=True,
     )
 

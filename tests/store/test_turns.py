@@ -1,5 +1,6 @@
 """Turns, their run logs and tool calls on each database."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
+from agentic_rag.events import Error, Reference, ToolStatus, Usage
 from agentic_rag.store import run_events, tool_calls, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.turns import TurnStatus
 
 from .records import AT, tool_call, turn
 
@@ -21,10 +24,10 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
         role_hashes={"nuwa": "abc"},
         owner="host:1",
         lease_until=LATER,
-        usage={"input": 1},
-        references=[{"number": 1, "cited_text": "通知期为一个月。"}],
+        usage=Usage(1),
+        references=(replace(CITED, cited_text="通知期为一个月。"),),
         timings={"total": 12},
-        error={"code": "LLM_SERVICE_ERROR"},
+        error=Error("LLM_SERVICE_ERROR", "gone", True),
     )
     await database.write(lambda conn: turns.accept(conn, accepted), durable=True)
     assert await database.read(lambda conn: turns.get(conn, "turn_1")) == accepted
@@ -91,10 +94,13 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
     )
 
 
+CITED = Reference(1, "doc_1", "notice.md", "doc_1-c0", "two months", 0.9, page=3)
+
+
 async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
     await database.write(lambda conn: turns.accept(conn, turn(lease_until=LATER)))
 
-    def finish(conn: Connection, status: str = "done") -> bool:
+    def finish(conn: Connection, status: TurnStatus = TurnStatus.DONE) -> bool:
         return turns.finish(
             conn,
             "turn_1",
@@ -102,31 +108,38 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
             end_reason="end_turn",
             ended_at=LATER,
             steps=2,
-            usage={"input": 5},
-            references=[{"number": 1}],
+            usage=Usage(5),
+            references=(CITED,),
             timings={"total": 9},
         )
 
     assert await database.write(finish) is True
-    assert await database.write(lambda conn: finish(conn, "failed")) is False
+    assert await database.write(lambda conn: finish(conn, TurnStatus.FAILED)) is False
     assert await database.read(lambda conn: turns.get(conn, "turn_1")) == turn(
         status="done",
         end_reason="end_turn",
         ended_at=LATER,
         steps=2,
-        usage={"input": 5},
-        references=[{"number": 1}],
+        usage=Usage(5),
+        references=(CITED,),
         timings={"total": 9},
     )
 
 
 async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
     await database.write(lambda conn: turns.accept(conn, turn()))
-    error = {"code": "LLM_SERVICE_ERROR", "message": "gone", "retryable": True}
+    error = Error("LLM_SERVICE_ERROR", "gone", True)
 
     def fail(conn: Connection) -> bool:
         return turns.finish(
-            conn, "turn_1", status="failed", end_reason="error", ended_at=LATER, steps=0, usage={}, error=error
+            conn,
+            "turn_1",
+            status=TurnStatus.FAILED,
+            end_reason="error",
+            ended_at=LATER,
+            steps=0,
+            usage=None,
+            error=error,
         )
 
     assert await database.write(fail) is True
@@ -208,13 +221,13 @@ async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Databa
     assert await database.read(lambda conn: tool_calls.of_turn(conn, "turn_1")) == started
     block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "found"}]}
 
-    def finish(conn: Connection, status: str) -> bool:
+    def finish(conn: Connection, status: ToolStatus) -> bool:
         return tool_calls.finish(
             conn, "turn_1", "toolu_1", status=status, result=block, duration_ms=7, size=5, ref="ref_1"
         )
 
-    assert await database.write(lambda conn: finish(conn, "ok")) is True
-    assert await database.write(lambda conn: finish(conn, "error")) is False
+    assert await database.write(lambda conn: finish(conn, ToolStatus.OK)) is True
+    assert await database.write(lambda conn: finish(conn, ToolStatus.ERROR)) is False
     assert await database.read(lambda conn: tool_calls.get(conn, "turn_1", "toolu_1")) == tool_call(
         status="ok", result=block, duration_ms=7, size=5, ref="ref_1"
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block, text_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
@@ -113,25 +114,25 @@ def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo],
     if tool is None:
         return failed(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
     if "_secret" in block:
-        return CallOutcome("denied", (text_block(SECRET_IN_ARGUMENTS),))
+        return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
     if "_broken_input" in block:
         return failed(f"The arguments are not a JSON object: {block['_broken_input'][:200]!r}")
     denial = policy.denial(tool)
     if denial:
-        return CallOutcome("denied", (text_block(denial),))
+        return CallOutcome(ToolStatus.DENIED, (text_block(denial),))
     problem = _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user")
     return failed(f"The arguments do not fit the tool: {problem}") if problem else None
 
 
 def failed(text: str) -> CallOutcome:
     """Return an error outcome in words for the model."""
-    return CallOutcome("error", (text_block(text),))
+    return CallOutcome(ToolStatus.ERROR, (text_block(text),))
 
 
 def stopped(by_user: bool) -> CallOutcome:
     """Return the outcome of a call that the end of its turn cut off."""
     if by_user:
-        return CallOutcome("interrupted", (text_block("interrupted by the user; the outcome is unknown"),))
+        return CallOutcome(ToolStatus.INTERRUPTED, (text_block("interrupted by the user; the outcome is unknown"),))
     return failed("not finished: the turn ended while this ran; the outcome is unknown")
 
 

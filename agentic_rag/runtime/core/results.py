@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult
+from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
 from agentic_rag.messages import Block, clean_text, plain_text, text_block, tool_result_block
 from agentic_rag.store import json_text
 from agentic_rag.tools.base import CallOutcome, ToolInfo
@@ -85,7 +85,7 @@ def finished_call(
     )
     retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if hits else ()
     return FinishedCall(
-        block=tool_result_block(call_id, content, is_error=outcome.status != "ok") | private,
+        block=tool_result_block(call_id, content, is_error=outcome.status is not ToolStatus.OK) | private,
         bodies=(*retrieval, result),
         size=size,
         ref=private.get("_ref"),
@@ -96,7 +96,12 @@ def finished_call(
 def _own(name: str, blocks: list[Block], outcome: CallOutcome) -> tuple[list[Block], Block, tuple[Kept, ...]]:
     """Bound a result of our own servers; they bound what they find themselves, so that only a role is cut."""
     structured = outcome.structured
-    if name == ACTION_TOOL and outcome.status == "ok" and isinstance(structured, dict) and structured.get("hash"):
+    if (
+        name == ACTION_TOOL
+        and outcome.status is ToolStatus.OK
+        and isinstance(structured, dict)
+        and structured.get("hash")
+    ):
         private: Block = {"_role": {"role": structured.get("role"), "hash": structured["hash"]}}
         return _with_text(blocks, cut_at_section(plain_text(blocks), ROLE_BUDGET)), private, ()
     return blocks, {}, ()
@@ -176,7 +181,7 @@ def last_bytes(text: str, count: int) -> str:
 
 
 def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:
-    structured = outcome.structured if isinstance(outcome.structured, dict) and outcome.status == "ok" else {}
+    structured = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
     if name == SEARCH_TOOL:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
     if name == RECALL_TOOL:

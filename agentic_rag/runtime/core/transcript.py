@@ -6,7 +6,7 @@ UTF-8 bytes that were added since. The store is the truth; a transcript is its c
 nothing. What is decided here, `context` carries out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from agentic_rag.messages import Block, Message, plain_text, text_block, tool_uses, without_private
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import json_text
+from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
 SHED_MARK = "[result of {name} kept as ref {ref}]"
@@ -207,7 +208,7 @@ class Transcript:
 
     Args:
         session_id: the session's.
-        labels: opaque to the runtime; a delegate's also has ``agent``, its path.
+        labels: whose the session is.
         entries: the messages, oldest first.
         window_start: the place from which on they are sent.
         head: what stands before those.
@@ -218,7 +219,7 @@ class Transcript:
     def __init__(
         self,
         session_id: str,
-        labels: Mapping[str, Any],
+        labels: SessionLabels,
         *,
         entries: Iterable[Entry] = (),
         window_start: int = 0,

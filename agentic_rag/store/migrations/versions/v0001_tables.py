@@ -187,7 +187,7 @@ def _turns() -> None:
         Column("lease_until", String(), nullable=True),
         Column("resumes", Integer(), nullable=False),
         Column("steps", Integer(), nullable=False),
-        Column("usage", JSON(), nullable=False),
+        Column("usage", JSON(), nullable=True),
         Column("references", JSON(), nullable=False),
         Column("timings", JSON(), nullable=False),
         Column("started_at", String(), nullable=False),
