@@ -3,9 +3,7 @@
 Owns nothing; made by the composition root.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
@@ -15,6 +13,7 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.deletion import Deletion
+from agentic_rag.operations.health import Health
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.runtime import Runtime
@@ -22,7 +21,7 @@ from agentic_rag.runtime.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """``health`` returns the JSON-ready states of model, embedder, store, index and servers."""
+    """What routes, sockets and commands work with."""
 
     directory: Directory
     domains: Domains
@@ -35,4 +34,4 @@ class Business:
     runtime: Runtime
     vault: Vault
     servers: Servers
-    health: Callable[[], dict[str, Any]]
+    health: Health

@@ -7,24 +7,19 @@ Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
-from agentic_rag.commands.line import Data, Url, quoted, table
+from agentic_rag.commands.line import Data, Url, quoted, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
 from agentic_rag.commands.roles import roles_app
 from agentic_rag.commands.secrets import secrets_app
-from agentic_rag.errors import AgenticRagError, StartupError
-
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
+from agentic_rag.errors import StartupError, first_cause
 
 app = typer.Typer(
     name="agentic-rag",
@@ -67,18 +62,11 @@ def main() -> None:
     try:
         app()
     except Exception as exc:
-        error = _first_cause(exc)
+        error = first_cause(exc)
         if error is None:
             raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code if isinstance(error, StartupError) else 1)
-
-
-def _first_cause(exc: BaseException) -> AgenticRagError | None:
-    """Return our own error, also from inside the groups in which task groups raise."""
-    if isinstance(exc, BaseExceptionGroup):
-        return next((found for inner in exc.exceptions if (found := _first_cause(inner))), None)
-    return exc if isinstance(exc, AgenticRagError) else None
 
 
 @app.command()
@@ -110,7 +98,7 @@ def serve(
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
     import anyio
 
-    from agentic_rag.app import Application
+    from agentic_rag.app import open_application
     from agentic_rag.serving import address_of, bind, serve
 
     listener = bind(settings.host, settings.port)
@@ -131,7 +119,9 @@ def serve(
         sys.stdout.flush()
 
     async def run() -> None:
-        async with Application(settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed) as application:
+        async with open_application(
+            settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed
+        ) as application:
             await serve(application, listener, say)
 
     with listener:
@@ -218,7 +208,7 @@ def list_domains(data: Data = None, url: Url = None) -> None:
 @domains_app.command("show")
 def show_domain(domain: Domain, data: Data = None, url: Url = None) -> None:
     """Show a domain with its settings as JSON."""
-    _json(run_command(data, url, lambda client: client.call("GET", f"/api/domains/{quoted(domain)}")))
+    show_json(run_command(data, url, lambda client: client.call("GET", f"/api/domains/{quoted(domain)}")))
 
 
 @domains_app.command("create")
@@ -246,9 +236,3 @@ def delete_domain(
         typer.confirm(f"Delete {domain} with its conversations and documents?", abort=True)
     params = {"workspace": "true" if workspace else "false"}
     run_command(data, url, lambda client: client.call("DELETE", f"/api/domains/{quoted(domain)}", params=params))
-
-
-def _json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

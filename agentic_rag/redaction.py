@@ -15,7 +15,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -237,7 +237,7 @@ def _forms(value: str) -> set[str]:
 class RedactingFilter(logging.Filter):
     """Redacts the message and the traceback of each record that passes a handler."""
 
-    def __init__(self, redact: Callable[[str], str]) -> None:
+    def __init__(self, redact: Redaction | Redactor) -> None:
         super().__init__()
         self._redact = redact
         self._formatter = logging.Formatter()
@@ -254,7 +254,7 @@ class RedactingFilter(logging.Filter):
 
 
 @contextmanager
-def redacted_logs(redact: Callable[[str], str]) -> Iterator[None]:
+def redacted_logs(redact: Redaction | Redactor) -> Iterator[None]:
     """Redact, as long as this is open, what the root's handlers write; a record of any logger passes them.
 
     On the handlers, not on the loggers: a logger's filter does not see the records of its children.

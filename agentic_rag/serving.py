@@ -79,7 +79,7 @@ async def serve(application: Application, listener: socket.socket, on_listening:
     seconds = application.settings.drain_seconds
 
     def listening() -> None:
-        application.folder.announce(address_of(listener), application.access.local_key)
+        application.ground.folder.announce(address_of(listener), application.access.local_key)
         application.begin()
         on_listening()
 

@@ -104,6 +104,11 @@ class Settings(BaseSettings):
     def index(self) -> Path:
         return self.data / "index"
 
+    @property
+    def incoming(self) -> Path:
+        """Where uploads grow, on the workspaces' disk."""
+        return self.data / "incoming"
+
 
 def client_environment() -> dict[str, str]:
     """Return the environment for package registries' clients: what they are set up by, and no key of ours."""

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from agentic_rag.access.keys import Access
 from agentic_rag.domains.guarded_tools import guarded
 from agentic_rag.domains.servers import Running
 from agentic_rag.domains.vault import Vault
@@ -166,7 +167,7 @@ class ToolServers:
             await self._leaving.wait()
 
 
-def launch_policy(settings: Settings, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
+def launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
     """Return what decides which servers may be started or connected to; all of it lies under ``{data}/mcp``."""
     folder = settings.data / "mcp"
     return LaunchPolicy(
@@ -177,4 +178,5 @@ def launch_policy(settings: Settings, any_command: bool, unsandboxed: bool) -> L
         allow_any_command=any_command,
         allow_unsandboxed=unsandboxed,
         loopback=is_loopback(settings.host),
+        people=access,
     )

@@ -21,9 +21,13 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Tasks that live as long as the block; leaving it cancels them and waits for their ends."""
+    """Tasks that live as long as the block; leaving it cancels them and waits for their ends.
 
-    def __init__(self) -> None:
+    ``known``: exceptions beside our own whose text says enough; what else fails is logged with its traceback.
+    """
+
+    def __init__(self, *known: type[Exception]) -> None:
+        self._known = known
         self._tasks: TaskGroup = anyio.create_task_group()
 
     async def __aenter__(self) -> Self:
@@ -38,7 +42,7 @@ class Workers:
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do something once. ``name`` is what its failure is logged under."""
-        self._tasks.start_soon(attempt, name, work)
+        self._tasks.start_soon(attempt, name, work, self._known)
 
     def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = True) -> None:
         """Do something now, or in ``seconds`` unless ``at_once``; and again ``seconds`` after each end of it."""
@@ -48,18 +52,19 @@ class Workers:
         if not at_once:
             await anyio.sleep(seconds)
         while True:
-            await attempt(name, work)
+            await attempt(name, work, self._known)
             await anyio.sleep(seconds)
 
 
-async def attempt(name: str, work: Callable[[], Awaitable[None]]) -> None:
+async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[type[Exception], ...] = ()) -> None:
     """Do something whose failure must not end the process: what it did not do is met again later."""
     try:
         await work()
-    except AgenticRagError as exc:
-        log.error("%s: %s", name, exc)
     except Exception as exc:  # nothing that is done beside answering may end the server
-        log.error("%s failed", name, exc_info=exc)
+        if isinstance(exc, (AgenticRagError, *known)):
+            log.error("%s: %s", name, exc)
+        else:
+            log.error("%s failed", name, exc_info=exc)
 
 
 class Queue(Generic[T]):

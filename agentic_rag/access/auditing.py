@@ -19,7 +19,7 @@ nothing is told by the edge (``server.permits``).
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -28,6 +28,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
+from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
@@ -96,11 +97,11 @@ def place_of(error: AgenticRagError) -> str:
 
 
 class AuditLog:
-    """The audit log of one database. ``redact``: takes secrets out of what a refused request named."""
+    """The audit log of one database. ``redactor``: takes secrets out of what a refused request named."""
 
-    def __init__(self, database: Database, redact: Callable[[Any], Any] = lambda value: value) -> None:
+    def __init__(self, database: Database, redactor: Redactor) -> None:
         self._db = database
-        self._redact = redact
+        self._redactor = redactor
         self._refusals = Refusals()
 
     async def refused(self, refusal: Refusal, request_id: str = "") -> None:
@@ -156,7 +157,7 @@ class AuditLog:
             log.error("%d refusals are missing in the audit log: %s", len(entries), exc)
 
     def _entry(self, refusal: Refusal, count: int, request_id: str) -> Entry:
-        target, place = self._redact([refusal.target, refusal.place])
+        target, place = self._redactor.json([refusal.target, refusal.place])
         details = {"code": refusal.code, "from": refusal.source, "requestId": request_id, "path": place}
         given = {name: value for name, value in details.items() if value}
         return Entry(refusal.actor, refusal.action, target, AuditOutcome.REFUSED, given, count)

@@ -52,12 +52,15 @@ class Access:
         self.local_key = _new_secret()
         self.on_revoked: list[Callable[[str], None]] = []
         """Called with the id of each key that ceased to be active."""
-        self.on_required: list[Callable[[], None]] = []
-        """Called when there is a first key: the server is no longer one user's alone."""
         self._db = database
         self._local = _sha256(self.local_key)
         self._active: dict[str, tuple[str, Entrant]] = {}
         self._epoch = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody but the local user can come in: what only a single user may allow ends with the first key."""
+        return not self.required
 
     async def open(self) -> None:
         """Read the keys.
@@ -82,7 +85,7 @@ class Access:
         before = {entrant.key_id for _, entrant in self._active.values()}
         self._active = {key.sha256: (key.sha256, _entrant(key)) for key in found}
         if found:
-            self._require()
+            self.required = True
         for gone in before - {key.id for key in found}:
             self._tell_revoked(gone)
 
@@ -118,7 +121,7 @@ class Access:
         await self._db.write(store, durable=True)
         self._epoch += 1
         self._active[key.sha256] = (key.sha256, _entrant(key))
-        self._require()
+        self.required = True
         return key, secret
 
     async def list_all(self) -> list[KeyRecord]:
@@ -145,12 +148,6 @@ class Access:
         self._epoch += 1
         self._active.pop(revoked.sha256, None)
         self._tell_revoked(key_id)
-
-    def _require(self) -> None:
-        if not self.required:
-            self.required = True
-            for tell in self.on_required:
-                tell()
 
     def _tell_revoked(self, key_id: str | None) -> None:
         if key_id is not None:

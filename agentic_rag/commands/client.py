@@ -79,9 +79,9 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Cl
             base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
         ) as http:
             return await command(Client(http))
-    from agentic_rag.app import Application  # a running server spares the command all of this
+    from agentic_rag.app import open_application  # a running server spares the command all of this
 
-    async with Application(settings, serving=False) as application:
+    async with open_application(settings, serving=False) as application:
         transport = httpx2.ASGITransport(application.app)
         headers = bearer(key_for(settings, url) or application.access.local_key)
         async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=headers, transport=transport) as http:

@@ -3,7 +3,7 @@
 Owns opening and closing the folder around the check. Knows no finding.
 """
 
-from agentic_rag.app import Application
+from agentic_rag.app import open_application
 from agentic_rag.operations.doctor import Finding
 from agentic_rag.settings import Settings
 
@@ -14,5 +14,5 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
     Raises:
         DataFolderOwned: a server runs on the folder.
     """
-    async with Application(settings, serving=False) as application:
-        return await application.doctor().examine(repair=repair)
+    async with open_application(settings, serving=False) as application:
+        return await application.doctor.examine(repair=repair)

@@ -42,6 +42,13 @@ def quoted(part: str) -> str:
     return quote(part, safe="")
 
 
+def show_json(value: object) -> None:
+    """Print a JSON value."""
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; when a program reads it, lines with tabs and without a head."""
     if not sys.stdout.isatty():

@@ -55,7 +55,7 @@ class Definitions:
         settings = await self._directory.settings(domain_id)
         record = await self._directory.get(domain_id)
         components = self._components.read(Path(record.workspace))
-        alone = not self._access.required
+        alone = self._access.alone
         definition = definition_of(
             user, conversation, record, settings, facts, components.texts, self._defaults, alone=alone
         )

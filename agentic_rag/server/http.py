@@ -57,7 +57,7 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
 
 def _process_routes(business: Business) -> list[Route]:
     async def health(request: Request) -> Response:
-        shown, user = business.health(), user_of(request.scope)
+        shown, user = business.health.report(), user_of(request.scope)
         for part in shown.values():
             if isinstance(part, dict) and "reason" in part:  # the rest are our own words, and must stay them
                 part["reason"] = business.vault.redact(part["reason"])

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from agentic_rag import failpoints
 from agentic_rag.errors import BadConfiguration, StorageError, StorageFull, StorageUnavailable
 from agentic_rag.store.postgres import PostgresDatabase
 from agentic_rag.store.sqlite import SqliteFile
@@ -38,19 +39,12 @@ class Database:
     all it wrote and is raised to the caller.
     """
 
-    def __init__(
-        self, engine: SqliteFile | PostgresDatabase, failpoint: Callable[[str], object] = lambda name: None
-    ) -> None:
+    def __init__(self, engine: SqliteFile | PostgresDatabase) -> None:
         self._engine = engine
-        self._failpoint = failpoint
 
     @classmethod
-    async def open(
-        cls, url_or_path: str | Path, *, failpoint: Callable[[str], object] = lambda name: None
-    ) -> "Database":
+    async def open(cls, url_or_path: str | Path) -> "Database":
         """Open a SQLite file (a path) or a PostgreSQL database (``postgresql://…``) and migrate its tables.
-
-        ``failpoint`` is called with the name of each place of a write at which a kill must do no harm (tests).
 
         Raises:
             BadConfiguration: another kind of URL, PostgreSQL cannot be reached, the file is no database or is
@@ -59,11 +53,11 @@ class Database:
         """
         where = str(url_or_path)
         if where.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://")):
-            return cls(await PostgresDatabase.open(where), failpoint)
+            return cls(await PostgresDatabase.open(where))
         if "://" in where:
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "only postgresql://… (or nothing, for SQLite) is known.")
         try:
-            return cls(await SqliteFile.open(Path(where)), failpoint)
+            return cls(await SqliteFile.open(Path(where)))
         except DBAPIError as exc:
             if isinstance(error := _mapped(exc), StorageFull):
                 raise error from exc
@@ -85,14 +79,14 @@ class Database:
         """
 
         def transaction(conn: Connection) -> T:
-            self._failpoint("commit.begin")
+            failpoints.reached("commit.begin")
             result = fn(conn)
-            self._failpoint("commit.ready")
+            failpoints.reached("commit.ready")
             return result
 
         with _errors():
             result = await self._engine.write(transaction, durable=durable)
-        self._failpoint("commit.done")
+        failpoints.reached("commit.done")
         return result
 
     async def read(self, fn: Callable[[Connection], T]) -> T:

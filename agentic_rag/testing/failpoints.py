@@ -1,7 +1,7 @@
 """Failpoints: places where a test lets the process die as by ``kill -9``.
 
-Owns the reading of ``name:n`` (the n-th time, from 1). The product calls ``failpoint(name)`` at its named places and
-is given one that does nothing; only a test's own program passes one from here.
+Owns the reading of ``name:n`` (the n-th time, from 1). What it makes hears the product's places inside
+`agentic_rag.failpoints.heard_by`, in a test's own program.
 """
 
 import os

@@ -46,13 +46,13 @@ class Admin:
 
     async def told(self) -> list[AuditRecord]:
         """Return the rows that came since the last call, oldest first."""
-        found = [row for row in await self.rig.application.audit.page(200) if row.seq > self.seen]
+        found = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
         self.seen = max([self.seen, *(row.seq for row in found)])
         return found[::-1]
 
     async def state(self) -> list[Any]:
         """Return all that an entry could leave: settings, secrets, tool lists, files, processes, heartbeats."""
-        policy = self.rig.application._policy
+        policy = self.rig.application.machinery.policy
         database = self.rig.application.database
         lists = await database.read(lambda conn: tool_lists.of_domain(conn, self.domain))
         folder = self.rig.settings.data

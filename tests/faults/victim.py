@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag import failpoints
-from agentic_rag.app import Application
+from agentic_rag.app import open_application
 from agentic_rag.server.ws_needs import Wire
 from agentic_rag.server.wsprotocol import EXTENSION
 from agentic_rag.serving import address_of, bind, serve
@@ -111,9 +111,8 @@ async def _run(data: Path) -> None:
             sys.stdout.write(f"Agentic RAG serves {address_of(listener)}\n")
             sys.stdout.flush()
 
-        application = Application(settings, any_command=True, unsandboxed=True, failpoint=points)
         with failpoints.heard_by(points):
-            async with application:
+            async with open_application(settings, any_command=True, unsandboxed=True) as application:
                 application.app.add_middleware(Watched, points=points)
                 await serve(application, listener, say)
 

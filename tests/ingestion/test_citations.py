@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from agentic_rag.app import Application
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.fake_api import FakeMessagesAPI
@@ -153,14 +152,14 @@ async def test_marks_of_a_model_without_citations_become_them_and_invented_ones_
         text = f"The pump holds twelve bar [[{pump}]]. So does the moon [[99]]. Nobody wrote this [[0]][[-1]]."
         return Step((Say(text),))
 
-    async with FakeMessagesAPI(use("search_documents", query="twelve bar"), answer) as api:
-        rig = Rig(tmp_path)
-        rig.application = Application(rig.settings, model=AnthropicModel(api.key or "", api.url, citations="marks"))
-        async with rig:
-            domain = await rig.domain()
-            document = await rig.upload(domain, "pump.md", b"# Pumps\n\nIt is blue. The pump holds twelve bar.")
-            await rig.upload(domain, "valve.md", b"The valve opens at nine bar.")
-            events = await rig.say(await rig.conversation(domain), "How much?")
+    async with (
+        FakeMessagesAPI(use("search_documents", query="twelve bar"), answer) as api,
+        Rig(tmp_path, instead=AnthropicModel(api.key or "", api.url, citations="marks")) as rig,
+    ):
+        domain = await rig.domain()
+        document = await rig.upload(domain, "pump.md", b"# Pumps\n\nIt is blue. The pump holds twelve bar.")
+        await rig.upload(domain, "valve.md", b"The valve opens at nine bar.")
+        events = await rig.say(await rig.conversation(domain), "How much?")
     assert sorted(numbers) == [1, 2]
     (cited,) = of_type(events, "source_reference")
     assert (cited["documentId"], cited["citedText"]) == (document["id"], "The pump holds twelve bar.")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.app import Application
 from agentic_rag.directory.collection import collection_of
 from tests.ingestion.test_crash import text_of
 from tests.server.rig import WAIT_SECONDS, Json, Rig
@@ -125,9 +124,7 @@ async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_pa
 
 
 async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.application = Application(rig.settings, model=rig.model, scan_seconds=0.01)
-    async with rig:
+    async with Rig(tmp_path, scan_seconds=0.01) as rig:
         domain, other = await rig.domain(), await rig.domain()
         folder = folder_of(rig, domain)
         rig.application.begin()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from agentic_rag.app import Application
 from agentic_rag.errors import BadConfiguration
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.extractive import ExtractiveModel
@@ -82,9 +81,7 @@ async def test_an_installed_distribution_adds_a_provider_that_the_server_uses(tm
     with installed(tmp_path / "site", "acme", "acme_models:make_model"):
         choice = chosen(tmp_path, "acme:tiny:2")
         assert (choice.model.name, choice.name, getattr(choice.model, "size", "")) == ("acme", "tiny:2", "tiny:2")
-        rig = Rig(tmp_path, model="acme:tiny:2")
-        rig.application = Application(rig.settings)
-        async with rig:
+        async with Rig(tmp_path, scripted=False, model="acme:tiny:2") as rig:
             assert (await rig.ok("GET", "/api/health"))["model"] == {"name": "acme", "state": "ready"}
             events = await rig.say(await rig.conversation(), "Who are you?")
             assert "no language model is configured" in "".join(

@@ -140,7 +140,7 @@ async def test_the_right_to_write_roles_is_asked_for_again_at_the_call(tmp_path:
         business, admin = rig.application.business, User("olga", operator=True)
         talk = await business.conversations.create(admin, domain)
         definition, _ = await business.definitions.definition(admin, talk)
-        toolset = await rig.application._tools.open(definition)
+        toolset = await rig.application.machinery.tools.open(definition)
         tools = {tool.name: tool for tool in toolset.tools}
         assert not tools["role_write"].read_only
         assert tools["role_check"].read_only

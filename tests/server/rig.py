@@ -11,8 +11,10 @@ import httpx2
 import orjson
 
 from agentic_rag import failpoints
-from agentic_rag.app import Application
+from agentic_rag.app import Application, open_application
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
+from agentic_rag.models.base import Model
+from agentic_rag.operations.upkeep import SCAN_SECONDS
 from agentic_rag.settings import Settings
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 
@@ -33,27 +35,35 @@ def settings_for(folder: Path, **given: Any) -> Settings:
 
 
 class Rig:
-    """An entered application and a client of it; an async context manager. ``demo`` keeps the demo domain out."""
+    """An entered application and a client of it; an async context manager.
+
+    ``instead`` takes the place of the scripted model; without ``scripted`` the one of the settings does.
+    ``failpoint`` hears of the product's places.
+    """
 
     def __init__(
         self,
         folder: Path,
         *steps: Scripted,
+        instead: Model | None = None,
+        scripted: bool = True,
         any_command: bool = False,
         failpoint: Callable[[str], object] | None = None,
+        scan_seconds: float = SCAN_SECONDS,
         first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
         **settings: Any,
     ) -> None:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
         self._failpoint = failpoint
-        self.application = Application(
+        self._opening = open_application(
             self.settings,
-            model=self.model,
+            model=instead or (self.model if scripted else None),
             any_command=any_command,
-            failpoint=failpoint or (lambda name: None),
+            scan_seconds=scan_seconds,
             first_document_seconds=first_document_seconds,
         )
+        self.application: Application
         self.http: httpx2.AsyncClient
         self._stack: AsyncExitStack
 
@@ -62,10 +72,10 @@ class Rig:
         self.settings.workspaces.mkdir(parents=True, exist_ok=True)
         (self.settings.workspaces / ".demo-loaded").touch()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.model)
             if self._failpoint is not None:
                 stack.enter_context(failpoints.heard_by(self._failpoint))
-            await stack.enter_async_context(self.application)
+            await stack.enter_async_context(self.model)
+            self.application = await stack.enter_async_context(self._opening)
             transport = httpx2.ASGITransport(self.application.app)
             client = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)
             self.http = await stack.enter_async_context(client)

@@ -52,13 +52,19 @@ async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_doc
 
 async def test_background_work_that_fails_for_any_reason_does_not_end_the_server(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
+        failed = [anyio.Event(), anyio.Event()]
 
         async def broken() -> None:
+            failed[0].set()
             raise StorageUnavailable("gone")
 
         async def worse() -> None:
+            failed[1].set()
             raise RuntimeError("nobody thought of this")
 
-        await rig.application._beside("a test", broken)
-        await rig.application._beside("a test", worse)
+        rig.application.workers.start("a test", broken)
+        rig.application.workers.repeat("a test", worse, 3600)
+        with anyio.fail_after(60):
+            for each in failed:
+                await each.wait()
         assert (await rig.http.get("/api/health")).status_code == 200

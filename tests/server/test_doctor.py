@@ -38,7 +38,7 @@ async def test_a_healthy_folder_has_no_findings(tmp_path: Path) -> None:
         rig.application.begin()
         await rig.upload(domain, "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
         await rig.say(await rig.conversation(domain), "Hi")
-        assert await rig.application.doctor().examine() == []
+        assert await rig.application.doctor.examine() == []
 
 
 async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
             conn.execute(text("UPDATE documents SET chunk_count = 7 WHERE id = :id"), {"id": document["id"]})
 
         await rig.application.database.write(break_it)
-        doctor = rig.application.doctor()
+        doctor = rig.application.doctor
         found = await doctor.examine()
         assert [(finding.code, finding.subject) for finding in found] == [
             ("CONVERSATION_WITHOUT_SESSION", hollow),
@@ -102,7 +102,7 @@ async def test_chunks_of_documents_that_are_gone_are_found(tmp_path: Path) -> No
         rig.application.begin()
         document = await rig.upload(domain, "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
         await rig.application.database.write(lambda conn: documents.delete(conn, document["id"]))
-        doctor = rig.application.doctor()
+        doctor = rig.application.doctor
         found = await doctor.examine(repair=True)
         assert [(finding.code, finding.subject) for finding in found] == [("INDEX_WITHOUT_DOCUMENT", domain)]
         assert await doctor.examine() == []

@@ -26,7 +26,7 @@ def hostile(behaviour: str = "ok", **fields: Any) -> dict[str, Any]:
 def children(rig: Rig) -> int:
     """How many servers run: each is started with a mark of its own, which all its processes carry."""
     marks: set[bytes] = set()
-    for pid in marked(rig.application._policy.marker):
+    for pid in marked(rig.application.machinery.policy.marker):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
         except OSError:  # gone meanwhile
@@ -36,7 +36,7 @@ def children(rig: Rig) -> int:
 
 
 def homes(rig: Rig) -> int:
-    folder = rig.application._policy.homes
+    folder = rig.application.machinery.policy.homes
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
@@ -81,7 +81,7 @@ async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_ch
 async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_with_nobody(tmp_path: Path) -> None:
     steps = [calling("captive__look", path=".")] * 10
     async with Rig(tmp_path, *steps) as rig:
-        spec = await allow_captive(rig.application._policy)
+        spec = await allow_captive(rig.application.machinery.policy)
         entry = {**spec.config, "identity": "user"}
         domain = await rig.domain(mcpServers={"captive": entry}, toolPolicy={"captive__*": "allow"})
         keys = {user: await make_key(rig, user, "member", domain) for user in ("anna", "ben")}
@@ -94,7 +94,7 @@ async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_wit
             assert types_of(events_of(response.text))[-1] == "done"
             counts.append((children(rig), homes(rig)))
         assert counts == [(1, 1), (1, 1), (2, 2), (2, 2), (2, 2)]
-        assert {each.user for each in rig.application._tools._hub.status(domain)} == {"anna", "ben"}
+        assert {each.user for each in rig.application.machinery.tools._hub.status(domain)} == {"anna", "ben"}
 
 
 async def test_a_save_of_a_package_that_is_not_installed_says_so_and_starts_nothing(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_a_turn_without_the_package_goes_on_and_says_what_to_do(tmp_path: 
 
 async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        policy = rig.application._policy
+        policy = rig.application.machinery.policy
         spec = await allow_captive(policy)
         domain = await rig.domain(mcpServers={"captive": dict(spec.config)})
         assert (await shown(rig, domain, "captive"))["reason"] == ""
@@ -159,7 +159,9 @@ async def test_an_edited_entry_shows_its_own_state_and_its_older_child_ends_when
         await rig.say(await rig.conversation(domain), "Go")
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"a": hostile("noisy")}}})
         await rig.say(await rig.conversation(domain), "Go")
-        older, newer = sorted(rig.application._tools._hub.connections()[-2:], key=lambda each: not each.retired)
+        older, newer = sorted(
+            rig.application.machinery.tools._hub.connections()[-2:], key=lambda each: not each.retired
+        )
         assert (older.retired, newer.retired) == (True, False)
         assert "stdout, not a message" in str((await shown(rig, domain, "a"))["log"])
 
@@ -210,8 +212,10 @@ async def test_tools_that_wait_are_shown_for_the_entry_that_lists_them_and_for_n
         await rig.say(await rig.conversation(domain), "Go")
 
         async def waiting() -> bool:
-            await rig.application._tools._hub.connections()[-1].tools(5)
-            return "grown" in str([each.name for each in rig.application._tools._hub.connections()[-1].known_tools])
+            await rig.application.machinery.tools._hub.connections()[-1].tools(5)
+            return "grown" in str(
+                [each.name for each in rig.application.machinery.tools._hub.connections()[-1].known_tools]
+            )
 
         await until(waiting)
         await rig.say(await rig.conversation(domain), "Again")
@@ -236,7 +240,7 @@ async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp
             await rig.ok(method, place, body)
             events = await rig.say(conversation, "Go")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-            assert [each.retired for each in rig.application._tools._hub.connections() if each.domain] == [
+            assert [each.retired for each in rig.application.machinery.tools._hub.connections() if each.domain] == [
                 False,
                 *[True] * (started - 1),
             ]

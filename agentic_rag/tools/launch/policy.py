@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.tools.base import Origin
@@ -149,6 +149,15 @@ class Trust:
     idempotent: frozenset[str] = frozenset()
 
 
+class People(Protocol):
+    """Who may come in to this server."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody but the local user can come in."""
+        ...
+
+
 class LaunchPolicy:
     """Decides what an entry may start, and in what form."""
 
@@ -163,22 +172,35 @@ class LaunchPolicy:
         allow_any_command: bool = False,
         allow_unsandboxed: bool = False,
         loopback: bool = False,
+        people: "People | None" = None,
     ) -> None:
         """``homes``: folder for the private directories of children (made on first use, 0700).
 
         ``sandbox``: the one to use, or why there is none; None: find out when it is needed. ``hosts``: the
         operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
-        have an effect only together with ``loopback`` (the server listens there alone).
+        have an effect only together with ``loopback`` (the server listens there alone), and as long as ``people``
+        are one local user (None: they always are).
         """
         self.homes = homes.resolve()
-        self.any_command = allow_any_command and loopback
-        self.unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
+        self._any_command = allow_any_command and loopback
+        self._unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
+        self._people = people
         self.marker = hashlib.sha256(str(self.homes).encode()).hexdigest()[:16]
         self.packages = packages
         self.catalogue = catalogue or LaunchCatalogue()
         self._hosts = frozenset(hosts)
         self._sandbox = sandbox
         self._spawned = 0
+
+    @property
+    def any_command(self) -> bool:
+        """Whether a user's entry may run any program."""
+        return self._any_command and (self._people is None or self._people.alone)
+
+    @property
+    def unsandboxed(self) -> bool:
+        """Whether a user's entry may run without a sandbox where there is none."""
+        return self._unsandboxed and (self._people is None or self._people.alone)
 
     @property
     def sandbox(self) -> Sandbox | str:

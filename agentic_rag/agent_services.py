@@ -1,0 +1,56 @@
+"""What turns need from outside, from the parts that have it: implements `AgentServices`.
+
+Owns nothing; made by the composition root.
+"""
+
+from collections.abc import Sequence
+
+from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.documents.search import missing_chunks
+from agentic_rag.events import Notice
+from agentic_rag.models.base import Model
+from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.roles.roles import Roles
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.store.database import Database
+from agentic_rag.tool_pool import ToolServers
+from agentic_rag.tools.base import Toolset
+
+EXTRACTIVE = Notice(
+    "EXTRACTIVE_MODEL",
+    "No language model is configured: answers are quotes from the documents. Set ANTHROPIC_API_KEY for full answers.",
+)
+
+
+class Services:
+    """Implements `agentic_rag.runtime.services.AgentServices`."""
+
+    def __init__(
+        self, model: Model, tools: ToolServers, roles: Roles, knowledge: Knowledge, database: Database
+    ) -> None:
+        self._model = model
+        self._tools = tools
+        self._roles = roles
+        self._knowledge = knowledge
+        self._database = database
+
+    @property
+    def opening_notices(self) -> Sequence[Notice]:
+        """See `AgentServices.opening_notices`."""
+        return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
+
+    def model(self, domain_id: str) -> Model:
+        """See `AgentServices.model`."""
+        return self._model
+
+    async def open_toolset(self, definition: Definition) -> Toolset:
+        """See `AgentServices.open_toolset`."""
+        return await self._tools.open(definition)
+
+    async def role_hash(self, domain_id: str, role: str) -> str | None:
+        """See `AgentServices.role_hash`."""
+        return await self._roles.hash(domain_id, role)
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        """See `AgentServices.missing_chunks`."""
+        return await missing_chunks(self._knowledge.index, self._database, domain_id, chunk_ids)
