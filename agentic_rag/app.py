@@ -8,7 +8,6 @@ within a second.
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from starlette.applications import Starlette
 
@@ -22,7 +21,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.servers import Servers, admission
+from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
@@ -222,7 +221,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     settings, database, directory, vault = ground.settings, ground.database, ground.directory, ground.vault
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
-    domains = Domains(database, directory, settings.workspaces, vault, partial(admission, machinery.policy), lifecycle)
+    domains = Domains(database, directory, settings.workspaces, vault, machinery.policy, lifecycle)
     definitions = Definitions(directory, ground.access, knowledge.ingestion, _defaults(settings, machinery.choice))
     documents = Documents(database, directory, knowledge, settings.incoming, settings.max_upload_bytes)
     conversations = Conversations(database, directory, definitions, runtime)

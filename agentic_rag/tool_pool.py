@@ -15,8 +15,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from agentic_rag.access.keys import Access
-from agentic_rag.domains.guarded_tools import guarded
-from agentic_rag.domains.servers import Running
+from agentic_rag.domains.guarded_tools import guard_tools
 from agentic_rag.domains.vault import Vault
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.auth import is_loopback
@@ -26,7 +25,9 @@ from agentic_rag.tools.base import Toolset
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.status import ConnectionState
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
@@ -92,26 +93,25 @@ class ToolServers:
         await self._loaded()
         from agentic_rag.tool_servers import open_tools  # loaded by now
 
-        users = any(entry.origin == "user" for entry in definition.servers)
-        values = await self._vault.values(definition.domain_id) if users else {}
+        values = await self._vault.values(definition.domain_id) if definition.entries else {}
         redact = self._vault.redact.of(definition.domain_id)
-        return guarded(await open_tools(self._hub, definition, values, self._lists), definition, redact)
+        return guard_tools(await open_tools(self._hub, definition, values, self._lists), definition, redact)
 
-    async def running(self, domain: str) -> Sequence[Running]:
+    async def running(self, domain: str) -> Sequence[ConnectionState]:
         """See `Pool.running`."""
         await self._loaded()
         from agentic_rag.tool_servers import running
 
         return running(self._hub, domain)
 
-    async def restart(self, spec: ServerSpec) -> Running:
+    async def restart(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.restart`."""
         await self._loaded()
         from agentic_rag.tool_servers import restart
 
         return await restart(self._hub, spec)
 
-    async def trial(self, spec: ServerSpec) -> Running:
+    async def trial(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.trial`."""
         await self._loaded()
         from agentic_rag.tool_servers import trial

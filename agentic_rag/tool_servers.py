@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.directory.server_launch import Values
-from agentic_rag.domains.servers import Running, filled
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
@@ -20,9 +18,10 @@ from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, OnRefused
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
-from agentic_rag.tools.listing import clean, description
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
 from agentic_rag.tools.lists import Key, ToolLists
+from agentic_rag.tools.status import ConnectionState, State
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
@@ -85,69 +84,56 @@ def _list(row: ToolListRecord) -> ToolList:
     return ToolList(row.entry_hash, tuple(row.tools), row.accepted)
 
 
-async def open_tools(hub: Hub, definition: Definition, values: Values, lists: ToolLists) -> ServerToolset:
-    """Start what a definition names and return the tools of a turn. ``values``: the domain's secrets.
+async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: ToolLists) -> ServerToolset:
+    """Start what a definition names and return the tools of a turn. ``secrets``: the domain's.
 
     An entry whose values are not all set fails with the reason; the others go on.
     """
     specs = [
-        ServerSpec(
-            name=entry.name,
-            origin=entry.origin,
-            kind=entry.kind,
-            config={key: value for key, value in entry.config.items() if key != "variables"},
-            tools=entry.tools,
+        spec_of(
+            entry,
             domain=definition.domain_id,
             workspace=str(definition.bound["workspace"]),
             user=str(definition.bound["user"]),
-            resolve=None if entry.kind == "memory" else filled(entry, values),
+            secrets=secrets,
         )
-        for entry in definition.servers
+        for entry in definition.entries
     ]
-    return await open_toolset(hub, specs, lists=lists)
+    return await open_toolset(hub, [*definition.system, *specs], lists=lists)
 
 
-def running(hub: Hub, domain: str) -> list[Running]:
+def running(hub: Hub, domain: str) -> list[ConnectionState]:
     """Return the connections of a domain, and those to our own servers."""
-    return [_shown(each) for each in hub.connections() if each.domain in ("", domain)]
+    return [each.status() for each in hub.connections() if each.domain in ("", domain)]
 
 
-async def restart(hub: Hub, spec: ServerSpec) -> Running:
+async def restart(hub: Hub, spec: LaunchSpec) -> ConnectionState:
     """Start a server anew, wherever it runs for its domain, and wait for it; its package is installed if need be."""
     try:
         await hub.prepare(spec)
     except AgenticRagError as exc:  # what runs goes on; the state says why the entry as saved cannot
-        return Running(spec.name, "failed", reason=str(exc))
+        return ConnectionState(spec.name, State.FAILED, reason=str(exc))
     hub.restart(spec.name, spec.domain)
     connections = await hub.acquire([spec], TRIAL_SECONDS)
     return _in_time(connections[spec.name], TRIAL_SECONDS)
 
 
 async def trial(
-    policy: LaunchPolicy, spec: ServerSpec, on_refused: OnRefused, seconds: float = TRIAL_SECONDS
-) -> Running:
+    policy: LaunchPolicy, spec: LaunchSpec, on_refused: OnRefused, seconds: float = TRIAL_SECONDS
+) -> ConnectionState:
     """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
     async with Hub(None, policy, on_refused=on_refused) as hub:
         try:
             await hub.prepare(spec)
         except AgenticRagError as exc:
-            return Running(spec.name, "failed", reason=str(exc))
+            return ConnectionState(spec.name, State.FAILED, reason=str(exc))
         connections = await hub.acquire([spec], seconds)
         return _in_time(connections[spec.name], seconds)
 
 
-def _in_time(connection: Connection, seconds: float) -> Running:
+def _in_time(connection: Connection, seconds: float) -> ConnectionState:
     """Return how a server fares after it had its time to start; one that is still starting has not kept it."""
-    found = _shown(connection)
-    if found.state == "ready" or found.reason:
-        return found
-    return replace(found, reason=f"it was not ready after {seconds:g} s")
-
-
-def _shown(connection: Connection) -> Running:
-    status = connection.status()
-    tools = [
-        {"name": clean(tool.name), "description": description(tool.description or ""), "inputSchema": tool.input_schema}
-        for tool in connection.known_tools
-    ]
-    return Running(status.name, status.state, status.user, status.reason, status.protocol, tools, status.stderr)
+    state = connection.status()
+    if state.state is State.READY or state.reason:
+        return state
+    return replace(state, reason=f"it was not ready after {seconds:g} s")

@@ -35,7 +35,7 @@ from agentic_rag.store import conversations
 from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, append
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import TurnRecord
-from agentic_rag.tools.launch.policy import ServerSpec
+from agentic_rag.tools.launch.spec import LaunchSpec
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class AuditLog:
         """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
         await self._write(self._refusals.note(time.monotonic(), refusal), request_id)
 
-    async def server_refused(self, spec: ServerSpec, error: AgenticRagError) -> None:
+    async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
         """Tell that an MCP entry may not start, or not go where it leads; the actor is who made it try."""
         if tells(error):
             target = f"{spec.domain}/{spec.name}"

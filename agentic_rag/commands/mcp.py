@@ -16,7 +16,7 @@ from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
-    from agentic_rag.tools.launch.catalogue import Entry
+    from agentic_rag.tools.launch.catalogue import CatalogueEntry
 
 TEST_SECONDS = 900.0
 """How long the test of a file may take: each of its packages may have to be installed."""
@@ -125,7 +125,7 @@ def try_entries(
         raise typer.Exit(1)
 
 
-def _runs(entry: "Entry") -> str:
+def _runs(entry: "CatalogueEntry") -> str:
     from agentic_rag.tools.launch.catalogue import template
 
     return f"{' '.join(entry.runs.line)} {template(entry)}"

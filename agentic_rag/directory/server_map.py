@@ -5,14 +5,13 @@ Pure: knows no database and no MCP client.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from agentic_rag.directory.collection import CollectionFacts, collection_of
-from agentic_rag.directory.server_settings import shown_entry
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.runtime.core.definition import ServerEntry
+from agentic_rag.json_form import Json
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.tools.launch.policy import ServerSpec
+from agentic_rag.tools.base import SystemServer
+from agentic_rag.tools.entries.entry import McpEntry
 
 PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover")
 AUTHOR_TOOLS = ("role_write", "role_check")
@@ -20,7 +19,7 @@ AUTHOR_TOOLS = ("role_write", "role_check")
 AUTHOR_ROLE = "nuwa"
 
 
-def our_entries(record: DomainRecord, settings: DomainSettings) -> dict[str, dict[str, Any]]:
+def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
     """Return our own servers as GET shows them when they are there; one sent back unchanged means nothing."""
     retriever = {
         "DOMAIN_ID": record.id,
@@ -28,50 +27,44 @@ def our_entries(record: DomainRecord, settings: DomainSettings) -> dict[str, dic
         "RETRIEVAL_TOP_K": str(settings.retrieval_top_k),
         "RETRIEVAL_THRESHOLD": f"{settings.retrieval_threshold:g}",
     }
-    ours: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    own: tuple[tuple[str, str, Json], ...] = (
         ("promptx", "system", {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}),
         ("delegate", "system", {}),
         ("retriever", "builtin", {"env": retriever}),
     )
     return {
-        name: {"type": "memory", **entry, "enabled": True, "origin": origin, "readOnly": True}
-        for name, origin, entry in ours
+        name: {"type": "memory", **document, "enabled": True, "origin": origin, "readOnly": True}
+        for name, origin, document in own
     }
 
 
 def server_map(
-    record: DomainRecord, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
+    record: DomainRecord, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Json]
+) -> Json:
     """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
-    there = {"promptx": True, "delegate": bool(settings.sub_role_ids), "retriever": bool(facts.count)}
-    shown = {name: entry for name, entry in our_entries(record, settings).items() if there[name]}
-    for name, user_entry in settings.mcp_servers.items():
-        shown.setdefault(name, {**shown_entry(name, user_entry, masks), "origin": "user", "readOnly": False})
-    return shown
-
-
-def enabled(settings: DomainSettings) -> dict[str, str]:
-    """Return the user's enabled servers, each with the hash of what the admin wrote."""
-    return {
-        name: ServerSpec(name, "user", entry.type, entry.config).entry_hash()
-        for name, entry in settings.mcp_servers.items()
-        if entry.enabled
-    }
-
-
-def entries(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -> tuple[ServerEntry, ...]:
-    """Return the servers of a turn; disabled ones are left out. ``author``: the user may write this domain's roles."""
-    writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
-    servers = [ServerEntry("promptx", "system", "memory", tools=PROMPTX_TOOLS + (AUTHOR_TOOLS if writes_roles else ()))]
-    if settings.sub_role_ids:
-        servers.append(ServerEntry("delegate", "system", "memory"))
-    if facts.count:
-        servers.append(ServerEntry("retriever", "builtin", "memory"))
+    own = own_documents(record, settings)
+    documents: Json = {each.name: own[each.name] for each in system_servers(settings, facts, author=False)}
     for name, entry in settings.mcp_servers.items():
-        if entry.enabled:
-            config = entry.config
-            if entry.wanted or entry.sealed(name):  # the image has what the turn began with; secrets are in the vault
-                config["variables"] = dict(settings.variables)
-            include = entry.tools.include if entry.tools else ()
-            servers.append(ServerEntry(name, "user", entry.type, config, include or None))
+        documents.setdefault(name, {**entry.to_json(masks), "origin": "user", "readOnly": False})
+    return documents
+
+
+def enabled_hashes(settings: DomainSettings) -> dict[str, str]:
+    """Return the user's enabled servers, each with the hash of its entry."""
+    return {name: entry.hash() for name, entry in settings.mcp_servers.items() if entry.enabled}
+
+
+def system_servers(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -> tuple[SystemServer, ...]:
+    """Return our own servers of a turn. ``author``: the user may write this domain's roles."""
+    writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
+    servers = [SystemServer("promptx", "system", PROMPTX_TOOLS + (AUTHOR_TOOLS if writes_roles else ()))]
+    if settings.sub_role_ids:
+        servers.append(SystemServer("delegate", "system"))
+    if facts.count:
+        servers.append(SystemServer("retriever", "builtin"))
     return tuple(servers)
+
+
+def turn_entries(settings: DomainSettings) -> tuple[McpEntry, ...]:
+    """Return the user's enabled entries with the variables of now: a turn's image has what the turn began with."""
+    return tuple(entry.with_variables(settings.variables) for entry in settings.mcp_servers.values() if entry.enabled)

@@ -1,21 +1,23 @@
 """What an admin sets for a domain: keys, types, defaults, and the rules by which a change is merged.
 
-Owns `DomainSettings`; MCP entries are ``server_settings``'s. Pure: knows no record, no file and no process. What is
-stored is only what was set, so that a default may follow the operator.
+Owns `DomainSettings`, and what a change makes of the MCP entries and of the secrets in them: values to seal, names to
+drop. Knows no record and no vault. What is stored is only what was set, so that a default may follow the operator.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
 
-from agentic_rag.directory.server_launch import Values, resolved
-from agentic_rag.directory.server_settings import Name, ServerChange, ServerSettings, Text, changed_servers
 from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form, shaped, wire
-from agentic_rag.tools.entries.placeholders import NAME, placeholders
-from agentic_rag.tools.entries.reading import Note
+from agentic_rag.forms import Form, read_form, shaped
+from agentic_rag.json_form import Json
+from agentic_rag.tools.entries.entry import McpEntry, SealedValue, SecretValue, Value, sealed_name
+from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
+from agentic_rag.tools.entries.reading import Note, Pasted, read_entries
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import Secrets, spec_of
 
 MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
 """Settings that are maps: PUT replaces them, PATCH merges them by name."""
@@ -27,6 +29,21 @@ VariableName = Annotated[
 ]
 """Of a variable or a secret: what a placeholder can name."""
 
+Text = Annotated[str, StringConstraints(max_length=8_000)]
+
+
+def _read_stored(value: Mapping[str, McpEntry | Json]) -> dict[str, McpEntry]:
+    return {
+        name: each if isinstance(each, McpEntry) else McpEntry.from_json(name, each) for name, each in value.items()
+    }
+
+
+def _write_stored(entries: Mapping[str, McpEntry]) -> Json:
+    return {name: entry.to_json() for name, entry in entries.items()}
+
+
+Entries = Annotated[dict[str, McpEntry], PlainValidator(_read_stored), PlainSerializer(_write_stored)]
+"""Stored MCP entries by name. What a client sends is read by `change_entries`."""
 
 ToolGlob = Annotated[
     str,
@@ -65,7 +82,7 @@ class DomainSettings(Form):
     """A fastembed cross-encoder by name; it must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
-    mcp_servers: dict[Name, ServerSettings] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    mcp_servers: Entries = Field(default_factory=dict)
     variables: dict[VariableName, Text] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     tool_policy: dict[ToolGlob, Literal["allow", "deny"]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     max_steps: int = Field(12, ge=1, le=100)
@@ -82,50 +99,50 @@ class DomainSettings(Form):
             raise ValueError('"ask" needs approvals, which this version does not have; use "allow" or "deny"')
         return value
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> Json:
         """Return what was set, and only that, in the stored form."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-_WIRE_NAMES = {
+_JSON_NAMES = {
     key: str(field.alias) for name, field in DomainSettings.model_fields.items() for key in (name, str(field.alias))
 }
-"""Wire name by either name, so that messages show one form."""
+"""JSON name by either name, so that messages show one form."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """Settings after a change, and what goes with them: secrets to seal and to remove, notes for the admin."""
+class MergedSettings:
+    """Settings after a change. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove.
+
+    ``changes`` and ``warnings`` are notes for the admin.
+    """
 
     settings: DomainSettings
-    servers: ServerChange
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dropped: tuple[str, ...] = ()
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
 
 
-Admit = Callable[[str, ServerSettings, Mapping[str, Any]], tuple[ServerSettings, tuple[str, ...], tuple[str, ...]]]
-"""Takes the server's name, its entry, and the same filled in; returns it as it is stored, sentences about what was
-changed, and what the admin should know. Raises `CommandNotAllowed` for what nothing allows, `InvalidInput` for what
-cannot run."""
-
-
-def merged(
-    stored: Mapping[str, Any],
-    change: Mapping[str, Any],
-    shown: Mapping[str, Any],
-    admit: Admit,
+def merge_settings(
+    stored: Json,
+    change: Pasted,
+    policy: LaunchPolicy,
     *,
+    domain: str,
+    workspace: str,
     replace_maps: bool,
-    secrets: Values,
-) -> Merged:
-    """Return the settings after a change: an absent key stays, ``null`` resets.
+    own: Json | None = None,
+    secrets: Secrets | None = None,
+) -> MergedSettings:
+    """Return the settings after a change: an absent key stays, ``null`` resets. Blocks: programs are looked at.
 
     Args:
         stored: as `DomainSettings.stored` gave it.
         change: from a client, camelCase or snake_case.
-        shown: our own server entries as a client saw them; one sent back unchanged is ignored.
-        admit: decides whether an entry may be stored.
+        policy: decides whether an entry may be stored, and in which form.
         replace_maps: PUT replaces each map it names; PATCH merges it by name, ``null`` deletes an entry.
+        own: our own servers as a client saw them; one sent back unchanged is ignored.
         secrets: the domain's, by name.
 
     Raises:
@@ -134,61 +151,136 @@ def merged(
         CommandNotAllowed: an entry that nothing allows.
     """
     before = DomainSettings.model_validate(stored)
-    values = dict(stored)
-    servers = ServerChange(before.mcp_servers)
+    values = {key: value for key, value in stored.items() if key != "mcpServers"}
+    entries: EntriesChange | None = None
     for key, value in change.items():
-        name = _WIRE_NAMES.get(key)
+        name = _JSON_NAMES.get(key)
         if name is None:
             raise InvalidInput(f"settings.{key}", "this key is not known.")
         if name == "mcpServers":
-            replace = replace_maps or value is None
-            servers = changed_servers(before.mcp_servers, value, shown, replace=replace)
-            values[name] = {server: wire(entry) for server, entry in servers.servers.items()}
+            entries = change_entries(before.mcp_servers, value, own, replaces=replace_maps or value is None)
         elif value is None:
             values.pop(name, None)
         elif name in MAP_KEYS and not replace_maps and isinstance(value, Mapping):
-            entries = {**values.get(name, {}), **value}
-            values[name] = {entry: item for entry, item in entries.items() if item is not None}
+            merged = {**values.get(name, {}), **value}
+            values[name] = {entry: item for entry, item in merged.items() if item is not None}
         else:
             values[name] = value
     settings = read_form(DomainSettings, values, "settings")
-    changes, warnings = list(servers.changes), list(servers.warnings)
-    admitted: dict[str, ServerSettings] = {}
-    known = {**secrets, **servers.secrets}
-    for server, entry in settings.mcp_servers.items():
-        path = f"settings.mcpServers.{server}"
-        if entry != before.mcp_servers.get(server):  # a stored entry was checked when it came
-            warnings += _check_placeholders(path, entry, settings.variables, secrets)
-            entry, sentences, advice = admit(server, entry, _draft(entry, settings.variables, server, known))
-            changes += [Note(path, sentence) for sentence in sentences]
-            warnings += [Note(path, sentence) for sentence in advice]
-        admitted[server] = entry
-    if admitted != settings.mcp_servers:
-        settings = settings.model_copy(update={"mcp_servers": admitted})
-    return Merged(settings, servers, tuple(changes), tuple(warnings))
+    if entries is None:
+        kept = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
+        return MergedSettings(settings.model_copy(update=kept))
+    place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets)
+    changes, warnings = list(entries.changes), list(entries.warnings)
+    admitted: dict[str, McpEntry] = {}
+    for name, entry in entries.entries.items():
+        admitted[name] = entry
+        if entry != before.mcp_servers.get(name):  # a stored entry was checked when it came
+            admitted[name], told, advice = place.admit(entry)
+            changes += told
+            warnings += advice
+    settings = settings.model_copy(update={"mcp_servers": admitted})
+    return MergedSettings(settings, entries.secrets, entries.dropped, tuple(changes), tuple(warnings))
 
 
-def _draft(entry: ServerSettings, variables: Mapping[str, str], server: str, secrets: Values) -> Mapping[str, Any]:
-    """Return an entry filled in as it would start now; what has no value yet stands as ``unset``."""
-    unset = dict.fromkeys(entry.wanted - secrets.keys(), "unset")
-    try:
-        return resolved(server, {**entry.config, "variables": {**unset, **variables}}, secrets)
-    except InvalidInput:  # inside a sealed value: the start will name it
-        return entry.config
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where new entries are to start, with what, and who decides whether they may."""
+
+    policy: LaunchPolicy
+    domain: str
+    workspace: str
+    variables: Mapping[str, str]
+    secrets: Secrets
+    unsealed: Mapping[str, str]
+
+    def admit(self, entry: McpEntry) -> tuple[McpEntry, list[Note], list[Note]]:
+        """Return an entry as it is stored, with what was changed to fit and what its admin should know."""
+        path = f"settings.mcpServers.{entry.name}"
+        warnings = _check_placeholders(path, entry, self.variables, self.secrets)
+        spec = spec_of(
+            entry.with_variables(self.variables),
+            domain=self.domain,
+            workspace=self.workspace,
+            secrets={**self.secrets, **self.unsealed},
+            path="settings.mcpServers",
+            draft=True,
+        )
+        review = self.policy.review(spec)
+        if review.advice and entry.enabled:
+            warnings.append(Note(path, review.advice))
+        return replace(entry, target=review.target), [Note(path, change) for change in review.changes], warnings
 
 
-def _check_placeholders(
-    path: str, entry: ServerSettings, variables: Collection[str], secrets: Collection[str]
-) -> list[Note]:
+def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:
     """Refuse a secret where every process could read it; tell which placeholders have no value yet."""
-    for place, text in entry.texts:
-        for each in placeholders(text):
+    for place, text in entry.open_texts:
+        for each in find_placeholders(text):
             if each.name in secrets:
                 raise InvalidInput(
                     f"{path}.{place}", f"${{{each.name}}} is a secret; secrets stand in env and headers only."
                 )
-    unset = sorted(entry.wanted - set(variables) - set(secrets))
+    unset = sorted(entry.placeholder_names - set(variables) - set(secrets))
     return [
         Note(path, f"${{{name}}} has no value yet: set the variable or the secret {name} of this domain.")
         for name in unset
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesChange:
+    """A changed map of entries. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove."""
+
+    entries: dict[str, McpEntry]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dropped: tuple[str, ...] = ()
+    changes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+
+
+def change_entries(
+    before: Mapping[str, McpEntry],
+    document: object,
+    own: Json | None,
+    *,
+    replaces: bool,
+    path: str = "settings.mcpServers",
+) -> EntriesChange:
+    """Return the entries after a change.
+
+    Args:
+        before: the stored ones.
+        document: what the client sent; None: no servers.
+        own: our own servers as a GET shows them; one sent back unchanged is ignored.
+        replaces: the document replaces the stored map; else it is merged by name, ``null`` deletes an entry.
+
+    Raises:
+        InvalidInput: names the path of what does not fit.
+        ServerReserved: an entry uses the name of a system or built-in server.
+    """
+    pasted = read_entries({} if document is None else document, path, own=own, deletes=not replaces)
+    entries = {} if replaces else {name: entry for name, entry in before.items() if name not in pasted.deleted}
+    secrets: dict[str, str] = {}
+    for name, entry in pasted.entries.items():
+        known = before[name].sealed_names if name in before else frozenset[str]()
+        entries[name] = _seal_values(entry, known, f"{path}.{name}", secrets)
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidInput(path, f"{len(entries)} servers; at most {MAX_ENTRIES} are possible.")
+    sealed_before = frozenset().union(*(entry.sealed_names for entry in before.values()))
+    sealed = frozenset().union(*(entry.sealed_names for entry in entries.values()))
+    return EntriesChange(entries, secrets, tuple(sorted(sealed_before - sealed)), pasted.changes, pasted.warnings)
+
+
+def _seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
+    """Return an entry without the secrets in it; they go to ``secrets``. ``known``: what is sealed by now."""
+    values: dict[str, Value] = {}
+    for place, name, value in entry.values:
+        values[name] = value
+        if isinstance(value, SecretValue):
+            secrets[sealed_name(entry.name, place, name)] = value.text
+            values[name] = SealedValue()
+        elif isinstance(value, SealedValue):
+            if sealed_name(entry.name, place, name) not in known:
+                raise InvalidInput(f"{path}.{place}.{name}", "no value is stored to be kept; give the value.")
+            values[name] = SealedValue()
+    return entry.with_values(values)

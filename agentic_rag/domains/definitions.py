@@ -11,7 +11,7 @@ from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.directory.collection import CollectionFacts, collection_note, collection_of
 from agentic_rag.directory.directory import Arrivals, Directory
-from agentic_rag.directory.server_map import entries
+from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import ComponentFiles, Components
 from agentic_rag.events import Notice
@@ -98,7 +98,8 @@ def definition_of(
         ),
         model=defaults.model if defaults.only_model else settings.model or defaults.model,
         max_tokens=settings.max_tokens,
-        servers=entries(settings, facts, author=user.administers(record.id)),
+        system=system_servers(settings, facts, author=user.administers(record.id)),
+        entries=turn_entries(settings),
         temperature=settings.temperature,
         thinking=defaults.thinking,
         limits=Limits(

@@ -5,7 +5,7 @@ is `operations.deletion`'s. Knows no document, no message and no request.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.directory.directory import Directory
-from agentic_rag.directory.server_map import our_entries, server_map
-from agentic_rag.directory.settings import Admit, DomainSettings, Merged, merged
+from agentic_rag.directory.server_map import own_documents, server_map
+from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
 from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace
@@ -32,6 +32,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.launch.policy import LaunchPolicy
 
 MAX_NAME = 200
 MAX_DESCRIPTION = 4_000
@@ -61,7 +62,7 @@ class Domains:
     Args:
         folder: where workspaces are made.
         vault: seals the secrets in MCP entries.
-        admission: for a domain's id and workspace, what decides which MCP entries may be stored (blocking).
+        policy: decides which MCP entries may be stored.
         lifecycle: what others have to say to a change, and do after it.
     """
 
@@ -71,14 +72,14 @@ class Domains:
         directory: Directory,
         folder: Path,
         vault: Vault,
-        admission: Callable[[str, str], Admit],
+        policy: LaunchPolicy,
         lifecycle: DomainLifecycle,
     ) -> None:
         self._db = database
         self._directory = directory
         self._folder = folder
         self._vault = vault
-        self._admission = admission
+        self._policy = policy
         self._lifecycle = lifecycle
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Held from reading a record to writing what was merged from it."""
@@ -100,8 +101,10 @@ class Domains:
 
     async def _insert(self, domain_id: str, name: str, description: str, settings: Mapping[str, Any]) -> Saved:
         workspace = (self._folder / domain_id).absolute()
-        admit = self._admission(domain_id, str(workspace))
-        merge = partial(merged, {}, settings, {}, admit, replace_maps=True, secrets={})
+        place = str(workspace)
+        merge = partial(
+            merge_settings, {}, settings, self._policy, domain=domain_id, workspace=place, replace_maps=True
+        )
         change = await anyio.to_thread.run_sync(merge)
         checked = change.settings
         advice = await anyio.to_thread.run_sync(self._lifecycle.changing, workspace, DomainSettings(), checked)
@@ -128,8 +131,8 @@ class Domains:
         await self._db.write(save, durable=True)
         return Saved(record, change.changes, (*change.warnings, *advice))
 
-    def _sealed(self, domain_id: str, change: Merged) -> list[SecretRecord]:
-        return [self._vault.seal(domain_id, name, value) for name, value in change.servers.secrets.items()]
+    def _sealed(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
+        return [self._vault.seal(domain_id, name, value) for name, value in change.secrets.items()]
 
     async def view(self, record: DomainRecord) -> DomainView:
         """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
@@ -150,7 +153,7 @@ class Domains:
         replace_maps: bool,
         version: int | None = None,
     ) -> Saved:
-        """Merge a change (`settings.merged` has the rules) and return the record with its new version.
+        """Merge a change (`merge_settings` has the rules) and return the record with its new version.
 
         Raises:
             NotFound: there is no such domain.
@@ -182,9 +185,17 @@ class Domains:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
         known = await self._vault.values(domain_id)
-        shown = our_entries(record, before)
-        admit = self._admission(domain_id, record.workspace)
-        merge = partial(merged, record.settings, change, shown, admit, replace_maps=replace_maps, secrets=known)
+        merge = partial(
+            merge_settings,
+            record.settings,
+            change,
+            self._policy,
+            domain=domain_id,
+            workspace=record.workspace,
+            replace_maps=replace_maps,
+            own=own_documents(record, before),
+            secrets=known,
+        )
         found = await anyio.to_thread.run_sync(merge)  # programs are looked at
         settings = found.settings
         advice = await anyio.to_thread.run_sync(self._lifecycle.changing, Path(record.workspace), before, settings)
@@ -200,7 +211,7 @@ class Domains:
         def save(conn: Connection) -> DomainRecord | None:
             domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
             audit(conn, told)
-            secrets.delete(conn, domain_id, found.servers.dropped)
+            secrets.delete(conn, domain_id, found.dropped)
             for row in sealed:
                 secrets.put(conn, row)
             return domains.get(conn, domain_id)

@@ -6,7 +6,6 @@ comes back shows one; and what an admin excluded is not offered. Also an entry's
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block, text_block
@@ -79,11 +78,8 @@ def _shown(tool: ToolInfo, redact: Redaction) -> ToolInfo:
     return shown
 
 
-def guarded(inner: Toolset, definition: Definition, redact: Redaction) -> GuardedTools:
+def guard_tools(inner: Toolset, definition: Definition, redact: Redaction) -> GuardedTools:
     """Return a turn's tools with the rules of its definition."""
-    configs: dict[str, Mapping[str, Any]] = {entry.name: entry.config for entry in definition.servers}
-    excluded = frozenset(
-        (name, tool) for name, config in configs.items() for tool in (config.get("tools") or {}).get("exclude", ())
-    )
-    timeouts = {name: config["timeoutMs"] / 1000 for name, config in configs.items() if config.get("timeoutMs")}
+    excluded = frozenset((entry.name, tool) for entry in definition.entries for tool in entry.exclude)
+    timeouts = {entry.name: entry.timeout_ms / 1000 for entry in definition.entries if entry.timeout_ms is not None}
     return GuardedTools(inner, redact, excluded, timeouts)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agentic_rag.directory.server_map import enabled
+from agentic_rag.directory.server_map import enabled_hashes
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.roles.roles import Roles
 from agentic_rag.tools.entries.reading import Note
@@ -47,7 +47,7 @@ class Lifecycle:
     async def changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
         """See `DomainLifecycle.changed`."""
         if after.mcp_servers != before.mcp_servers:
-            await self._servers.servers_changed(domain_id, enabled(after))
+            await self._servers.servers_changed(domain_id, enabled_hashes(after))
 
     async def leaving(self, domain_id: str) -> None:
         """See `DomainLifecycle.leaving`."""

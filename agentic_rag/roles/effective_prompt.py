@@ -12,13 +12,13 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import NotFound
 from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
-from agentic_rag.runtime.core.definition import Definition, ServerEntry
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import SEARCH_TOOL
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
-from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.base import SystemServer, ToolInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     definition = await definition_now(definitions, user, domain_id)
     workspace = Path(definition.bound["workspace"])
     read = definitions.components(workspace)  # what the definition was made from: nothing was awaited since
-    tools = with_own_tools(definition, tuple(tool for entry in definition.servers for tool in _own_tools(entry)))
+    tools = with_own_tools(definition, tuple(tool for server in definition.system for tool in _own_tools(server)))
     system = build_request(definition, tools, ()).request.system
     texts = [plain_text([block]) for block in system]
     names = read.names if len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
@@ -100,9 +100,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     )
 
 
-def _own_tools(entry: ServerEntry) -> list[ToolInfo]:
+def _own_tools(server: SystemServer) -> list[ToolInfo]:
     """The tools of one of our own servers, by name alone: the prompt asks for no more."""
-    if entry.origin == "user":
-        return []
-    names = entry.tools if entry.tools is not None else {"retriever": (SEARCH_TOOL,)}.get(entry.name, (entry.name,))
-    return [ToolInfo(name, name, entry.name, entry.origin, "", {"type": "object"}) for name in names]
+    names = server.tools if server.tools is not None else {"retriever": (SEARCH_TOOL,)}.get(server.name, (server.name,))
+    return [ToolInfo(name, name, server.name, server.origin, "", {"type": "object"}) for name in names]

@@ -186,9 +186,9 @@ class Delegations:
 
 def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     """Return what a delegate runs on: its parent's definition in another role, with half of the steps."""
-    servers = tuple(entry for entry in parent.servers if depth < MAX_DEPTH or entry.name != DELEGATE_TOOL)
+    system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATE_TOOL)
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
-    return replace(parent, persona=replace(parent.persona, role=role), servers=servers, limits=limits)
+    return replace(parent, persona=replace(parent.persona, role=role), system=system, limits=limits)
 
 
 def _turn_of_call(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:

@@ -50,7 +50,7 @@ def with_own_tools(definition: Definition, tools: tuple[ToolInfo, ...]) -> tuple
     Only a user server's result is ever cut. Whether one was cut so far does not count: the list must not change
     from turn to turn.
     """
-    if not any(server.origin == "user" for server in definition.servers):
+    if not definition.entries:
         return tools
     return (READ_TOOL, *(tool for tool in tools if tool.name != READ_TOOL.name))
 

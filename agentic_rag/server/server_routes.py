@@ -83,14 +83,15 @@ def server_routes(business: Business) -> list[Route]:
     servers = business.servers
 
     async def list_servers(request: Request) -> Response:
-        return reply({"items": await servers.effective(request.path_params["domain"])})
+        found = await servers.effective(request.path_params["domain"])
+        return reply({"items": [each.to_json() for each in found]})
 
     async def test_servers(request: Request) -> Response:
         document: Any = await json_body(request)
         trial = await servers.trial(user_of(request.scope), request.path_params["domain"], document)
         return reply(
             {
-                "items": [views.running(each) for each in trial.servers],
+                "items": [each.to_json() for each in trial.servers],
                 "changes": [views.note(each) for each in trial.changes],
                 "warnings": [views.note(each) for each in trial.warnings],
             }
@@ -100,7 +101,7 @@ def server_routes(business: Business) -> list[Route]:
         found = await servers.restart(
             user_of(request.scope), request.path_params["domain"], request.path_params["name"]
         )
-        return reply(views.running(found))
+        return reply(found.to_json())
 
     async def accept_tools(request: Request) -> Response:
         accepted = await servers.accept(request.path_params["domain"], request.path_params["name"])

@@ -9,7 +9,6 @@ from agentic_rag.access.users import User
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.documents.search import KeptSearch, Trace
 from agentic_rag.domains.domains import DomainView, Saved
-from agentic_rag.domains.servers import Running
 from agentic_rag.events import Reference
 from agentic_rag.json_form import to_json
 from agentic_rag.messages import without_private
@@ -61,18 +60,6 @@ def saved(view: DomainView, result: Saved) -> Json:
 def note(found: Note) -> Json:
     """Return a note on a configuration."""
     return {"path": found.path, "text": found.text}
-
-
-def running(found: Running) -> Json:
-    """Return one connection to an MCP server."""
-    return {
-        "name": found.name,
-        "state": found.state,
-        "reason": found.reason,
-        "protocol": found.protocol,
-        "tools": list(found.tools),
-        "log": list(found.log),
-    }
 
 
 def document(record: DocumentRecord) -> Json:

@@ -17,6 +17,15 @@ ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
+class SystemServer:
+    """One of the project's own servers, which run in this process. ``tools``: those that are offered; None: all."""
+
+    name: str
+    origin: Literal["system", "builtin"]
+    tools: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolInfo:
     """A tool as one agent has it.
 

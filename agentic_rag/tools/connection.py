@@ -32,7 +32,8 @@ from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
-from agentic_rag.tools.status import Patience, ServerStatus, State
+from agentic_rag.tools.listing import clean, clean_description
+from agentic_rag.tools.status import ConnectionState, ListedTool, Patience, State
 
 HARD_CAP = 10
 """A call that keeps reporting progress is given up after this many times its timeout."""
@@ -77,7 +78,7 @@ class Connection:
         self.retired = False
         """Whether another connection stands in its place for turns that begin now."""
         self.in_process = in_process
-        self.state: State = "stopped"
+        self.state = State.STOPPED
         self.reason = ""
         self.known_tools: tuple[types.Tool, ...] = ()
         """The last tool list the server gave; kept while it is down."""
@@ -106,11 +107,11 @@ class Connection:
         """See to it that the server is coming up; returns at once. An open circuit stays open."""
         self._used = anyio.current_time()
         self._wanted = True
-        if self._owned or self._closed or (self.state == "failed" and self._circuit_open()):
+        if self._owned or self._closed or (self.state is State.FAILED and self._circuit_open()):
             return
         self._spawn(self._own)
         self._owned = True
-        self._set("starting")
+        self._set(State.STARTING)
 
     async def wait_ready(self, timeout: float) -> None:
         """Wait until calls can be made.
@@ -199,7 +200,7 @@ class Connection:
         self._closed = True
         self._wanted = False
         self._interrupt()
-        self._set("stopped")  # from now on, however long it takes to end
+        self._set(State.STOPPED)  # from now on, however long it takes to end
 
     def retire(self) -> None:
         """Stop soon after its last call: turns that begin now use another connection."""
@@ -213,18 +214,14 @@ class Connection:
         while self._owned:
             await self._changed.wait()
 
-    def status(self) -> ServerStatus:
-        """Return the present state; cheap."""
-        return ServerStatus(
-            self.name,
-            self.domain,
-            self.user,
-            self.state,
-            self.reason,
-            len(self.known_tools),
-            self._protocol,
-            tuple(map(self._redact, self._tail)),
+    def status(self) -> ConnectionState:
+        """Return the present state."""
+        tools = tuple(
+            ListedTool(clean(tool.name), clean_description(tool.description or ""), tool.input_schema)
+            for tool in self.known_tools
         )
+        log = tuple(map(self._redact, self._tail))
+        return ConnectionState(self.name, self.state, self.domain, self.user, self.reason, self._protocol, tools, log)
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -258,17 +255,17 @@ class Connection:
                 if lost:
                     self._failed_at.append(anyio.current_time())
                     if hopeless or self._circuit_open():
-                        self._set("failed", lost)
+                        self._set(State.FAILED, lost)
                         return
-                    self._set("degraded", lost)
+                    self._set(State.DEGRADED, lost)
                     await self._back_off()
                     self._wanted = not self._closed
                 if not self._wanted:
-                    self._set("stopped")
+                    self._set(State.STOPPED)
                     return
-                self._set("starting", lost)
+                self._set(State.STARTING, lost)
         except anyio.get_cancelled_exc_class():
-            self._set("stopped", "the process is stopping")
+            self._set(State.STOPPED, "the process is stopping")
             raise
         finally:
             self._owned = False
@@ -330,7 +327,7 @@ class Connection:
     async def _until_end(self, attempt: Attempt) -> None:
         """Be ready for calls until the session is lost, ended, or idle for too long."""
         self._used = anyio.current_time()  # whoever waited for it has had no chance yet
-        self._set("ready")
+        self._set(State.READY)
         try:
             while not attempt.end.is_set():
                 idle = self._patience.idle

@@ -20,7 +20,7 @@ class ToolList:
     """The last list of a server under one entry, and the accepted fingerprints by tool name."""
 
     entry: str
-    """`ServerSpec.entry_hash` of the entry that gave it."""
+    """`McpEntry.hash` of the entry that gave it."""
     tools: tuple[Mapping[str, Any], ...]
     """As the server gave them, as JSON."""
     accepted: Mapping[str, str]

@@ -19,10 +19,13 @@ from mcp.server import MCPServer
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable
 from agentic_rag.tools.attempt import Dial
+from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
-from agentic_rag.tools.launch.catalogue import Entry
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec, Trust
-from agentic_rag.tools.status import Patience, ServerStatus
+from agentic_rag.tools.entries.entry import HttpTarget
+from agentic_rag.tools.launch.catalogue import CatalogueEntry
+from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.status import ConnectionState, Patience, State
 from agentic_rag.tools.transports.http import HttpWire
 from agentic_rag.tools.transports.stdio import StdioWire
 
@@ -30,10 +33,10 @@ CLOSE_SECONDS = 10.0
 """How long all connections together may take to close before they are cancelled (children are killed anyway)."""
 
 
-OnRefused = Callable[[ServerSpec, AgenticRagError], Awaitable[None]]
+OnRefused = Callable[[LaunchSpec, AgenticRagError], Awaitable[None]]
 
 
-async def _nobody(spec: ServerSpec, error: AgenticRagError) -> None:
+async def _nobody(spec: LaunchSpec, error: AgenticRagError) -> None:
     """Tell nobody."""
 
 
@@ -63,7 +66,7 @@ class Hub:
         self._policy = policy
         self._patience = patience or Patience()
         self._pool: WeakValueDictionary[str, Connection] = WeakValueDictionary()
-        self._trusted: WeakKeyDictionary[Connection, tuple[tuple[Entry, ...], Trust]] = WeakKeyDictionary()
+        self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
         """Keeps all but stopped connections; a stopped one lasts as long as a toolset still holds it."""
         self._tasks: TaskGroup | None = None
@@ -86,7 +89,7 @@ class Hub:
         tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_SECONDS
         await tasks.__aexit__(None, None, None)
 
-    async def acquire(self, specs: Iterable[ServerSpec], wait: float = 5.0) -> dict[str, Connection]:
+    async def acquire(self, specs: Iterable[SystemServer | LaunchSpec], wait: float = 5.0) -> dict[str, Connection]:
         """Return a connection for each spec, by name, started in parallel.
 
         Waits until each is ready or has failed, ``wait`` seconds at most for all together; whoever calls a
@@ -100,7 +103,7 @@ class Hub:
                 await connection.settled()
         return connections
 
-    def status(self, domain: str | None = None) -> tuple[ServerStatus, ...]:
+    def status(self, domain: str | None = None) -> tuple[ConnectionState, ...]:
         """Return the state of every connection that is not stopped, of one domain if given."""
         wanted = [each for each in self._live if domain is None or each.domain == domain]
         return tuple(
@@ -114,7 +117,7 @@ class Hub:
     def keep(self, domain: str, entries: Mapping[str, str]) -> list[Connection]:
         """Stop a domain's connections to servers that are not among ``entries``; return those, which end soon.
 
-        ``entries``: the servers there are now, each with its `ServerSpec.entry_hash`. A connection made for another
+        ``entries``: the servers there are now, each with its `McpEntry.hash`. A connection made for another
         entry of the same name is retired.
         """
         leaving = []
@@ -129,7 +132,7 @@ class Hub:
                 connection.retire()
         return leaving
 
-    async def prepare(self, spec: ServerSpec) -> None:
+    async def prepare(self, spec: LaunchSpec) -> None:
         """Install what a server runs, if it is a package that is not installed; see `LaunchPolicy.prepare`."""
         if self._policy is None:
             return
@@ -139,7 +142,7 @@ class Hub:
             await self._on_refused(spec, exc)
             raise
 
-    def trust(self, spec: ServerSpec, connection: Connection) -> Trust:
+    def trust(self, spec: LaunchSpec, connection: Connection) -> Trust:
         """Return which tools of a server the launch catalogue trusts; ``connection`` is the one of the spec."""
         if self._policy is None:
             return Trust()
@@ -157,60 +160,63 @@ class Hub:
             connection.restart()
         return len(wanted)
 
-    def _connection(self, spec: ServerSpec) -> Connection:
-        key = spec.key()
+    def _connection(self, server: SystemServer | LaunchSpec) -> Connection:
+        key = f"memory:{server.name}" if isinstance(server, SystemServer) else server.key()
         connection = self._pool.get(key)
         if connection is None:
-            in_process = spec.kind == "memory"
-            patience = self._patience if spec.origin == "user" else replace(self._patience, idle=None)
-            connection = Connection(
-                spec.name,
-                self._dial(spec),
-                self._spawn,
-                domain="" if in_process else spec.domain,
-                user="" if in_process else spec.owner,
-                entry=spec.entry_hash(),
-                in_process=in_process,
-                patience=patience,
-                on_state=self._heard,
-                redact=str if in_process else self._redact(spec.domain),  # what is shared, each domain redacts itself
-            )
+            connection = self._connect_own(server) if isinstance(server, SystemServer) else self._connect(server)
             self._pool[key] = connection
             for older in [each for each in self._live if _label(each) == _label(connection)]:
                 older.retire()  # the entry or one of its values was changed
-                if older.state == "failed":
+                if older.state is State.FAILED:
                     self._live.discard(older)
         return connection
 
-    def _dial(self, spec: ServerSpec) -> Dial:
+    def _connect_own(self, server: SystemServer) -> Connection:
+        async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
+            built = self._builtin.get(server.name)
+            if built is None:
+                raise InvalidInput(f"mcpServers.{server.name}", "there is no in-process server of this name.")
+            return built
+
+        patience = replace(self._patience, idle=None)
+        # What is shared is not redacted here: each domain does that for itself.
+        return Connection(server.name, dial, self._spawn, in_process=True, patience=patience, on_state=self._heard)
+
+    def _connect(self, spec: LaunchSpec) -> Connection:
+        return Connection(
+            spec.name,
+            self._dial(spec),
+            self._spawn,
+            domain=spec.domain,
+            user=spec.owner,
+            entry=spec.entry.hash(),
+            patience=self._patience,
+            on_state=self._heard,
+            redact=self._redact(spec.domain),
+        )
+
+    def _dial(self, spec: LaunchSpec) -> Dial:
         """Return what opens a way to the server, anew for each attempt."""
 
-        async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
-            if spec.kind == "memory":
-                server = self._builtin.get(spec.name)
-                if server is None or spec.origin == "user":
-                    raise InvalidInput(f"mcpServers.{spec.name}", "there is no in-process server of this name.")
-                return server
+        async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport:
             if self._policy is None:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
-            if spec.kind == "stdio":
+            try:
+                if isinstance(spec.resolved, HttpTarget):
+                    return HttpWire(self._policy.endpoint(spec), spec.resolved.kind, lost, refused)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
                 return StdioWire(command, lost, tail, refused)
-            return HttpWire(self._policy.endpoint(spec), spec.kind, lost, refused)
-
-        async def refused(reason: str) -> None:
-            place = "command" if spec.kind == "stdio" else "url"
-            await self._on_refused(spec, CommandNotAllowed(f"mcpServers.{spec.name}.{place}", reason))
-
-        async def telling(lost: Callable[[str], None], tail: deque[str]) -> Transport | MCPServer:
-            try:
-                return await dial(lost, tail)
             except AgenticRagError as exc:
                 await self._on_refused(spec, exc)
                 raise
 
-        return telling
+        async def refused(reason: str) -> None:
+            place = "url" if isinstance(spec.entry.target, HttpTarget) else "command"
+            await self._on_refused(spec, CommandNotAllowed(f"{spec.path}.{place}", reason))
+
+        return dial
 
     def _spawn(self, owner: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._tasks is None:
@@ -218,7 +224,7 @@ class Hub:
         self._tasks.start_soon(owner)
 
     def _heard(self, connection: Connection) -> None:
-        if connection.state == "stopped":
+        if connection.state is State.STOPPED:
             self._live.discard(connection)
         else:
             self._live.add(connection)

@@ -144,7 +144,7 @@ def _shown(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple
         remote_name=tool.name,
         server=server,
         origin=origin,
-        description=description(tool.description or ""),
+        description=clean_description(tool.description or ""),
         input_schema={} if problem else _cleaned(tool.input_schema),
         read_only=bool(hints and hints.read_only_hint) if trusted is None else trusted[0],
         idempotent=bool(hints and hints.idempotent_hint) if trusted is None else trusted[1],
@@ -184,7 +184,7 @@ def clean(text: str) -> str:
     return "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _REMOVED)
 
 
-def description(text: str) -> str:
+def clean_description(text: str) -> str:
     """Return a cleaned description of at most `DESCRIPTION_BYTES`."""
     cleaned = clean(text).strip()
     data = cleaned.encode()

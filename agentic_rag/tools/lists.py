@@ -11,7 +11,7 @@ import anyio
 import mcp_types as types
 
 from agentic_rag.tools.fingerprints import ToolList, fingerprints, from_json, to_json
-from agentic_rag.tools.launch.policy import ServerSpec
+from agentic_rag.tools.launch.spec import LaunchSpec
 
 Key = tuple[str, str, str]
 """Domain, server, and the user of an ``identity: user`` entry (else empty)."""
@@ -51,7 +51,7 @@ class ToolLists:
         """Held from reading a stored list to writing it: an acceptance in between would be overwritten."""
 
     async def current(
-        self, spec: ServerSpec, listed: tuple[types.Tool, ...] | None
+        self, spec: LaunchSpec, listed: tuple[types.Tool, ...] | None
     ) -> tuple[tuple[types.Tool, ...], frozenset[str]]:
         """Return the tools of a server for a turn, and the names of those that may not run until accepted.
 
@@ -59,7 +59,7 @@ class ToolLists:
         an entry is accepted with the entry.
         """
         key = (spec.domain, spec.name, spec.owner)
-        entry = spec.entry_hash()
+        entry = spec.entry.hash()
         known = self._known.get(key)
         if known is not None and known.stored.entry == entry and known.listed is listed:
             return known.tools, known.changed
@@ -81,7 +81,7 @@ class ToolLists:
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """Return server → names of tools that wait to be accepted, for one domain.
 
-        ``entries``: the servers there are, each with its `ServerSpec.entry_hash`; a list of another entry says nothing.
+        ``entries``: the servers there are, each with its `McpEntry.hash`; a list of another entry says nothing.
         """
         found: dict[str, set[str]] = {}
         for (_, server, _), stored in (await self._load_domain(domain)).items():

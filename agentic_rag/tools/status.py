@@ -3,10 +3,21 @@
 Owns values only. Knows no server and no task.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-State = Literal["starting", "ready", "degraded", "failed", "stopped"]
+from agentic_rag.json_form import Json, to_json
+from agentic_rag.redaction import Redaction
+
+
+class State(StrEnum):
+    """Where a connection is in its life; see `Connection`."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +37,49 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """What an admin is shown of one connection. ``stderr``: the last lines the server wrote there."""
+class ListedTool:
+    """A tool as its server lists it, without characters that show it as something else."""
 
     name: str
-    domain: str
-    user: str
+    description: str
+    input_schema: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionState:
+    """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
+
+    ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr.
+    """
+
+    name: str
     state: State
-    reason: str
-    tools: int
-    protocol: str
-    stderr: tuple[str, ...]
+    domain: str = ""
+    user: str = ""
+    reason: str = ""
+    protocol: str = ""
+    tools: tuple[ListedTool, ...] = ()
+    log: tuple[str, ...] = ()
+
+    def to_json(self) -> Json:
+        """Return the state as a client sees it: whose connection it is goes to nobody else."""
+        return {
+            "name": self.name,
+            "state": str(self.state),
+            "reason": self.reason,
+            "protocol": self.protocol,
+            "tools": to_json(self.tools),
+            "log": list(self.log),
+        }
+
+    def redact(self, redaction: Redaction) -> "ConnectionState":
+        """Return the state without the values a domain keeps."""
+        return replace(
+            self,
+            reason=redaction(self.reason),
+            tools=tuple(
+                ListedTool(redaction(tool.name), redaction(tool.description), redaction.json(tool.input_schema))
+                for tool in self.tools
+            ),
+            log=tuple(map(redaction, self.log)),
+        )

@@ -5,25 +5,23 @@ model: the runtime has checked arguments and rights before it calls.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import anyio
 
 from agentic_rag.errors import ServerUnavailable
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import clean_text, text_block
-from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, SystemServer, ToolInfo
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, to_blocks
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import ServerSpec
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, folded
 from agentic_rag.tools.lists import ToolLists
 
 META_PREFIX = "agentic_rag/"
 """Bound values travel in a call's ``meta`` under this prefix."""
-
-_RANK = {"system": 0, "builtin": 1, "user": 2}
 
 
 class ServerToolset:
@@ -72,12 +70,12 @@ class ServerToolset:
 
 async def open_toolset(
     hub: Hub,
-    specs: Sequence[ServerSpec],
+    servers: Iterable[SystemServer | LaunchSpec],
     wait: float = 5.0,
     *,
     lists: ToolLists | None = None,
 ) -> ServerToolset:
-    """Start what ``specs`` name, in parallel, and return their tools as one list.
+    """Start our own servers and the users' in parallel and return their tools as one list.
 
     ``lists`` keeps what users' servers listed and what was accepted of it; None: what a server lists now counts.
 
@@ -86,12 +84,12 @@ async def open_toolset(
     one is left out: the system's stand above the built-in ones, those above a user's.
     """
     catalog = Catalog()
-    chosen: dict[str, ServerSpec] = {}
-    for spec in sorted(specs, key=lambda spec: _RANK[spec.origin]):  # stable: equal ranks keep their order
-        if folded(spec.name) in chosen:
-            catalog.notices.append((spec.name, "left out: the name belongs to another server"))
+    chosen: dict[str, SystemServer | LaunchSpec] = {}
+    for server in sorted(servers, key=_rank):  # stable: equal ranks keep their order
+        if folded(server.name) in chosen:
+            catalog.notices.append((server.name, "left out: the name belongs to another server"))
         else:
-            chosen[folded(spec.name)] = spec
+            chosen[folded(server.name)] = server
     deadline = anyio.current_time() + wait
     connections = await hub.acquire(chosen.values(), wait)
     problems: dict[str, str] = {}
@@ -107,27 +105,37 @@ async def open_toolset(
         async with anyio.create_task_group() as refreshing:
             for connection in stale:
                 refreshing.start_soon(refresh, connection)
-    for spec in chosen.values():
-        if spec.name in problems:
-            catalog.notices.append((spec.name, problems[spec.name]))
-        connection = connections[spec.name]
-        if spec.origin != "user":
-            catalog.add(spec.name, spec.origin, connection.known_tools, spec.tools)
-            continue
-        tools, changed = connection.known_tools, frozenset[str]()
-        if lists is not None:
-            tools, changed = await lists.current(spec, tools if connection.fresh else None)
-        trust = hub.trust(spec, connection)
-        catalog.add(
-            spec.name,
-            spec.origin,
-            tools,
-            spec.tools,
-            read_only=trust.read_only,
-            idempotent=trust.idempotent,
-            changed=changed,
-        )
+    for server in chosen.values():
+        if server.name in problems:
+            catalog.notices.append((server.name, problems[server.name]))
+        connection = connections[server.name]
+        if isinstance(server, SystemServer):
+            catalog.add(server.name, server.origin, connection.known_tools, server.tools)
+        else:
+            await _add_user_tools(catalog, hub, server, connection, lists)
     return ServerToolset(catalog.tools, tuple(catalog.notices), connections)
+
+
+def _rank(server: SystemServer | LaunchSpec) -> int:
+    return ("system", "builtin").index(server.origin) if isinstance(server, SystemServer) else 2
+
+
+async def _add_user_tools(
+    catalog: Catalog, hub: Hub, spec: LaunchSpec, connection: Connection, lists: ToolLists | None
+) -> None:
+    tools, changed = connection.known_tools, frozenset[str]()
+    if lists is not None:
+        tools, changed = await lists.current(spec, tools if connection.fresh else None)
+    trust = hub.trust(spec, connection)
+    catalog.add(
+        spec.name,
+        "user",
+        tools,
+        spec.entry.include or None,
+        read_only=trust.read_only,
+        idempotent=trust.idempotent,
+        changed=changed,
+    )
 
 
 def _failure(text: str, started: float) -> CallOutcome:

@@ -11,11 +11,12 @@ from starlette.types import Receive, Scope, Send
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec, StdioCommand
+from agentic_rag.tools.launch.policy import LaunchPolicy, StdioCommand
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.transports.stdio import StdioWire
 from tests.access.admins import admin
 from tests.tools.captives import CAPTIVE, PYTHON, beats, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK
+from tests.tools.support import QUICK, stdio_spec
 from tests.tools.test_http import serve
 
 
@@ -24,11 +25,11 @@ class CheckedBefore(LaunchPolicy):
 
     command: StdioCommand
 
-    def resolve(self, spec: ServerSpec) -> StdioCommand:
+    def resolve(self, spec: LaunchSpec) -> StdioCommand:
         return self.command
 
 
-async def swapped(folder: Path) -> tuple[LaunchPolicy, ServerSpec, StdioCommand]:
+async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
     """Allow a program, pass the check of its start, and change the program."""
     policy = policy_in(folder)
     program = folder / "bin" / "server.py"
@@ -37,7 +38,7 @@ async def swapped(folder: Path) -> tuple[LaunchPolicy, ServerSpec, StdioCommand]
     assert policy.packages is not None
     line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
     await policy.catalogue.allow(line, Grant(), policy.packages, [policy.homes])
-    spec = ServerSpec("x", "user", "stdio", {"command": line[0], "args": line[1:]}, domain="law")
+    spec = stdio_spec(*line, domain="law")
     command = policy.resolve(spec)
     program.write_text(program.read_text() + "\n")
     return policy, spec, command
@@ -49,7 +50,7 @@ async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_pat
     policy, spec, command = await swapped(tmp_path)
     told: list[tuple[str, str, str]] = []
 
-    async def on_refused(spec: ServerSpec, error: AgenticRagError) -> None:
+    async def on_refused(spec: LaunchSpec, error: AgenticRagError) -> None:
         told.append((f"{spec.domain}/{spec.name}", error.code, str(error)))
 
     passed = CheckedBefore(policy.homes, catalogue=policy.catalogue, packages=policy.packages)
@@ -57,7 +58,7 @@ async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_pat
     async with Hub(policy=passed, patience=QUICK, on_refused=on_refused) as hub:
         connection = (await hub.acquire([spec], wait=20))["x"]
         assert connection.state != "ready"
-        assert any(line.startswith("not started: ") for line in connection.status().stderr)
+        assert any(line.startswith("not started: ") for line in connection.status().log)
     assert {(target, code) for target, code, _ in told} == {("law/x", "MCP_COMMAND_NOT_ALLOWED")}
     assert all(re.search(r"^mcpServers\.x\.command: .*is not the file that was allowed", text) for _, _, text in told)
     assert beats(policy.homes) == 0

@@ -94,7 +94,6 @@ def definition(**changes: Any) -> Definition:
         "persona": Persona(name="Test", role="guide"),
         "model": "scripted-1",
         "max_tokens": 1000,
-        "servers": (),
         "limits": Limits(max_steps=6),
         "effects_allowed_by_default": True,
     }

@@ -10,12 +10,13 @@ from agentic_rag.events import Usage
 from agentic_rag.messages import plain_text
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.core.definition import Limits, ServerEntry
+from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import sessions
 from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from agentic_rag.tools.entries.entry import McpEntry, StdioTarget
 from tests.runtime.harness import (
     SESSION,
     Bench,
@@ -144,7 +145,7 @@ async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_fo
 
 
 async def test_a_turn_that_cannot_be_made_to_fit_goes_on_without_tools_and_says_so(tmp_path: Path) -> None:
-    limits = definition(limits=Limits(context_tokens=500), servers=(ServerEntry("srv", "user", "stdio"),))
+    limits = definition(limits=Limits(context_tokens=500), entries=(McpEntry("srv", StdioTarget("x")),))
     async with ScriptedModel(say("Short."), say("Again.")) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
         events = await b.say("word " * 1_000, definition=limits)
         assert [event.fields()["code"] for event in events if event.type == "notice"] == ["CONTEXT_FULL"]
@@ -163,7 +164,7 @@ async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(
     async def search(request: CallRequest) -> CallOutcome:
         return ok("found", hits(*sentences))
 
-    settings = definition(servers=(ServerEntry("srv", "user", "stdio"),), collection_note="fewer than 10 documents")
+    settings = definition(entries=(McpEntry("srv", StdioTarget("x")),), collection_note="fewer than 10 documents")
 
     def steps(turns: int) -> list[Step]:
         both = Step((Use("search_documents", {"query": "pump"}), Use("dump", {"query": "x"})))

@@ -12,13 +12,13 @@ from agentic_rag.events import AgentEvent, ToolStatus, Usage
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.children import ChildAnswer, Delegations
-from agentic_rag.runtime.core.definition import Definition, Limits, ServerEntry
+from agentic_rag.runtime.core.definition import Definition, Limits
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
-from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
+from agentic_rag.tools.base import CallOutcome, CallRequest, SystemServer, ToolInfo
 from mcp_servers.delegate.server import ChildRequest
 from tests.runtime.harness import SESSION, Bench, MemoryToolset, Services, bench, definition, info, kinds, ok, text_of
 
@@ -29,7 +29,7 @@ DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a t
 def leading(**changes: Any) -> Definition:
     """Return a definition with three roles to delegate to."""
     values: dict[str, Any] = {
-        "servers": (ServerEntry("delegate", "system", "memory"),),
+        "system": (SystemServer("delegate", "system"),),
         "bound": {"sub_roles": ["digger", "writer"]},
     }
     return definition(**(values | changes))
@@ -69,7 +69,7 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
 
     class Delegating(Services):
         async def open_toolset(self, definition: Definition) -> MemoryToolset:
-            offered = any(entry.name == "delegate" for entry in definition.servers)
+            offered = any(entry.name == "delegate" for entry in definition.system)
             return MemoryToolset({**({"delegate": (DELEGATE, delegate)} if offered else {}), **user})
 
     delegations = Delegations()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.core.definition import Definition, ServerEntry
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import (
     RESULT_BUDGET,
     ROLE_BUDGET,
@@ -24,13 +24,14 @@ from agentic_rag.store import payloads, tool_calls
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from agentic_rag.tools.entries.entry import McpEntry, StdioTarget
 from tests.runtime.harness import SESSION, MemoryToolset, bench, definition, info, kinds, ok, text_of, toolset
 
 LONG = "".join(f"line {number} 文字\n" for number in range(3_000))
 
 
 def with_server() -> Definition:
-    return definition(servers=(ServerEntry("srv", "user", "stdio"),))
+    return definition(entries=(McpEntry("srv", StdioTarget("x")),))
 
 
 async def dump(request: CallRequest) -> CallOutcome:
@@ -66,7 +67,7 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tm
     steps: list[Scripted] = [use("dump", query="x"), *[read_on] * last, say("Read.")]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         limits = definition().limits.__class__(max_steps=20)
-        events = await b.say("Read it", definition=definition(servers=with_server().servers, limits=limits))
+        events = await b.say("Read it", definition=definition(entries=with_server().entries, limits=limits))
         assert text_of(events) == "Read."
         parts = [text.rsplit("\n[characters", 1)[0] for text in results(model.requests[-1])[1:]]
         assert "".join(parts) == LONG

@@ -82,7 +82,7 @@ async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_wit
     steps = [calling("captive__look", path=".")] * 10
     async with Rig(tmp_path, *steps) as rig:
         spec = await allow_captive(rig.application.machinery.policy)
-        entry = {**spec.config, "identity": "user"}
+        entry = {**spec.entry.to_json(), "identity": "user"}
         domain = await rig.domain(mcpServers={"captive": entry}, toolPolicy={"captive__*": "allow"})
         keys = {user: await make_key(rig, user, "member", domain) for user in ("anna", "ben")}
         counts = []
@@ -128,7 +128,7 @@ async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tm
     async with Rig(tmp_path) as rig:
         policy = rig.application.machinery.policy
         spec = await allow_captive(policy)
-        domain = await rig.domain(mcpServers={"captive": dict(spec.config)})
+        domain = await rig.domain(mcpServers={"captive": spec.entry.to_json()})
         assert (await shown(rig, domain, "captive"))["reason"] == ""
         policy.catalogue.revoke(policy.catalogue.allowed()[0].id)
         assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]

@@ -15,10 +15,11 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.sandbox import find_sandbox
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
-from tests.tools.support import QUICK, call, text_of
+from tests.tools.support import QUICK, call, stdio_spec, text_of
 
 PYTHON = os.path.realpath(sys.executable)
 CAPTIVE = Path(__file__).parent / "servers" / "captive.py"
@@ -34,12 +35,12 @@ def policy_in(folder: Path, **fields: Any) -> LaunchPolicy:
     )
 
 
-async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> ServerSpec:
+async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> LaunchSpec:
     """Allow the captive's line and return an entry that uses it."""
     line = [PYTHON, "-I", "-S", str(CAPTIVE), *args]
     assert policy.packages is not None
     await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes])
-    return ServerSpec("captive", "user", "stdio", {"command": line[0], "args": line[1:]}, domain="law")
+    return stdio_spec(*line, name="captive", domain="law")
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """What the tests of this folder share: specs of the test servers, a hub that may run them, and waiting."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ from typing import Any
 import anyio
 
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.entries.entry import HttpKind, HttpTarget, Identity, McpEntry, PlainValue, StdioTarget
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import ServerToolset
 
@@ -18,16 +20,44 @@ SERVERS = Path(__file__).parent / "servers"
 QUICK = Patience(initialize=8, backoff=0.01, window=60)
 
 
-def plain(name: str = "plain", **fields: Any) -> ServerSpec:
+def stdio_spec(
+    command: str,
+    *args: str,
+    name: str = "x",
+    env: Mapping[str, str] | None = None,
+    domain: str = "",
+    workspace: str = "",
+    user: str = "",
+    identity: str = "domain",
+) -> LaunchSpec:
+    """What starts a line exactly as it stands: nothing in it is taken for a placeholder."""
+    values = {variable: PlainValue(text) for variable, text in (env or {}).items()}
+    entry = McpEntry(name, StdioTarget(command, args, values), identity=Identity(identity))
+    return LaunchSpec(entry, domain, workspace, user, f"mcpServers.{name}", StdioTarget(command, args, env or {}))
+
+
+def http_spec(url: str, headers: Mapping[str, str] | None = None, kind: str = "http", name: str = "web") -> LaunchSpec:
+    """What connects to an address exactly as it stands."""
+    values = {header: PlainValue(text) for header, text in (headers or {}).items()}
+    entry = McpEntry(name, HttpTarget(url, values, HttpKind(kind)))
+    target = HttpTarget(url, headers or {}, HttpKind(kind))
+    return LaunchSpec(entry, "", "", "", f"mcpServers.{name}", target)
+
+
+def line_of(spec: LaunchSpec) -> list[str]:
+    """Return the whole line of a stdio entry."""
+    assert isinstance(spec.entry.target, StdioTarget)
+    return [spec.entry.target.command, *spec.entry.target.args]
+
+
+def plain(name: str = "plain", **fields: Any) -> LaunchSpec:
     """The well-behaved server over stdio."""
-    config = {"command": sys.executable, "args": [str(SERVERS / "plain.py")], **fields.pop("config", {})}
-    return ServerSpec(name, "user", "stdio", config, **fields)
+    return stdio_spec(sys.executable, str(SERVERS / "plain.py"), name=name, **fields)
 
 
-def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> ServerSpec:
+def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> LaunchSpec:
     """The server that breaks the rules."""
-    config = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), behaviour]}
-    return ServerSpec(name, "user", "stdio", config, **fields)
+    return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "hostile.py"), behaviour, name=name, **fields)
 
 
 @asynccontextmanager

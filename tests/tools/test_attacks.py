@@ -5,30 +5,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput, PackageProblem
+from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools import attack_lines
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK
+from tests.tools.support import QUICK, line_of, stdio_spec
 
 pytestmark = pytest.mark.attack(kind="spawning")
 
 FILESYSTEM = ["-y", "@modelcontextprotocol/server-filesystem"]
 
 
-def entry(command: str, *args: str, workspace: Path | None = None, env: dict[str, str] | None = None) -> ServerSpec:
-    config = {"command": command, "args": list(args), "env": env or {}}
-    return ServerSpec("x", "user", "stdio", config, domain="law", workspace=str(workspace or ""))
+def entry(command: str, *args: str, workspace: Path | None = None, env: dict[str, str] | None = None) -> LaunchSpec:
+    return stdio_spec(command, *args, env=env, domain="law", workspace=str(workspace or ""))
 
 
-def refused(policy: LaunchPolicy, spec: ServerSpec) -> CommandNotAllowed | InvalidInput:
+def refused(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | InvalidInput:
     """Assert that an entry can neither be saved nor started, and that trying leaves nothing."""
     with pytest.raises((CommandNotAllowed, InvalidInput)) as saving:
         policy.review(spec)
@@ -55,10 +55,7 @@ def test_a_line_that_is_not_allowed_is_refused_with_what_was_compared(tmp_path: 
 async def test_refused_entries_start_nothing_in_a_hub_either(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     lines = [text.split(" ") for text in attack_lines.ALL if not text.startswith((" ", "\t"))]
-    specs = [
-        ServerSpec(f"x{number}", "user", "stdio", {"command": line[0], "args": line[1:]})
-        for number, line in enumerate(lines)
-    ]
+    specs = [stdio_spec(*line, name=f"x{number}") for number, line in enumerate(lines)]
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, specs, wait=20)
         assert toolset.tools == ()
@@ -122,8 +119,9 @@ def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
     policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
     spec = entry("npx", *FILESYSTEM, path, workspace=workspace)
     review = policy.review(spec)
-    assert review.entry == "filesystem"
-    assert review.config["args"][-1] == path
+    assert review.catalogue_id == "filesystem"
+    assert isinstance(review.target, StdioTarget)
+    assert review.target.args[-1] == path
     assert policy.trust(spec).read_only
     with pytest.raises(PackageProblem, match="not installed yet"):
         policy.resolve(spec)
@@ -153,7 +151,7 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
 async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
-    inside = ServerSpec("x", "user", "stdio", spec.config, workspace=str(CAPTIVE.parent))
+    inside = stdio_spec(*line_of(spec), workspace=str(CAPTIVE.parent))
     with pytest.raises(CommandNotAllowed, match="nothing under a workspace"):
         policy.resolve(inside)
 
@@ -178,10 +176,10 @@ async def test_a_whole_line_is_allowed_and_no_other_argument_with_it(tmp_path: P
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, "--mode=a")
     policy.review(spec)
-    base = spec.config["args"]
+    base = line_of(spec)[1:]
     for args in (base[:-1], [*base, "--more"], [*base[:-1], "--mode=b"], [*base[1:], base[0]], ["-c", "id"], []):
         with pytest.raises(CommandNotAllowed):
-            policy.review(ServerSpec("x", "user", "stdio", {"command": PYTHON, "args": args}))
+            policy.review(stdio_spec(PYTHON, *args))
 
 
 async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) -> None:
@@ -201,11 +199,11 @@ async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) ->
 async def test_a_variable_the_operator_named_is_passed_and_no_other(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, env=("NODE_OPTIONS", "KEY"))
-    config = {**spec.config, "env": {"NODE_OPTIONS": "--x", "KEY": "k"}}
-    command = policy.resolve(ServerSpec("x", "user", "stdio", config))
+    line = line_of(spec)
+    command = policy.resolve(stdio_spec(*line, env={"NODE_OPTIONS": "--x", "KEY": "k"}))
     assert {command.env["NODE_OPTIONS"], command.env["KEY"]} == {"--x", "k"}
     with pytest.raises(CommandNotAllowed):
-        policy.resolve(ServerSpec("x", "user", "stdio", {**config, "env": {"OTHER": "x"}}))
+        policy.resolve(stdio_spec(*line, env={"OTHER": "x"}))
 
 
 def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> None:
@@ -214,11 +212,13 @@ def test_reading_and_reviewing_configurations_spawns_nothing(tmp_path: Path) -> 
         "import sys, subprocess, os\n"
         "def no(*args, **kwargs): open(sys.argv[1], 'w').close()\n"
         "subprocess.Popen.__init__ = os.execve = os.fork = os.posix_spawn = no\n"
-        "import agentic_rag.tools.launch.policy as launch, agentic_rag.tools.entries.reading\n"
+        "from agentic_rag.tools.launch import policy as launch, spec\n"
+        "from agentic_rag.tools.entries import reading\n"
         "from pathlib import Path\n"
         "policy = launch.LaunchPolicy(Path(sys.argv[2]))\n"
-        "config = {'command': 'npx', 'args': ['-y', '@modelcontextprotocol/server-memory']}\n"
-        "print(policy.review(launch.ServerSpec('x', 'user', 'stdio', config)).entry)\n"
+        "document = {'x': {'command': 'npx', 'args': ['-y', '@modelcontextprotocol/server-memory']}}\n"
+        "entry = reading.read_entries(document).entries['x']\n"
+        "print(policy.review(spec.spec_of(entry)).catalogue_id)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(marker), str(tmp_path / "homes")],
@@ -236,13 +236,13 @@ async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_pat
     secret = "hunter2-hunter2"
     policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
     spec = await allow_captive(policy, "--heartbeat", env=("TOKEN",))
-    config: dict[str, Any] = {**spec.config, "env": {"TOKEN": "${TOKEN}"}}
-    filled = {**config, "env": {"TOKEN": secret}}
-    spec = ServerSpec("x", "user", "stdio", config, resolve=lambda: filled)
-    command = policy.resolve(spec)
-    assert command.env["TOKEN"] == secret
-    shown = [repr(spec), repr(command), command.plan(), repr(policy.review(spec)), spec.key(), spec.entry_hash()]
-    assert secret not in " ".join([*shown, *command.args])
+    command, *args = line_of(spec)
+    entry = McpEntry("x", StdioTarget(command, tuple(args), {"TOKEN": Template("${TOKEN}")}))
+    spec = spec_of(entry, secrets={"TOKEN": secret})
+    started = policy.resolve(spec)
+    assert started.env["TOKEN"] == secret
+    shown = [repr(spec), repr(started), started.plan(), repr(policy.review(spec)), spec.key(), spec.entry.hash()]
+    assert secret not in " ".join([*shown, *started.args])
 
     def hidden(text: str) -> str:
         return text.replace(secret, "[secret]")
@@ -253,20 +253,22 @@ async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_pat
         connection._tail.append(f"starting with {secret}")
         assert secret not in repr(hub.status())
         assert not any(secret in line for line in command_lines())
-    other = ServerSpec("x", "user", "stdio", config, resolve=lambda: {**config, "env": {"TOKEN": "another-secret"}})
+    other = spec_of(entry, secrets={"TOKEN": "another-secret"})
     assert other.key() != spec.key()
-    assert other.entry_hash() == spec.entry_hash()
+    assert other.entry.hash() == spec.entry.hash()
 
 
 async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Path) -> None:
-    def unset() -> dict[str, Any]:
-        raise InvalidInput("mcpServers.x.env.TOKEN", "the secret TOKEN is not set.")
-
     policy = policy_in(tmp_path)
-    spec = ServerSpec("x", "user", "stdio", {"command": PYTHON}, resolve=unset)
+    spec = spec_of(McpEntry("x", StdioTarget(PYTHON, (), {"TOKEN": Template("${TOKEN}")})))
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [spec], wait=20)
-        assert toolset.notices == (("x", "mcpServers.x.env.TOKEN: the secret TOKEN is not set."),)
+        assert toolset.notices == (
+            (
+                "x",
+                "mcpServers.x.env.TOKEN: ${TOKEN} has no value; set the variable or the secret TOKEN of this domain.",
+            ),
+        )
 
 
 def command_lines() -> list[str]:

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.errors import CatalogueProblem
+from agentic_rag.tools.entries.entry import StdioTarget
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
-from agentic_rag.tools.launch.catalogue import Entry, Match, Package, Program, Refusal, match, pinned, slot_problem
+from agentic_rag.tools.launch.catalogue import (
+    CatalogueEntry,
+    Match,
+    Package,
+    Program,
+    Refusal,
+    match_line,
+    pin_version,
+    slot_problem,
+)
 from agentic_rag.tools.launch.catalogue_file import parse_catalogue
 from agentic_rag.tools.launch.environment import steers_a_program
 from tests.tools import attack_lines
@@ -31,9 +41,9 @@ WIDE = parse_catalogue(
 )
 
 
-def line(text: str, entries: Sequence[Entry] = BUILTIN, **env: str) -> Match | Refusal:
+def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> Match | Refusal:
     command, *args = text.split(" ")
-    return match(entries, command, args, env)
+    return match_line(entries, command, args, env)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +64,9 @@ def test_the_lines_people_have_match_and_get_the_exact_version(text: str, entry:
     assert found.entry.id == entry
     assert bool(found.changes) == changed
     assert isinstance(found.entry.runs, Package)
-    stored = pinned(found.entry, text.split(" ")[1:], {})["args"]
-    again = match(BUILTIN, text.split(" ")[0], stored, {})
+    command, *args = text.split(" ")
+    stored = pin_version(found.entry, StdioTarget(command, tuple(args))).args
+    again = match_line(BUILTIN, command, stored, {})
     assert isinstance(again, Match)
     assert again.changes == ()
     assert again.args == found.args
@@ -74,7 +85,7 @@ def test_a_line_that_is_not_wholly_allowed_is_refused(text: str) -> None:
 def test_a_slot_takes_data_only(bad: str, place: int) -> None:
     args = ["wide@1.2.3", "serve", "https://h/", "note", "docs"]
     args[place + 1] = bad
-    assert isinstance(match(WIDE, "npx", args, {}), Refusal)
+    assert isinstance(match_line(WIDE, "npx", args, {}), Refusal)
 
 
 def test_a_template_takes_its_parts_in_order_and_options_anywhere() -> None:
@@ -145,7 +156,7 @@ WORD = st.one_of(
 
 @given(st.one_of(st.sampled_from(["npx", "uvx", "node"]), st.text(max_size=6)), st.lists(WORD, max_size=8))
 def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str, args: list[str]) -> None:
-    found = match((*BUILTIN, *WIDE), command, args, {})
+    found = match_line((*BUILTIN, *WIDE), command, args, {})
     if isinstance(found, Refusal):
         return
     assert command in ("npx", "uvx")
@@ -160,7 +171,7 @@ def test_whatever_is_written_a_match_runs_its_entry_with_data_alone(command: str
             assert slot_problem(value.kind, value.text) == ""
             assert not value.text.startswith("-")
             assert not set(value.text) & set("\x00\r\n")
-    again = match((*BUILTIN, *WIDE), command, pinned(found.entry, args, {})["args"], {})
+    again = match_line((*BUILTIN, *WIDE), command, pin_version(found.entry, StdioTarget(command, tuple(args))).args, {})
     assert isinstance(again, Match)
     assert (again.args, again.changes) == (found.args, ())
 

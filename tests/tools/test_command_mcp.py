@@ -8,10 +8,9 @@ from typer.testing import CliRunner
 from agentic_rag.cli import app
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, tool
+from tests.tools.support import QUICK, stdio_spec, tool
 
 
 def run(data: Path, command: str, *words: str) -> str:
@@ -23,7 +22,7 @@ def run(data: Path, command: str, *words: str) -> str:
 
 def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
-    spec = ServerSpec("x", "user", "stdio", {"command": PYTHON, "args": ["-I", str(CAPTIVE), "--mode"]})
+    spec = stdio_spec(PYTHON, "-I", str(CAPTIVE), "--mode")
     with pytest.raises(CommandNotAllowed) as refused:
         policy.review(spec)
     assert "agentic-rag mcp allow -- " in refused.value.remedy
@@ -31,7 +30,7 @@ def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path
     said = run(tmp_path, "allow", "--network", "--read-only", "look", *words)
     ident = said.split(" ")[1].rstrip(":")
     review = policy.review(spec)
-    assert review.entry == ident
+    assert review.catalogue_id == ident
     assert policy.trust(spec).read_only == {"look"}
     assert run(tmp_path, "list").split("\t")[0] == ident
     assert "filesystem" in run(tmp_path, "list", "--all")

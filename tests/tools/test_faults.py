@@ -159,20 +159,20 @@ async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_p
         status = hub.status()[0]
         assert status.state == "failed"
         assert "exit code 4" in status.reason
-        assert status.stderr == ("cannot open the database",) * 3
+        assert status.log == ("cannot open the database",) * 3
         assert toolset.notices == (("hostile", status.reason),)
         with anyio.fail_after(1):  # an open circuit answers at once
             await open_toolset(hub, [hostile("dies")], wait=30)
-        assert len(hub.status()[0].stderr) == 3
+        assert len(hub.status()[0].log) == 3
         assert hub.restart("hostile") == 1
-        await until(lambda: len(hub.status()[0].stderr) == 6)
+        await until(lambda: len(hub.status()[0].log) == 6)
 
 
 async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile("noisy")], wait=20)
         assert text_of(await call(toolset, "fine")) == "fine"
-        assert any(line.startswith("stdout, not a message") for line in hub.status()[0].stderr)
+        assert any(line.startswith("stdout, not a message") for line in hub.status()[0].log)
 
 
 async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_and_no_more(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ async def test_of_what_a_server_writes_to_stderr_the_last_lines_are_kept_and_cut
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=20)
         assert text_of(await call(toolset, "chatter")) == "said"
-        await until(lambda: any(line.startswith("line 199") for line in hub.status()[0].stderr))
-        kept = hub.status()[0].stderr
+        await until(lambda: any(line.startswith("line 199") for line in hub.status()[0].log))
+        kept = hub.status()[0].log
         assert len(kept) == TAIL_LINES
         assert {len(line) for line in kept} == {STDERR_CHARS}
         assert text_of(await call(toolset, "fine")) == "fine"

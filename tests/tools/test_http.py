@@ -12,10 +12,11 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentic_rag.errors import InvalidInput
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.servers.plain import build
-from tests.tools.support import call, open_hub, text_of, until
+from tests.tools.support import call, http_spec, open_hub, text_of, until
 
 
 @asynccontextmanager
@@ -67,9 +68,9 @@ class Forgetful:
         await self.app(scope, receive, send)
 
 
-def web(base: str, kind: Any = "http", **config: Any) -> ServerSpec:
+def web(base: str, kind: str = "http", headers: dict[str, str] | None = None) -> LaunchSpec:
     path = "/mcp" if kind == "http" else "/sse"
-    return ServerSpec("web", "user", kind, {"url": base + path, **config})
+    return http_spec(base + path, headers, kind)
 
 
 async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path: Path) -> None:
@@ -187,4 +188,4 @@ async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
 def test_only_web_addresses_are_taken(tmp_path: Path, url: str) -> None:
     policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
     with pytest.raises(InvalidInput):
-        policy.endpoint(ServerSpec("web", "user", "http", {"url": url}))
+        policy.endpoint(http_spec(url))

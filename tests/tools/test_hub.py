@@ -12,17 +12,19 @@ from mcp.server.mcpserver import Context
 
 from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tool_servers import trial
+from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import HARD_CAP, Connection
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import QUICK, call, hostile, open_hub, plain, text_of, until
+from tests.tools.support import QUICK, call, hostile, open_hub, plain, stdio_spec, text_of, until
 
 
 async def test_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
     log = tmp_path / "starts"
-    specs = [plain(name, domain="law", config={"env": {"PLAIN_STARTS": str(log)}}) for name in ("a", "b", "c")]
+    specs = [plain(name, domain="law", env={"PLAIN_STARTS": str(log)}) for name in ("a", "b", "c")]
     async with open_hub(tmp_path / "homes") as hub:
 
         async def converse() -> None:
@@ -37,8 +39,8 @@ async def test_two_hundred_conversations_on_three_servers_have_three_children(tm
 
 
 async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path) -> None:
-    def spec(user: str, identity: str) -> ServerSpec:
-        return plain(identity, domain="law", user=user, config={"identity": identity})
+    def spec(user: str, identity: str) -> LaunchSpec:
+        return plain(identity, domain="law", user=user, identity=identity)
 
     async with open_hub(tmp_path) as hub:
 
@@ -54,23 +56,23 @@ async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path
         assert await seen_by("anna", "domain") == await seen_by("ben", "domain")
 
 
-@pytest.mark.parametrize("change", [{"domain": "b"}, {"workspace": "/b"}, {"config": {"env": {"KEY": "2"}}}])
+@pytest.mark.parametrize("change", [{"domain": "b"}, {"workspace": "/b"}, {"env": {"KEY": "2"}}])
 def test_another_domain_workspace_or_secret_is_another_connection(change: dict[str, Any]) -> None:
-    first: dict[str, Any] = {"domain": "a", "workspace": "/a", "config": {"env": {"KEY": "1"}}}
+    first: dict[str, Any] = {"domain": "a", "workspace": "/a", "env": {"KEY": "1"}}
     assert plain(**{**first, **change}).key() != plain(**first).key()
 
 
 async def test_all_domains_share_one_connection_to_a_built_in_server() -> None:
     server = MCPServer("promptx")
     async with Hub({"promptx": server}) as hub:
-        one = await hub.acquire([ServerSpec("promptx", "system", "memory", domain="a", workspace="/a")])
-        two = await hub.acquire([ServerSpec("promptx", "system", "memory", domain="b", workspace="/b")])
+        one = await hub.acquire([SystemServer("promptx", "system")])
+        two = await hub.acquire([SystemServer("promptx", "system")])
         assert one["promptx"] is two["promptx"]
 
 
 async def test_a_user_cannot_reach_a_built_in_server_by_its_name() -> None:
     async with Hub({"promptx": MCPServer("promptx")}) as hub:
-        toolset = await open_toolset(hub, [ServerSpec("promptx", "user", "memory")])
+        toolset = await open_toolset(hub, [stdio_spec("promptx", name="promptx")])
         assert toolset.tools == ()
         assert [status.state for status in hub.status()] == ["failed"]
 
@@ -144,7 +146,7 @@ async def test_stopping_ends_calls_to_servers_in_memory_too() -> None:
         return ""
 
     async def use(hub: Hub) -> None:
-        connection = (await hub.acquire([ServerSpec("slow", "system", "memory")]))["slow"]
+        connection = (await hub.acquire([SystemServer("slow", "system")]))["slow"]
         with pytest.raises(ServerUnavailable):
             await connection.call("wait", {}, timeout=60)
         ended.append("caller")
@@ -168,7 +170,7 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
             await ctx.report_progress(reports)
 
     async with Hub({"busy": server}) as hub:
-        connection = (await hub.acquire([ServerSpec("busy", "system", "memory")]))["busy"]
+        connection = (await hub.acquire([SystemServer("busy", "system")]))["busy"]
         with anyio.fail_after(20), pytest.raises(ServerUnavailable):
             await connection.call("forever", {}, timeout=0.1)
     assert reports > HARD_CAP  # it lived longer than one timeout
@@ -195,7 +197,7 @@ async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_a
     async with open_hub(tmp_path) as hub:
         kept, gone, elsewhere = hostile(name="kept", domain="a"), hostile(name="gone", domain="a"), hostile(domain="b")
         toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=20)
-        leaving = hub.keep("a", {"kept": kept.entry_hash()})
+        leaving = hub.keep("a", {"kept": kept.entry.hash()})
         assert [each.state for each in leaving] == ["stopped"]
         with anyio.fail_after(10):
             for connection in leaving:
@@ -224,7 +226,7 @@ async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_wh
 async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leaves_no_child(tmp_path: Path) -> None:
     policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
 
-    async def refused(spec: ServerSpec, error: AgenticRagError) -> None:
+    async def refused(spec: LaunchSpec, error: AgenticRagError) -> None:
         raise AssertionError(error)
 
     found = await trial(policy, hostile("silent"), refused, seconds=0.3)

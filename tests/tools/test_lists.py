@@ -1,6 +1,7 @@
 """Tool lists over time: accepted with the entry, denied when they change, kept while a server is down."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,15 @@ from agentic_rag.store.database import Database
 from agentic_rag.tool_servers import make_lists
 from agentic_rag.tools.fingerprints import ToolList, fingerprint, to_json
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, hostile, open_hub, text_of, tool, until
+from tests.tools.support import call, hostile, open_hub, stdio_spec, text_of, tool, until
 
 pytestmark = pytest.mark.attack(kind="model")
 
 OBJECT: dict[str, Any] = {"type": "object"}
-SPEC = ServerSpec("files", "user", "stdio", {"command": "x"}, domain="law")
-ENTRIES = {"files": SPEC.entry_hash()}
+SPEC = stdio_spec("x", name="files", domain="law")
+ENTRIES = {"files": SPEC.entry.hash()}
 
 
 def listed(**descriptions: str) -> tuple[types.Tool, ...]:
@@ -68,10 +68,10 @@ async def test_a_tool_that_changed_is_marked_until_it_is_accepted_also_after_a_r
     assert (await again.current(SPEC, listed(**later)))[1] == changed
     assert (await again.current(SPEC, None))[1] == changed
     assert await again.pending("law", ENTRIES) == {"files": tuple(changed)}
-    assert await again.accept("law", "files", SPEC.entry_hash()) == tuple(changed)
+    assert await again.accept("law", "files", SPEC.entry.hash()) == tuple(changed)
     assert (await again.current(SPEC, listed(**later)))[1] == frozenset()
     assert await again.pending("law", ENTRIES) == {}
-    assert await again.accept("law", "nobody", SPEC.entry_hash()) == ()
+    assert await again.accept("law", "nobody", SPEC.entry.hash()) == ()
     await database.aclose()
 
 
@@ -87,7 +87,7 @@ async def test_what_was_accepted_stays_so_when_a_server_goes_back(tmp_path: Path
 async def test_another_entry_is_another_server(tmp_path: Path) -> None:
     database, lists = await opened(tmp_path)
     await lists.current(SPEC, listed(read="Reads."))
-    edited = ServerSpec("files", "user", "stdio", {"command": "y"}, domain="law")
+    edited = stdio_spec("y", name="files", domain="law")
     assert await lists.current(edited, None) == ((), frozenset())
     tools = listed(read="Reads otherwise.")
     assert await lists.current(edited, tools) == (tools, frozenset())
@@ -96,12 +96,12 @@ async def test_another_entry_is_another_server(tmp_path: Path) -> None:
 
 async def test_lists_of_domains_and_of_users_are_apart(tmp_path: Path) -> None:
     database, lists = await opened(tmp_path)
-    config = {"command": "x", "identity": "user"}
-    anna, ben = (ServerSpec("mail", "user", "stdio", config, domain="law", user=user) for user in ("anna", "ben"))
+    mail = partial(stdio_spec, "x", name="mail", identity="user")
+    anna, ben = (mail(domain="law", user=user) for user in ("anna", "ben"))
     await lists.current(anna, listed(read="Anna's."))
     assert await lists.current(ben, None) == ((), frozenset())
     assert (await lists.current(ben, listed(read="Ben's.")))[1] == frozenset()
-    assert await lists.current(ServerSpec("mail", "user", "stdio", config, domain="hr", user="anna"), None) == (
+    assert await lists.current(mail(domain="hr", user="anna"), None) == (
         (),
         frozenset(),
     )
@@ -152,7 +152,7 @@ async def test_a_tool_that_appears_while_a_server_runs_is_marked_in_the_next_tur
 
         await until(grown)
         assert found[0].changed
-        assert await lists.accept("law", "hostile", hostile().entry_hash()) == ("grown",)
+        assert await lists.accept("law", "hostile", hostile().entry.hash()) == ("grown",)
         third = await open_toolset(hub, [hostile(domain="law")], wait=20, lists=lists)
         assert not tool(third, "grown").changed
     await database.aclose()
@@ -199,7 +199,7 @@ async def test_an_acceptance_while_a_turn_compares_the_list_is_not_lost() -> Non
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lists.current, SPEC, changed)
         await reached.wait()
-        tasks.start_soon(lists.accept, "law", "files", SPEC.entry_hash())
+        tasks.start_soon(lists.accept, "law", "files", SPEC.entry.hash())
         await anyio.wait_all_tasks_blocked()
         hold = False
         go_on.set()

@@ -24,12 +24,12 @@ from starlette.types import Receive, Scope, Send
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.addresses import address_problem, parse_hosts
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, resolve_host
 from tests.tools.servers.plain import build
-from tests.tools.support import QUICK, call, text_of
+from tests.tools.support import QUICK, call, http_spec, text_of
 from tests.tools.test_http import serve
 
 pytestmark = pytest.mark.attack(kind="network")
@@ -148,7 +148,7 @@ async def test_a_users_entry_to_this_machine_fails_with_the_reason_and_nobody_kn
     async with knocked() as (port, knocks):
         policy = LaunchPolicy(tmp_path)
         for kind in ("http", "sse"):
-            spec = ServerSpec("web", "user", kind, {"url": f"https://127.0.0.1:{port}/mcp"})
+            spec = http_spec(f"https://127.0.0.1:{port}/mcp", kind=kind)
             async with Hub(policy=policy, patience=QUICK) as hub:
                 toolset = await open_toolset(hub, [spec], wait=20)
                 assert toolset.tools == ()
@@ -161,12 +161,12 @@ async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_othe
         port = int(base.rpartition(":")[2])
         policy = LaunchPolicy(tmp_path, hosts=parse_hosts(f"127.0.0.1:{port}, other.example.org:80"))
         async with Hub(policy=policy, patience=QUICK) as hub:
-            spec = ServerSpec("web", "user", "http", {"url": f"{base}/mcp"})
+            spec = http_spec(f"{base}/mcp")
             toolset = await open_toolset(hub, [spec], wait=20)
             assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
         for url in (f"http://127.0.0.1:{port + 1}/mcp", f"http://localhost:{port}/mcp", "http://mcp.example.org/mcp"):
             with pytest.raises(CommandNotAllowed, match="https is needed"):
-                policy.endpoint(ServerSpec("web", "user", "http", {"url": url}))
+                policy.endpoint(http_spec(url))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -185,9 +185,9 @@ async def test_a_redirect_is_not_followed_and_no_header_goes_with_it(tmp_path: P
         async with serve(redirecting) as base:
             both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
             policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
-            config = {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer token"}}
+            spec = http_spec(f"{base}/mcp", {"Authorization": "Bearer token"})
             async with Hub(policy=policy, patience=QUICK) as hub:
-                toolset = await open_toolset(hub, [ServerSpec("web", "user", "http", config)], wait=20)
+                toolset = await open_toolset(hub, [spec], wait=20)
                 assert toolset.tools == ()
         assert seen[0] == b"Bearer token"
         assert knocks() == 0
@@ -207,9 +207,9 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
         async with serve(naming) as base:
             both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
             policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
-            config = {"url": f"{base}/sse", "headers": {"Authorization": "Bearer token"}}
+            spec = http_spec(f"{base}/sse", {"Authorization": "Bearer token"}, "sse")
             async with Hub(policy=policy, patience=Patience(initialize=1, failures=1)) as hub:
-                toolset = await open_toolset(hub, [ServerSpec("web", "user", "sse", config)], wait=20)
+                toolset = await open_toolset(hub, [spec], wait=20)
                 assert toolset.tools == ()
         assert knocks() == 0
 
@@ -223,7 +223,7 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
 )
 def test_what_is_no_plain_web_address_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", {"url": url}))
+        LaunchPolicy(tmp_path).review(http_spec(url))
     assert refused.value.path == "mcpServers.web.url"
 
 
@@ -236,15 +236,15 @@ def test_what_is_no_plain_web_address_is_refused(tmp_path: Path, url: str) -> No
     ],
 )
 def test_a_header_of_the_connection_itself_is_refused(tmp_path: Path, name: str, text: str) -> None:
-    config = {"url": "https://mcp.example.org/mcp", "headers": {name: text}}
+    spec = http_spec("https://mcp.example.org/mcp", {name: text})
     with pytest.raises(InvalidInput) as refused:
-        LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", config))
+        LaunchPolicy(tmp_path).review(spec)
     assert refused.value.path == f"mcpServers.web.headers.{name}"
 
 
 def test_a_public_https_address_may_be_saved(tmp_path: Path) -> None:
-    config = {"url": "https://mcp.example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
-    assert LaunchPolicy(tmp_path).review(ServerSpec("web", "user", "http", config)).config == config
+    spec = http_spec("https://mcp.example.org/mcp", {"Authorization": "Bearer ${TOKEN}"})
+    assert LaunchPolicy(tmp_path).review(spec).target == spec.entry.target
 
 
 async def test_a_local_socket_is_no_address() -> None:

@@ -10,11 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_rag.errors import InvalidInput, PlaceholderUnset, ServerReserved
+from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
-from agentic_rag.tools.entries.placeholders import expand, problem, refers_only
-from agentic_rag.tools.entries.reading import read_servers
+from agentic_rag.tools.entries.placeholders import expand, find_problem, refers_only
+from agentic_rag.tools.entries.reading import PastedEntries, read_entries
 
 CORPUS = sorted((Path(__file__).parent.parent / "mcp_configs").glob("*.json"))
+
+
+def written(reading: PastedEntries) -> dict[str, Any]:
+    """Return the entries in their stored form."""
+    return {name: entry.to_json() for name, entry in reading.entries.items()}
 
 
 def test_the_corpus_is_large_and_has_every_clients_shape() -> None:
@@ -28,16 +34,17 @@ def test_a_configuration_that_people_have_is_read_as_expected(path: Path) -> Non
     case = json.loads(path.read_text("utf-8"))
     if "error" in case:
         with pytest.raises((InvalidInput, ServerReserved)) as caught:
-            read_servers(case["document"])
+            read_entries(case["document"])
         path_of = getattr(caught.value, "path", None)
         assert {"code": caught.value.code, "path": path_of} == case["error"]
         return
-    reading = read_servers(case["document"])
-    assert reading.servers == case["servers"]
+    reading = read_entries(case["document"])
+    assert written(reading) == case["servers"]
     assert [note.path for note in reading.changes] == case["changes"]
     assert [note.path for note in reading.warnings] == case["warnings"]
-    again = read_servers(reading.servers)
-    assert (again.servers, again.changes) == (reading.servers, ())
+    again = read_entries(written(reading))
+    assert (again.entries, again.changes) == (reading.entries, ())
+    assert {name: McpEntry.from_json(name, document) for name, document in written(reading).items()} == reading.entries
 
 
 @pytest.mark.parametrize(
@@ -70,9 +77,9 @@ def test_a_configuration_that_people_have_is_read_as_expected(path: Path) -> Non
 def test_a_reserved_name_is_refused_in_every_unicode_dress(name: str) -> None:
     for entry in ({"command": "x"}, {"url": "https://x.example"}, None, 5):
         with pytest.raises(ServerReserved):
-            read_servers({"fine": {"command": "x"}, name: entry})
+            read_entries({"fine": {"command": "x"}, name: entry})
         with pytest.raises(ServerReserved):
-            read_servers({"mcpServers": {name: entry}})
+            read_entries({"mcpServers": {name: entry}})
 
 
 @pytest.mark.parametrize("name", ["prompt", "promptxyz", "my-retriever-2", "delegates", "文件"])
@@ -97,9 +104,9 @@ def test_a_name_of_its_own_is_not_reserved(name: str) -> None:
     ],
 )
 def test_another_kind_of_placeholder_is_refused_with_the_one_to_use(text: str, advice: str) -> None:
-    assert advice in problem(f"before {text} after")
+    assert advice in find_problem(f"before {text} after")
     with pytest.raises(InvalidInput, match="placeholder"):
-        read_servers({"x": {"command": "npx", "env": {"A": text}}})
+        read_entries({"x": {"command": "npx", "env": {"A": text}}})
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_no_error_repeats_what_may_be_part_of_a_secret(value: str) -> None:
         {"url": "https://h/mcp", "headers": {"Authorization": {"value": value, "secret": False}}},
     ):
         with pytest.raises(InvalidInput, match="placeholder") as caught:
-            read_servers({"x": entry})
+            read_entries({"x": entry})
         assert caught.value.path in ("mcpServers.x.env.A", "mcpServers.x.headers.Authorization")
         assert "hunter2" not in str(caught.value).casefold()
         assert "${VAR}" in str(caught.value)
@@ -144,13 +151,13 @@ def test_no_error_repeats_what_may_be_part_of_a_secret(value: str) -> None:
 )
 def test_a_placeholder_that_is_plainly_one_is_refused_with_the_one_to_use(value: str, advice: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_servers({"x": {"url": "https://h/mcp", "headers": {"Authorization": value}}})
+        read_entries({"x": {"url": "https://h/mcp", "headers": {"Authorization": value}}})
     assert f"use {advice} " in str(caught.value)
 
 
 def test_of_two_names_that_differ_in_case_the_one_that_is_there_is_named() -> None:
     with pytest.raises(InvalidInput, match="another server is stored as 'a' already") as caught:
-        read_servers({"a": {"command": "x"}, "A": {"command": "x"}})
+        read_entries({"a": {"command": "x"}, "A": {"command": "x"}})
     assert caught.value.path == "mcpServers.A"
 
 
@@ -191,18 +198,18 @@ def test_only_a_text_without_anything_secret_is_shown(text: str, only: bool) -> 
 )
 def test_a_secret_in_the_arguments_is_refused_with_its_path(args: list[str]) -> None:
     with pytest.raises(InvalidInput, match="never in args") as caught:
-        read_servers({"x": {"command": "npx", "args": args}})
+        read_entries({"x": {"command": "npx", "args": args}})
     assert caught.value.path.startswith("mcpServers.x.args.")
     assert "abc" not in str(caught.value)
 
 
 @pytest.mark.parametrize("args", [["--token-limit", "5"], ["-e", "API_KEY"], ["--token"], ["--tokens=5"], ["/a@b:c"]])
 def test_an_argument_that_only_speaks_of_secrets_is_kept(args: list[str]) -> None:
-    assert read_servers({"x": {"command": "npx", "args": args}}).servers["x"]["args"] == args
+    assert read_entries({"x": {"command": "npx", "args": args}}).entries["x"].to_json()["args"] == args
 
 
 def test_no_message_repeats_a_value_of_env_or_headers() -> None:
-    reading = read_servers({"x": {"command": "npx", "env": {"A": 12345678, "B": "<SECRET-1>"}, "z": "s"}})
+    reading = read_entries({"x": {"command": "npx", "env": {"A": 12345678, "B": "<SECRET-1>"}, "z": "s"}})
     told = f"{reading.changes}{reading.warnings}{reading!r}"
     assert "12345678" not in told
     assert "SECRET-1" not in told
@@ -222,7 +229,7 @@ def test_reading_starts_nothing_and_connects_to_nothing(tmp_path: Path) -> None:
     watching = True
     for document in documents:
         try:
-            read_servers(document)
+            read_entries(document)
         except (InvalidInput, ServerReserved):
             continue
     watching = False
@@ -272,11 +279,11 @@ documents = anything | st.dictionaries(st.text(max_size=40) | st.sampled_from(KE
 @given(documents)
 def test_any_json_is_read_or_refused_and_what_was_written_reads_as_itself(document: Any) -> None:
     try:
-        reading = read_servers(document)
+        reading = read_entries(document)
     except (InvalidInput, ServerReserved):
         return
-    again = read_servers(reading.servers)
-    assert again.servers == reading.servers
+    again = read_entries(written(reading))
+    assert again.entries == reading.entries
     assert again.changes == ()
 
 
@@ -291,4 +298,4 @@ def test_json_nested_beyond_any_limit_is_refused_not_crashed_on() -> None:
         {"x": {"url": deep, "env": {"A": deep}}},
     ):
         with pytest.raises(InvalidInput):
-            read_servers(document)
+            read_entries(document)

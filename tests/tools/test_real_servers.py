@@ -19,10 +19,11 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.captives import marked, needs_bubblewrap
-from tests.tools.support import QUICK, alive, call, text_of, tool, until
+from tests.tools.support import QUICK, alive, call, stdio_spec, text_of, tool, until
 
 INSTALL_SECONDS = 120
 LINES = {
@@ -67,9 +68,8 @@ def installed() -> Iterator[Packages]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def entry(name: str, workspace: Path, line: list[str]) -> ServerSpec:
-    config = {"command": line[0], "args": line[1:]}
-    return ServerSpec(name, "user", "stdio", config, domain="law", workspace=str(workspace))
+def entry(name: str, workspace: Path, line: list[str]) -> LaunchSpec:
+    return stdio_spec(*line, name=name, domain="law", workspace=str(workspace))
 
 
 @asynccontextmanager

@@ -15,11 +15,11 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import ServerSpec, StdioCommand
+from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.sandbox import Sandbox
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
-from tests.tools.support import QUICK, alive, until
+from tests.tools.support import QUICK, alive, line_of, stdio_spec, until
 
 pytestmark = pytest.mark.attack(kind="spawning")
 
@@ -168,10 +168,10 @@ async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Pat
     program.parent.mkdir()
     program.write_text((Path(__file__).parent / "servers" / "captive.py").read_text())
     spec = await allow_captive(policy)
-    line = [*spec.config["args"][:2], str(program), "--heartbeat"]
+    line = [*line_of(spec)[:3], str(program), "--heartbeat"]
     assert policy.packages is not None
-    await policy.catalogue.allow([spec.config["command"], *line], _grant(), policy.packages, [policy.homes])
-    spec = ServerSpec("swapped", "user", "stdio", {"command": spec.config["command"], "args": line})
+    await policy.catalogue.allow(line, _grant(), policy.packages, [policy.homes])
+    spec = stdio_spec(*line, name="swapped")
     command = policy.resolve(spec)
     program.write_text(program.read_text() + "\n")  # one byte, between the check and the start
     async with Hub(policy=policy, patience=QUICK) as hub:
@@ -196,10 +196,9 @@ async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path
     (workspace / "docs").mkdir(parents=True)
     assert policy.packages is not None
     spec = await allow_captive(policy)
-    line = [*spec.config["args"], "{path:workspace}"]
-    await policy.catalogue.allow([spec.config["command"], *line], _grant(), policy.packages, [policy.homes])
-    config = {"command": spec.config["command"], "args": [*line[:-1], "docs"]}
-    command = policy.resolve(ServerSpec("docs", "user", "stdio", config, workspace=str(workspace)))
+    line = [*line_of(spec), "{path:workspace}"]
+    await policy.catalogue.allow(line, _grant(), policy.packages, [policy.homes])
+    command = policy.resolve(stdio_spec(*line[:-1], "docs", name="docs", workspace=str(workspace)))
     (workspace / "docs").rmdir()
     (workspace / "docs").symlink_to("/etc")
     done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)

@@ -10,9 +10,9 @@ import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import LaunchPolicy, ServerSpec
+from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import alive, call, hostile, open_hub, plain, text_of, until
+from tests.tools.support import alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
 
 
 def open_to_others(path: Path) -> int:
@@ -39,7 +39,7 @@ async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain(config={"env": {"TOKEN": "t"}})], wait=20)
+        toolset = await open_toolset(hub, [plain(env={"TOKEN": "t"})], wait=20)
         outcome = await call(toolset, "environment")
         found = outcome.structured
         home = Path(found["HOME"])
@@ -48,7 +48,7 @@ async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
         assert home.parent == tmp_path
         assert open_to_others(home) == 0
         assert found["(sid)"] == found["(pid)"]
-        assert "hello from stderr" in hub.status()[0].stderr
+        assert "hello from stderr" in hub.status()[0].log
 
 
 async def test_closing_the_hub_kills_the_child_and_all_it_started(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_without_the_operators_word_nothing_of_a_user_is_started(tmp_path: Path)
         assert refusal.value.path == "mcpServers.files.command"
         assert "--allow-any-command" in refusal.value.remedy
         with pytest.raises(CommandNotAllowed):
-            policy.endpoint(ServerSpec("web", "user", "http", {"url": "http://169.254.169.254/"}))
+            policy.endpoint(http_spec("http://169.254.169.254/"))
     assert is_empty(tmp_path)
 
 
@@ -113,21 +113,23 @@ async def test_a_refused_entry_is_a_notice_and_spawns_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("config", "path"),
+    ("line", "env", "path"),
     [
-        ({}, "mcpServers.x.command"),
-        ({"command": "bin/tool"}, "mcpServers.x.command"),
-        ({"command": "no-such-program"}, "mcpServers.x.command"),
-        ({"command": "sh\x00"}, "mcpServers.x.command"),
-        ({"command": "sh", "args": ["a\x00b"]}, "mcpServers.x.args"),
-        ({"command": "sh", "env": {"A=B": "1"}}, "mcpServers.x.env.A=B"),
-        ({"command": "sh", "env": {"A": "1\x00"}}, "mcpServers.x.env.A"),
+        ([""], {}, "mcpServers.x.command"),
+        (["bin/tool"], {}, "mcpServers.x.command"),
+        (["no-such-program"], {}, "mcpServers.x.command"),
+        (["sh\x00"], {}, "mcpServers.x.command"),
+        (["sh", "a\x00b"], {}, "mcpServers.x.args"),
+        (["sh"], {"A=B": "1"}, "mcpServers.x.env.A=B"),
+        (["sh"], {"A": "1\x00"}, "mcpServers.x.env.A"),
     ],
 )
-def test_an_entry_that_cannot_run_names_the_field(tmp_path: Path, config: dict[str, object], path: str) -> None:
+def test_an_entry_that_cannot_run_names_the_field(
+    tmp_path: Path, line: list[str], env: dict[str, str], path: str
+) -> None:
     policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
     with pytest.raises(InvalidInput) as refusal:
-        policy.resolve(ServerSpec("x", "user", "stdio", config))
+        policy.resolve(stdio_spec(*line, env=env))
     assert refusal.value.path == path
 
 
@@ -137,7 +139,7 @@ def test_a_bare_name_is_found_on_the_fixed_path_only(tmp_path: Path, monkeypatch
     shadow.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
-    assert policy.resolve(ServerSpec("x", "user", "stdio", {"command": "sh"})).executable in ("/usr/bin/sh", "/bin/sh")
+    assert policy.resolve(stdio_spec("sh")).executable in ("/usr/bin/sh", "/bin/sh")
 
 
 def test_no_program_under_a_workspace_is_run(tmp_path: Path) -> None:
@@ -150,12 +152,10 @@ def test_no_program_under_a_workspace_is_run(tmp_path: Path) -> None:
     policy = LaunchPolicy(tmp_path / "homes", allow_any_command=True, loopback=True)
     for path in (program, link):
         with pytest.raises(CommandNotAllowed):
-            policy.resolve(
-                ServerSpec("x", "user", "stdio", {"command": str(path)}, workspace=str(tmp_path / "workspace"))
-            )
+            policy.resolve(stdio_spec(str(path), workspace=str(tmp_path / "workspace")))
 
 
 def test_secrets_of_an_entry_are_in_no_repr(tmp_path: Path) -> None:
-    spec = plain(config={"env": {"TOKEN": "hunter2"}})
+    spec = plain(env={"TOKEN": "hunter2"})
     policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
     assert "hunter2" not in repr(spec) + repr(policy.resolve(spec)) + spec.key()

@@ -1,7 +1,7 @@
 """What an agent sees: names, order, cleaned texts, blocks; and what it never does."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import mcp_types as types
 import pytest
@@ -15,11 +15,10 @@ from pydantic import BaseModel
 
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.redaction import Redaction
-from agentic_rag.tools.base import CallRequest, Origin, Toolset
+from agentic_rag.tools.base import CallRequest, SystemServer, Toolset
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.launch.policy import ServerSpec
 from agentic_rag.tools.listing import DESCRIPTION_BYTES, OUR_TOOLS, SCHEMA_BYTES, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, plain, text_of, tool
@@ -46,8 +45,10 @@ def listed(name: str, **fields: Any) -> types.Tool:
     return types.Tool(name=name, input_schema=fields.pop("schema", OBJECT), **fields)
 
 
-def memory(name: str, origin: Origin = "system", tools: tuple[str, ...] | None = None) -> ServerSpec:
-    return ServerSpec(name, origin, "memory", tools=tools)
+def memory(
+    name: str, origin: Literal["system", "builtin"] = "system", tools: tuple[str, ...] | None = None
+) -> SystemServer:
+    return SystemServer(name, origin, tools)
 
 
 async def test_our_tools_have_bare_names_in_a_fixed_order() -> None:

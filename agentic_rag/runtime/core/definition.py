@@ -14,23 +14,9 @@ from typing import Any, Literal
 
 import orjson
 
-from agentic_rag.tools.base import Origin
-
-
-@dataclass(frozen=True, slots=True)
-class ServerEntry:
-    """One MCP server of the merged set, as stored: no secret values, placeholders unresolved.
-
-    ``kind`` ``memory``: one of the project's own servers, run in this process under ``name``.
-    ``kind`` ``stdio``, ``http``, ``sse``: ``config`` holds the normalised entry (command, args, env, url, …).
-    """
-
-    name: str
-    origin: Origin
-    kind: Literal["memory", "stdio", "http", "sse"]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    tools: tuple[str, ...] | None = None
-    """Names (as the server calls them) that are offered; None: all."""
+from agentic_rag.json_form import from_json, to_json
+from agentic_rag.tools.base import SystemServer
+from agentic_rag.tools.entries.entry import McpEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +51,7 @@ class Persona:
 class Definition:
     """Everything a turn runs on.
 
+    ``system``: our own servers; ``entries``: the user's, without secret values, placeholders unresolved.
     ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
     prefix: workspace, collection, documents, top_k, threshold, user, scope, admin, sub_roles).
     ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; see `calls.Policy`.
@@ -75,7 +62,8 @@ class Definition:
     persona: Persona
     model: str
     max_tokens: int
-    servers: tuple[ServerEntry, ...]
+    system: tuple[SystemServer, ...] = ()
+    entries: tuple[McpEntry, ...] = ()
     temperature: float | None = None
     thinking: Literal["off", "adaptive"] = "off"
     limits: Limits = field(default_factory=Limits)
@@ -87,7 +75,9 @@ class Definition:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form (`from_json` reverses it)."""
-        return dataclasses.asdict(self)
+        entries = {entry.name: entry.to_json() for entry in self.entries}
+        plain = dataclasses.asdict(dataclasses.replace(self, system=(), entries=()))
+        return plain | {"system": to_json(self.system), "entries": entries}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Definition":
@@ -95,10 +85,8 @@ class Definition:
         data = dict(value)
         data["persona"] = Persona(**{**data["persona"], "components": tuple(data["persona"]["components"])})
         data["limits"] = Limits(**data["limits"])
-        data["servers"] = tuple(
-            ServerEntry(**{**entry, "tools": None if entry["tools"] is None else tuple(entry["tools"])})
-            for entry in data["servers"]
-        )
+        data["system"] = tuple(from_json(SystemServer, server) for server in data["system"])
+        data["entries"] = tuple(McpEntry.from_json(name, entry) for name, entry in data["entries"].items())
         return cls(**data)
 
 

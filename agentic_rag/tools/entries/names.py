@@ -33,7 +33,7 @@ def is_reserved(name: str) -> bool:
     return skeleton(name) in _RESERVED
 
 
-def fitting(name: str) -> str:
+def fit_name(name: str) -> str:
     """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty when nothing is left.
 
     Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts.

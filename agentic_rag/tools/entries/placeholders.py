@@ -1,7 +1,7 @@
 """Placeholders in MCP entries: ``${VAR}`` and ``${VAR:-default}``. Pure.
 
 Owns their syntax, the words for every other kind that people paste, and their replacement. Knows no variable and
-no secret: values are looked up by whoever expands.
+no secret: the caller looks values up.
 """
 
 import re
@@ -36,25 +36,25 @@ class Placeholder:
     default: str | None = None
 
 
-def problem(text: str, *, secret: bool = False) -> str:
+def find_problem(text: str, *, secret: bool = False) -> str:
     """Return what is wrong with the first placeholder that is not ours, with the one to use; empty: nothing.
 
     ``secret``: the text may hold one. Nothing of it is repeated, unless all of it is another client's placeholder.
     """
     rest = _OURS.sub("\0", text)  # a mark that joins nothing: what is left must not become a placeholder
-    found = _ANY.search(rest)
-    if found is None:
+    first = _ANY.search(rest)
+    if first is None:
         return ""
     scheme = _SCHEME.match(text)
     if secret and _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is None:
         return _KINDS
-    return _advice(rest[found.start() :])
+    return _advice(rest[first.start() :])
 
 
-def placeholders(text: str) -> Iterator[Placeholder]:
-    """Yield the placeholders of a text that has no `problem`."""
-    for found in _OURS.finditer(text):
-        yield Placeholder(found[1], found[2])
+def find_placeholders(text: str) -> Iterator[Placeholder]:
+    """Yield the placeholders of a text that has no problem (see `find_problem`)."""
+    for match in _OURS.finditer(text):
+        yield Placeholder(match[1], match[2])
 
 
 def expand(text: str, value_of: Callable[[str], str | None]) -> str:
@@ -64,24 +64,24 @@ def expand(text: str, value_of: Callable[[str], str | None]) -> str:
         PlaceholderUnset: ``value_of`` gave None for one that has no default.
     """
 
-    def value(found: re.Match[str]) -> str:
-        known = value_of(found[1])
-        if known is None and found[2] is None:
-            raise PlaceholderUnset(found[1])
-        return found[2] if known is None else known
+    def replacement(match: re.Match[str]) -> str:
+        value = value_of(match[1])
+        if value is None and match[2] is None:
+            raise PlaceholderUnset(match[1])
+        return match[2] if value is None else value
 
-    return _OURS.sub(value, text)
+    return _OURS.sub(replacement, text)
 
 
 def refers_only(text: str) -> bool:
     """Whether a text is nothing but placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
-    if not text or any(each.default for each in placeholders(text)) or _OURS.search(text) is None:
+    if not text or any(each.default for each in find_placeholders(text)) or _OURS.search(text) is None:
         return False
     return _SCHEME.fullmatch(_OURS.sub("", text)) is not None
 
 
 def _advice(rest: str) -> str:
-    """Return the words for a placeholder that begins here; only what is clearly one is repeated."""
+    """Return the message for a placeholder that begins here; only what is clearly one is repeated."""
     shown = _FOREIGN.match(rest)
     if shown is None:
         return _KINDS

@@ -1,32 +1,53 @@
-"""Reading ``mcpServers`` as people have it: tolerant in, strict out. Pure.
+"""Reading ``mcpServers`` as people have it: tolerant in, `McpEntry` out. Pure.
 
-Owns the roots, the names, and from one pasted entry to its normalised form. Each field's own rules are in
-`reading_fields`. Starts nothing, looks nothing up, and raises nothing but its two errors, whatever the JSON is.
+Owns the roots, the names, and the rules of each field: types, units, and that secrets stand in ``env`` and
+``headers`` only. Starts nothing, looks nothing up, and raises nothing but its two errors, whatever the JSON is. No
+note and no error repeats a value of ``env`` or ``headers``.
 
-Shapes: Claude Desktop, Claude Code, Cursor, Cline, VS Code, LibreChat, and their close relatives. The normalised
-entry is ``{type, command, args, env}`` or ``{type, url, headers}``, with ``enabled, identity, timeoutMs?, tools?``.
-A value of ``env`` or ``headers`` is one of
+Shapes: Claude Desktop, Claude Code, Cursor, Cline, VS Code, LibreChat, and their close relatives. A value of ``env``
+or ``headers`` is one of
 
-- text: placeholders only, no secret in it;
-- ``{"value": text, "secret": false}``: may be shown;
-- ``{"value": text, "secret": true}``: to be sealed by whoever stores it;
-- ``{"set": true, "last4"?}``: the mask that a GET showed; the stored value stays.
+- text: placeholders only, no secret in it (`Template`);
+- ``{"value": text, "secret": false}``: may be shown (`PlainValue`);
+- ``{"value": text, "secret": true}``, or any other text: to be sealed before it is stored (`SecretValue`);
+- ``{"set": true, "last4"?}``: the mask that a GET showed; the stored value stays (`SealedValue`).
 
-Reading a normalised document changes nothing.
+Reading what `McpEntry.to_json` wrote changes nothing.
 """
 
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from agentic_rag.errors import InvalidInput, ServerReserved
-from agentic_rag.tools.entries import fields
-from agentic_rag.tools.entries.fields import Note, Notes
-from agentic_rag.tools.entries.names import fitting, is_reserved
+from agentic_rag.tools.entries.entry import (
+    HttpKind,
+    HttpTarget,
+    Identity,
+    McpEntry,
+    PlainValue,
+    SealedValue,
+    SecretValue,
+    StdioTarget,
+    Target,
+    Template,
+    Value,
+)
+from agentic_rag.tools.entries.names import fit_name, is_reserved
+from agentic_rag.tools.entries.placeholders import expand, find_placeholders, find_problem, refers_only
 
-__all__ = ["Note", "Reading", "read_servers"]
+Pasted = Mapping[str, object]
+"""A JSON object that somebody pasted: nothing is known of its values."""
 
 MAX_SERVERS = 100
+MAX_TEXT = 8_000
+MAX_ITEMS = 100
+MAX_TIMEOUT_MS = 3_600_000
+SECONDS_BELOW = 1000
+"""A bare ``timeout`` below this is taken for seconds: no client waits less than a second, none 1 000 s."""
 
 _ROOTS = ("mcpServers", "mcp_servers", "servers")
 _TELLING = ("command", "cmd", "url", "serverUrl", "httpUrl", "type", "transport", "transportType")
@@ -43,10 +64,12 @@ _ALIASES = {
     "timeout_ms": "timeoutMs",
 }
 _KNOWN = frozenset({"type", "command", "args", "env", "url", "headers", "enabled", "identity", "timeoutMs", "tools"})
+_OTHER_FORMS = frozenset(
+    {"disabled", "timeout", "timeoutSeconds", "includeTools", "excludeTools", "allowedTools", "disabledTools"}
+)
+"""Keys that are understood but not stored under their name."""
 _SHOWN = {"origin": "user", "readOnly": False}
 """What a GET adds to a user's entry; it may come back."""
-
-_NOTHING: Mapping[str, Any] = {}
 
 _ADVICE = {
     "autoApprove": "calls are allowed by the domain's toolPolicy",
@@ -57,24 +80,76 @@ _ADVICE = {
     "inputs": "nobody is asked at start; use ${NAME} and set secrets of the domain",
 }
 
+_KINDS = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamablehttp": "http",
+    "streamable_http": "http",
+    "remote": "http",
+    "sse": "sse",
+}
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_SECRET_WORD = r"(?:api[-_]?key|apikey|access[-_]?key|secret[-_]?key|token|secret|password|passwd|pwd|credentials?)"
+_SECRET_FLAG = re.compile(rf"--?(?:[a-z0-9]+[-_])*{_SECRET_WORD}(=.+)?", re.IGNORECASE | re.DOTALL)
+_SECRET_TEXT = re.compile(
+    rf"(?:[a-z0-9]+[-_.])*{_SECRET_WORD}\s*=.+"  # NAME=value
+    r"|(?:.*\s)?(?:proxy-)?authorization\s*[:=].+|x-api-key\s*:.+"
+    r"|(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abps]|npm|hf|tvly|AIza|AKIA)[-_]?[A-Za-z0-9_-]{16,}",
+    re.IGNORECASE | re.DOTALL,
+)
+_PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_SECRET_QUERY = re.compile(rf"(?:.*[-_.])?{_SECRET_WORD}|.*(?:apikey|accesstoken|authtoken)|key|auth", re.IGNORECASE)
+_LINE = re.compile(r"[\w.@-]+[ \t][^\"'\\|&;<>$`]*")
+"""A command with arguments in one text, and nothing in it that a shell would read."""
+_SAMPLE = re.compile(r"<[^<>]{1,60}>|(?:your|my)[-_ ].{1,50}|.{0,40}[-_ ]here|x{6,}|\.{3}|changeme", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """``servers`` by name, normalised; what was changed to get there; what was not used; names sent as ``null``."""
+class Note:
+    """``path`` of the place, ``text`` for the admin; never holds a secret."""
 
-    servers: dict[str, dict[str, Any]] = field(repr=False)
+    path: str
+    text: str
+
+
+@dataclass(slots=True)
+class Notes:
+    """What an admin is told of a reading: what was changed to fit, what was not used."""
+
+    changes: list[Note] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
+
+    def change(self, path: str, text: str) -> None:
+        self.changes.append(Note(path, text))
+
+    def warn(self, path: str, text: str) -> None:
+        self.warnings.append(Note(path, text))
+
+    def warn_unused(self, path: str, advice: str) -> None:
+        """Tell that a key is not used."""
+        self.warn(path, f"this key is not used{': ' + advice if advice else ''}.")
+
+
+@dataclass(frozen=True, slots=True)
+class PastedEntries:
+    """The entries of a document by name; what was changed and not used; the names that were sent as ``null``."""
+
+    entries: dict[str, McpEntry] = field(repr=False)
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
     deleted: frozenset[str] = frozenset()
 
 
-def read_servers(
-    document: object, path: str = "mcpServers", *, ours: Mapping[str, Any] = _NOTHING, deletes: bool = False
-) -> Reading:
-    """Return the normalised servers of a document.
+def read_entries(
+    document: object, path: str = "mcpServers", *, own: Pasted | None = None, deletes: bool = False
+) -> PastedEntries:
+    """Return the entries of a document.
 
     ``document``: a map of entries, or one under ``mcpServers``, ``servers`` or ``mcp.servers``. ``path``: what the
-    map is called in messages, whichever root it stands under. ``ours``: our own entries as a GET shows them; one that
+    map is called in messages, whichever root it stands under. ``own``: our own servers as a GET shows them; one that
     comes back unchanged is ignored. ``deletes``: ``null`` in place of an entry means its name.
 
     Raises:
@@ -82,62 +157,66 @@ def read_servers(
         ServerReserved: an entry has, or looks like, the name of one of ours.
     """
     notes = Notes()
-    entries = _entries(document, path, notes)
-    if len(entries) > MAX_SERVERS:
-        raise InvalidInput(path, f"{len(entries)} servers; at most {MAX_SERVERS} are possible.")
-    servers: dict[str, dict[str, Any]] = {}
+    own = own or {}
+    pasted = _unwrap(document, path, notes)
+    if len(pasted) > MAX_SERVERS:
+        raise InvalidInput(path, f"{len(pasted)} servers; at most {MAX_SERVERS} are possible.")
+    entries: dict[str, McpEntry] = {}
     taken: dict[str, str] = {}
     deleted: set[str] = set()
-    for given, entry in entries.items():
-        if given in ours and is_reserved(given) and fields.same(entry, ours[given]):
+    for key, value in pasted.items():
+        if key in own and is_reserved(key) and _is_same(value, own[key]):
             continue
-        name = server_name(given, path)
-        if entry is None and deletes:
+        name = read_name(key, path)
+        if value is None and deletes:
             deleted.add(name)
             continue
-        place = f"{path}.{fields.shown(given)}"
+        place = f"{path}.{_printable(key)}"
         other = taken.get(name.casefold())
         if other is not None:
             raise InvalidInput(place, f"another server is stored as {other!r} already; choose another name.")
-        if name != given:
+        if name != key:
             notes.change(place, f"stored as {name!r}.")
         taken[name.casefold()] = name
-        servers[name] = _entry(entry, place, notes)
-    return Reading(servers, tuple(notes.changes), tuple(notes.warnings), frozenset(deleted))
+        entries[name] = _EntryReader(_rename_keys(_mapping(value, place), place, notes), place, notes).read(name)
+    return PastedEntries(entries, tuple(notes.changes), tuple(notes.warnings), frozenset(deleted))
 
 
-def server_name(given: str, path: str) -> str:
+def read_name(text: str, path: str) -> str:
     """Return the name under which an entry is stored.
 
     Raises:
         InvalidInput: nothing of it can be used.
         ServerReserved: it is, or looks like, one of ours.
     """
-    place = f"{path}.{fields.shown(given)}"
-    name = fitting(given)
-    if is_reserved(given) or is_reserved(name):
+    place = f"{path}.{_printable(text)}"
+    name = fit_name(text)
+    if is_reserved(text) or is_reserved(name):
         raise ServerReserved(place)
     if not name:
         raise InvalidInput(place, "a server's name has letters, digits, - and _, at most 32.")
     return name
 
 
-def _entries(document: object, path: str, notes: Notes) -> Mapping[str, object]:
+# The document around the entries
+
+
+def _unwrap(document: object, path: str, notes: Notes) -> Pasted:
     """Return the map of entries, out of what it is wrapped in; what stands beside it is warned of."""
-    entries = fields.mapping(document, path)
-    inner = entries.get("mcp")
+    outer = _mapping(document, path)
+    inner = outer.get("mcp")
     if isinstance(inner, Mapping) and not _is_entry(inner) and any(_is_root(inner, root) for root in _ROOTS):
-        _beside(entries, "mcp", path, notes)
-        return _entries(inner, f"{path}.mcp", notes)
+        _warn_beside(outer, "mcp", path, notes)
+        return _unwrap(inner, f"{path}.mcp", notes)
     for root in _ROOTS:
-        if _is_root(entries, root):
-            _beside(entries, root, path, notes)
-            return fields.mapping(entries[root], path)
-    return entries
+        if _is_root(outer, root):
+            _warn_beside(outer, root, path, notes)
+            return _mapping(outer[root], path)
+    return outer
 
 
-def _is_root(entries: Mapping[str, object], root: str) -> bool:
-    inner = entries.get(root)
+def _is_root(outer: Pasted, root: str) -> bool:
+    inner = outer.get(root)
     return isinstance(inner, Mapping) and not _is_entry(inner)
 
 
@@ -145,57 +224,365 @@ def _is_entry(value: object) -> bool:
     return isinstance(value, Mapping) and any(isinstance(value.get(key), str) for key in _TELLING)
 
 
-def _beside(entries: Mapping[str, object], root: str, path: str, notes: Notes) -> None:
-    for key in entries:
+def _warn_beside(outer: Pasted, root: str, path: str, notes: Notes) -> None:
+    for key in outer:
         if key != root:
-            notes.unused(f"{path}.{fields.shown(key)}", _ADVICE.get(key, ""))
+            notes.warn_unused(f"{path}.{_printable(key)}", _ADVICE.get(key, ""))
 
 
-def _entry(value: object, path: str, notes: Notes) -> dict[str, Any]:
-    given = _renamed(fields.mapping(value, path), path, notes)
-    kind = fields.kind(given, path, notes)
-    entry: dict[str, Any] = {"type": kind}
-    if kind == "stdio":
-        entry["command"], entry["args"] = fields.command_line(given, path, notes)
-        entry["env"] = fields.pairs(given.get("env"), f"{path}.env", notes, header=False)
-        _not_used(given, ("url", "headers"), path, notes)
-    else:
-        entry["url"] = fields.url(given.get("url"), f"{path}.url", notes)
-        entry["headers"] = fields.pairs(given.get("headers"), f"{path}.headers", notes, header=True)
-        _not_used(given, ("command", "args", "env"), path, notes)
-    entry["enabled"] = fields.enabled(given, path, notes)
-    entry["identity"] = fields.identity(given.get("identity"), f"{path}.identity")
-    timeout = fields.timeout(given, path, notes)
-    if timeout is not None:
-        entry["timeoutMs"] = timeout
-    tools = fields.tools(given, path, notes)
-    if tools is not None:
-        entry["tools"] = tools
-    return entry
-
-
-def _renamed(given: Mapping[str, object], path: str, notes: Notes) -> dict[str, object]:
+def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
     """Return an entry under our own keys; what is under no key we know is warned of and left out."""
     entry: dict[str, object] = {}
-    for key, value in given.items():
+    for key, value in pasted.items():
         name = _ALIASES.get(key, key)
-        place = f"{path}.{fields.shown(key)}"
-        if name in _KNOWN or name in fields.OTHER_KEYS:
-            if name in entry and not fields.same(entry[name], value):
+        place = f"{path}.{_printable(key)}"
+        if name in _KNOWN or name in _OTHER_FORMS:
+            if name in entry and not _is_same(entry[name], value):
                 raise InvalidInput(place, f"{name} is given twice, with different values.")
             if name != key:
                 notes.change(place, f"read as {name}.")
             entry[name] = value
-        elif not (key in _SHOWN and fields.same(value, _SHOWN[key])):
-            notes.unused(place, _ADVICE.get(key, ""))
+        elif not (key in _SHOWN and _is_same(value, _SHOWN[key])):
+            notes.warn_unused(place, _ADVICE.get(key, ""))
     return entry
 
 
-def _not_used(given: Mapping[str, object], keys: tuple[str, ...], path: str, notes: Notes) -> None:
-    for key in keys:
-        value = given.get(key)
-        if value in (None, "", [], {}):
-            continue
-        if key in ("url", "command"):
-            raise InvalidInput(f"{path}.{key}", "an entry has either a command or a url, not both.")
-        notes.unused(f"{path}.{key}", "this type of server has none")
+# One entry
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryReader:
+    """Reads one entry, whose keys are ours by now. ``path``: the entry's own."""
+
+    pasted: Pasted
+    path: str
+    notes: Notes
+
+    def read(self, name: str) -> McpEntry:
+        target = self._target()
+        enabled = self._enabled()
+        identity = self._identity()
+        timeout = self._timeout()
+        include, exclude = self._tools()
+        return McpEntry(name, target, enabled, identity, timeout, include, exclude)
+
+    def _target(self) -> Target:
+        kind = self._kind()
+        if kind == "stdio":
+            command, args = self._command_line()
+            env = self._values("env")
+            self._warn_other_type("url", "headers")
+            return StdioTarget(command, tuple(args), env)
+        address = self._url()
+        headers = self._values("headers")
+        self._warn_other_type("command", "args", "env")
+        return HttpTarget(address, headers, HttpKind(kind))
+
+    def _kind(self) -> str:
+        """Return the type of a server, as given or inferred."""
+        name = self.pasted.get("type")
+        if name is None:
+            return self._infer_kind()
+        if not isinstance(name, str) or name.strip().lower() not in _KINDS:
+            raise InvalidInput(f"{self.path}.type", "one of stdio, http and sse is expected.")
+        kind = _KINDS[name.strip().lower()]
+        if kind != name:
+            self.notes.change(f"{self.path}.type", f"read as {kind!r}.")
+        return kind
+
+    def _infer_kind(self) -> str:
+        has_command, has_url = bool(self.pasted.get("command")), bool(self.pasted.get("url"))
+        if has_command and has_url:
+            raise InvalidInput(f"{self.path}.url", "an entry has either a command or a url, not both.")
+        if has_command:
+            self.notes.change(f"{self.path}.type", "'stdio', since there is a command.")
+            return "stdio"
+        if not has_url:
+            raise InvalidInput(self.path, "a server needs a command or a url.")
+        address = self.pasted["url"]
+        if isinstance(address, str) and address.partition("?")[0].rstrip("/ ").lower().endswith("/sse"):
+            warning = "'sse' was assumed, since the url ends in /sse; most servers speak 'http' now."
+            self.notes.warn(f"{self.path}.type", warning)
+            return "sse"
+        self.notes.change(f"{self.path}.type", "'http', since there is a url.")
+        return "http"
+
+    def _warn_other_type(self, *keys: str) -> None:
+        """Warn of keys that only servers of the other type have; a command and a url together are refused."""
+        for key in keys:
+            if self.pasted.get(key) in (None, "", [], {}):
+                continue
+            if key in ("url", "command"):
+                raise InvalidInput(f"{self.path}.{key}", "an entry has either a command or a url, not both.")
+            self.notes.warn_unused(f"{self.path}.{key}", "this type of server has none")
+
+    def _command_line(self) -> tuple[str, list[str]]:
+        """Return the program and its arguments."""
+        given = self.pasted.get("command")
+        args = _read_texts(self.pasted.get("args"), f"{self.path}.args", self.notes)
+        place = f"{self.path}.command"
+        if isinstance(given, list | tuple):
+            words = _read_texts(given, place, self.notes)
+            given, args = words[0] if words else "", [*words[1:], *args]
+            self.notes.change(place, "a list became a command and its args.")
+        command = _read_text(given, place, self.notes)
+        while (simpler := _simplify(command, args)) is not None:
+            command, args, change = simpler
+            self.notes.change(place, change)
+        if not command:
+            raise InvalidInput(place, "a program is expected.")
+        _refuse_secrets([command], place)
+        _refuse_secrets(args, f"{self.path}.args")
+        if any(re.match(r"mcp-remote(@|$)", arg) for arg in args):
+            self.notes.warn(f"{self.path}.args", "mcp-remote is not needed: an entry with a url connects by itself.")
+        return command, args
+
+    def _url(self) -> str:
+        """Return an http or https address without secrets."""
+        value, path = self.pasted.get("url"), f"{self.path}.url"
+        address = _read_text(value, path, self.notes) if value is not None else ""
+        if address != address.strip():
+            self.notes.change(path, "spaces around it were removed.")
+            address = address.strip()
+        try:
+            parts = urlsplit(_fill_in(address))
+            host, user = parts.hostname, parts.username
+        except ValueError:
+            host, user = None, None
+        if not host or parts.scheme not in ("http", "https") or re.search(r"\s", address):
+            raise InvalidInput(path, "an http:// or https:// address is expected.")
+        secret = any(_SECRET_QUERY.fullmatch(name) and text for name, text in parse_qsl(parts.query))
+        if user is not None or secret:
+            raise InvalidInput(path, "this looks like a secret; secrets stand in headers, never in the url.")
+        return address
+
+    def _values(self, key: str) -> dict[str, Value]:
+        """Return the values of ``env`` or ``headers``."""
+        path, header = f"{self.path}.{key}", key == "headers"
+        pasted = self.pasted.get(key)
+        if isinstance(pasted, list | tuple):
+            pasted = _from_lines(pasted, path, self.notes)
+        items = _mapping({} if pasted is None else pasted, path)
+        if len(items) > MAX_ITEMS:
+            raise InvalidInput(path, f"{len(items)} items; at most {MAX_ITEMS} are possible.")
+        values: dict[str, Value] = {}
+        taken: set[str] = set()
+        for name, item in items.items():
+            place = f"{path}.{_printable(name)}"
+            if not (_HEADER_NAME if header else _ENV_NAME).fullmatch(name):
+                noun = "header" if header else "variable"
+                raise InvalidInput(place, f"this is not a {noun}'s name.")
+            folded = name.lower() if header else name
+            if folded in taken:
+                raise InvalidInput(place, "the same header is given twice.")
+            taken.add(folded)
+            if item is None:
+                self.notes.change(place, "left out: it has no value.")
+            else:
+                values[name] = _read_value(item, place, self.notes, header=header)
+        return values
+
+    def _enabled(self) -> bool:
+        """Return whether a server is on, from ``enabled`` or its opposite."""
+        place = f"{self.path}.disabled"
+        on = _read_truth(self.pasted.get("enabled"), f"{self.path}.enabled", self.notes)
+        off = _read_truth(self.pasted.get("disabled"), place, self.notes)
+        if off is None:
+            return on is not False
+        if on is not None and on is off:
+            raise InvalidInput(place, "enabled and disabled contradict each other.")
+        self.notes.change(place, f"read as enabled: {str(not off).lower()}.")
+        return not off
+
+    def _identity(self) -> Identity:
+        value = self.pasted.get("identity")
+        if value is None:
+            return Identity.DOMAIN
+        if value not in ("domain", "user"):
+            raise InvalidInput(f"{self.path}.identity", "one of domain and user is expected.")
+        return Identity(value)
+
+    def _timeout(self) -> int | None:
+        """Return milliseconds; of several timeouts the exact one counts."""
+        chosen: int | None = None
+        for key, unit in (("timeout", 0), ("timeoutSeconds", 1000), ("timeoutMs", 1)):
+            value = self.pasted.get(key)
+            if value is None:
+                continue
+            place = f"{self.path}.{key}"
+            number = _read_number(value, place)
+            factor = unit or (1000 if number < SECONDS_BELOW else 1)
+            if not 1 <= number * factor <= MAX_TIMEOUT_MS:
+                raise InvalidInput(place, f"between 1 and {MAX_TIMEOUT_MS} ms is expected.")
+            chosen = round(number * factor)
+            if unit == 0:
+                assumed = "seconds" if factor == 1000 else "ms"
+                self.notes.change(place, f"kept as timeoutMs {chosen}; {assumed} were assumed.")
+            elif unit == 1000:
+                self.notes.change(place, f"kept as timeoutMs {chosen}.")
+            elif not _is_same(value, chosen):
+                self.notes.change(place, f"read as {chosen}.")
+        return chosen
+
+    def _tools(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return which tools are offered and which are not, by the names the server gives them."""
+        value, place = self.pasted.get("tools"), f"{self.path}.tools"
+        if isinstance(value, list | tuple):
+            self.notes.change(place, "a list became tools.include.")
+            value = {"include": value}
+        lists = _mapping({} if value is None else value, place)
+        include = self._tool_names(lists, "include", ("includeTools", "allowedTools"))
+        exclude = self._tool_names(lists, "exclude", ("excludeTools", "disabledTools"))
+        for key in lists:
+            if key not in ("include", "exclude"):
+                self.notes.warn_unused(f"{place}.{_printable(key)}", "include and exclude are")
+        if include == ("*",):
+            self.notes.change(f"{place}.include", "'*' is the same as none.")
+            include = ()
+        return include, exclude
+
+    def _tool_names(self, lists: Pasted, key: str, others: Sequence[str]) -> tuple[str, ...]:
+        names = _read_texts(lists.get(key), f"{self.path}.tools.{key}", self.notes)
+        for other in others:
+            more = _read_texts(self.pasted.get(other), f"{self.path}.{other}", self.notes)
+            if more:
+                self.notes.change(f"{self.path}.{other}", f"read as tools.{key}.")
+            names += more
+        return tuple(dict.fromkeys(names))
+
+
+# Single values
+
+
+def _printable(key: str) -> str:
+    """Return a key as it may stand in a path: short, and without anything that a terminal would obey."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in key[:80])
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two JSON values are equal; ``1`` and ``true`` are not."""
+    try:
+        return type(one) is type(other) and one == other
+    except RecursionError:  # nested deeper than anything that means something here
+        return False
+
+
+def _mapping(value: object, path: str) -> Pasted:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput(path, "a JSON object is expected.")
+    return value
+
+
+def _read_text(value: object, path: str, notes: Notes, *, secret: bool = False) -> str:
+    """Return a text; numbers and truth values become one, as in a shell. ``secret``: no message repeats any of it."""
+    if isinstance(value, bool):
+        notes.change(path, "a truth value became text.")
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        notes.change(path, "a number became text.")
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        notes.change(path, "a number became text.")
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise InvalidInput(path, "a text is expected.")
+    if len(value) > MAX_TEXT:
+        raise InvalidInput(path, f"{len(value)} characters; at most {MAX_TEXT} are possible.")
+    if any(char == "\x00" or "\ud800" <= char <= "\udfff" for char in value):
+        raise InvalidInput(path, "NUL characters and lone surrogates are not possible.")
+    problem = find_problem(value, secret=secret)
+    if problem:
+        raise InvalidInput(path, problem)
+    return value
+
+
+def _read_texts(value: object, path: str, notes: Notes) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(path, "a list of texts is expected.")
+    if len(value) > MAX_ITEMS:
+        raise InvalidInput(path, f"{len(value)} items; at most {MAX_ITEMS} are possible.")
+    return [_read_text(item, f"{path}.{index}", notes) for index, item in enumerate(value)]
+
+
+def _read_truth(value: object, path: str, notes: Notes) -> bool | None:
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        notes.change(path, "a text became a truth value.")
+        return value.strip().lower() == "true"
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidInput(path, "true or false is expected.")
+
+
+def _read_number(value: object, path: str) -> float:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}(?:\.\d{1,6})?", value.strip()):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e12 or value != value:
+        raise InvalidInput(path, "a number is expected.")
+    return float(value)
+
+
+def _read_value(item: object, path: str, notes: Notes, *, header: bool) -> Value:
+    """Return one value of ``env`` or ``headers``."""
+    secret: object = True
+    if isinstance(item, Mapping):
+        last4 = item.get("last4")
+        if _is_same(item.get("set"), True) and set(item) <= {"set", "last4"} and isinstance(item.get("last4", ""), str):
+            return SealedValue(last4 if isinstance(last4, str) else None)
+        if "value" not in item or not set(item) <= {"value", "secret"}:
+            raise InvalidInput(path, 'a text, {"value": text, "secret": false}, or the mask of a GET is expected.')
+        secret = item.get("secret", True)
+        if not isinstance(secret, bool):
+            raise InvalidInput(f"{path}.secret", "true or false is expected.")
+        item = item["value"]
+    content = _read_text(item, path, notes, secret=True)
+    if header and re.search(r"[\r\n]", content):
+        raise InvalidInput(path, "a header has one line.")
+    if header and not content.isascii():
+        raise InvalidInput(path, "a header has ASCII characters only.")
+    if not secret:
+        return PlainValue(content)
+    if refers_only(content):
+        return Template(content)
+    if _SAMPLE.fullmatch(content):
+        notes.warn(path, "this looks like a sample, not like a value.")
+    return SecretValue(content)
+
+
+def _from_lines(lines: Sequence[object], path: str, notes: Notes) -> Pasted:
+    items: dict[str, object] = {}
+    for index, line in enumerate(lines):
+        name, mark, value = line.partition("=") if isinstance(line, str) else ("", "", "")
+        if not mark or name in items:
+            raise InvalidInput(f"{path}.{index}", "an object of names and values is expected.")
+        items[name] = value
+    notes.change(path, "a list of NAME=value became an object.")
+    return items
+
+
+def _simplify(command: str, args: list[str]) -> tuple[str, list[str], str] | None:
+    """Return a command line that means the same, and what was changed; None: there is no simpler one."""
+    if command != command.strip():
+        return command.strip(), args, "spaces around it were removed."
+    if not args and _LINE.fullmatch(command):
+        return command.split()[0], command.split()[1:], "a line became a command and its args."
+    if command.lower() in ("cmd", "cmd.exe") and len(args) > 1 and args[0].lower() == "/c":
+        return args[1], args[2:], "started without cmd /c, which only Windows has."
+    return None
+
+
+def _refuse_secrets(args: list[str], path: str) -> None:
+    """Refuse what looks like a secret in a command line, which every process of the machine can read."""
+    for index, arg in enumerate(args):
+        flag = _SECRET_FLAG.fullmatch(arg)
+        follows = flag is not None and flag[1] is None and index + 1 < len(args) and args[index + 1][:1] != "-"
+        if (flag and flag[1]) or follows or _SECRET_TEXT.fullmatch(arg) or _PASSWORD_IN_URL.search(arg):
+            place = path if path.endswith(".command") else f"{path}.{index + follows}"
+            raise InvalidInput(place, "this looks like a secret; secrets stand in env (or headers), never in args.")
+
+
+def _fill_in(address: str) -> str:
+    """Return an address with its defaults in place, and with something where a variable will stand."""
+    text = expand(address, {each.name: "x" for each in find_placeholders(address) if each.default is None}.get)
+    return f"https://{text}" if address.startswith("${") and "://" not in text else text

@@ -1,11 +1,22 @@
 """Which addresses a user's server may have. Pure: looks at an address, resolves no name.
 
-Owns the reasons for which an IP address is refused, and the operator's list of exempt hosts. The question is
-always asked of the address that is about to be connected to: names, and the many spellings of a number, are
-resolved before.
+Owns what an entry may say (scheme, host and headers), the reasons for which an IP address is refused, and the
+operator's list of exempt hosts. The second question is always asked of the address that is about to be connected to:
+names, and the many spellings of a number, are resolved before (`CheckedBackend`).
 """
 
 import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.tools.entries.entry import HttpTarget
+
+_OWN_HEADERS = frozenset(
+    ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "cookie", "expect")
+)
+"""Headers of a connection itself; an entry must not set them."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -66,3 +77,45 @@ def parse_hosts(text: str) -> frozenset[tuple[str, int]]:
     """Return ``host:port`` pairs, separated by commas; IPv6 in brackets. The text was checked when it was read."""
     pairs = (part.strip().rpartition(":") for part in text.split(",") if part.strip())
     return frozenset((host.strip("[]").lower(), int(port)) for host, _, port in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """An address exactly as it is connected to.
+
+    ``exempt``: host and port pairs whose address is not checked. ``unchecked``: none is.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    exempt: frozenset[tuple[str, int]] = frozenset()
+    unchecked: bool = False
+
+
+def endpoint_of(
+    target: HttpTarget[str], path: str, hosts: frozenset[tuple[str, int]], *, unchecked: bool
+) -> HttpEndpoint:
+    """Return the address of an entry as it may be connected to; ``path`` is the entry's.
+
+    Raises:
+        CommandNotAllowed: not https, and the operator did not list the host.
+        InvalidInput: no web address, or a header that an entry must not set.
+    """
+    try:
+        parts = urlsplit(target.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as exc:
+        raise InvalidInput(f"{path}.url", f"this is no address: {exc}.") from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput(f"{path}.url", "an http:// or https:// address is needed.")
+    if parts.username or parts.password:
+        raise InvalidInput(f"{path}.url", "a name or password does not belong in an address; use headers.")
+    if parts.scheme != "https" and not unchecked and (parts.hostname.lower(), port) not in hosts:
+        remedy = f"The operator can list {parts.hostname}:{port} in AGENTIC_RAG_MCP_HOSTS."
+        raise CommandNotAllowed(f"{path}.url", "https is needed.", remedy)
+    for name, text in target.headers.items():
+        lower = name.lower()
+        plain = name.isascii() and text.isascii() and text.isprintable() and name.replace("-", "").isalnum()
+        if not plain or lower in _OWN_HEADERS or lower.startswith(("mcp-", "proxy-")):
+            raise InvalidInput(f"{path}.headers.{name}", "this header cannot be set here.")
+    return HttpEndpoint(target.url, target.headers, hosts, unchecked)

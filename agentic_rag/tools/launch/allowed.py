@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_rag.errors import CatalogueProblem, CommandNotAllowed, InvalidInput
-from agentic_rag.tools.launch.catalogue import Entry, Package, Refusal, Wanted, read_line
+from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Refusal, Wanted, read_line
 from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
@@ -48,17 +48,19 @@ class LaunchCatalogue:
         builtin = Path(__file__).with_name("catalogue.toml")
         self.builtin = parse_catalogue(builtin.read_text(encoding="utf-8"), builtin.name)
         self._folder = folder
-        self._read: dict[str, tuple[Stamp, tuple[Entry, ...]]] = {}
+        self._read: dict[str, tuple[Stamp, tuple[CatalogueEntry, ...]]] = {}
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CatalogueEntry, ...]:
         """Return all entries, the operator's first. A file that cannot be read allows nothing, and is logged."""
         return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
 
-    def allowed(self) -> tuple[Entry, ...]:
+    def allowed(self) -> tuple[CatalogueEntry, ...]:
         """Return what ``mcp allow`` allowed."""
         return self._of(ALLOWED)
 
-    async def allow(self, line: Sequence[str], grant: Grant, packages: Packages, kept_out: Sequence[Path]) -> Entry:
+    async def allow(
+        self, line: Sequence[str], grant: Grant, packages: Packages, kept_out: Sequence[Path]
+    ) -> CatalogueEntry:
         """Allow one whole line and return its entry; a package is installed, a program bound to its hash.
 
         ``kept_out``: folders in which a model or a child writes: nothing in them may be a program.
@@ -100,7 +102,7 @@ class LaunchCatalogue:
             self._write(kept)
         return len(kept) < len(tables)
 
-    def _of(self, name: str) -> tuple[Entry, ...]:
+    def _of(self, name: str) -> tuple[CatalogueEntry, ...]:
         if self._folder is None:
             return ()
         path = self._folder / name
@@ -140,7 +142,7 @@ class LaunchCatalogue:
         os.replace(name, self._folder / ALLOWED)
 
 
-def allowing(command: str, args: Sequence[str], env: Sequence[str]) -> str:
+def allow_command(command: str, args: Sequence[str], env: Sequence[str]) -> str:
     """Return the exact command by which an operator allows a line."""
     flags = [word for name in env for word in ("--env", name)]
     return shlex.join(["agentic-rag", "mcp", "allow", *flags, "--", command, *args])

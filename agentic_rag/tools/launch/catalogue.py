@@ -11,8 +11,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
+
+from agentic_rag.tools.entries.entry import StdioTarget, Value
 
 SlotKind = Literal["literal", "path", "text", "url"]
 
@@ -76,7 +78,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One thing that may run.
 
     ``options``: option → kind of its value, ``literal`` for a switch; each at most once, in any order.
@@ -102,7 +104,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SlotValue:
     """One argument, or the value of a variable: ``prefix`` (``--option=``) and text of one kind."""
 
     kind: SlotKind
@@ -114,9 +116,9 @@ class Value:
 class Match:
     """What a user's line stands for. ``args`` follow the program; ``changes`` are sentences for the admin."""
 
-    entry: Entry
-    args: tuple[Value, ...]
-    env: Mapping[str, Value]
+    entry: CatalogueEntry
+    args: tuple[SlotValue, ...]
+    env: Mapping[str, SlotValue]
     changes: tuple[str, ...] = ()
 
 
@@ -142,7 +144,9 @@ class Wanted:
     args: tuple[str, ...]
 
 
-def match(entries: Sequence[Entry], command: str, args: Sequence[str], env: Mapping[str, str]) -> Match | Refusal:
+def match_line(
+    entries: Sequence[CatalogueEntry], command: str, args: Sequence[str], env: Mapping[str, str]
+) -> Match | Refusal:
     """Return what a line stands for, or why nothing allows it."""
     wanted = read_line(command, args)
     if isinstance(wanted, Refusal):
@@ -160,13 +164,17 @@ def match(entries: Sequence[Entry], command: str, args: Sequence[str], env: Mapp
     return first or Refusal("command", _unknown(wanted, entries))
 
 
-def pinned(entry: Entry, args: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """Return arguments and variables of a matched line as they are stored: exact version, placeholders untouched."""
-    kept = {name: text for name, text in env.items() if name not in entry.fixed}
-    if isinstance(entry.runs, Program):
-        return {"args": list(args), "env": kept}
-    own = 2 if args[0] in _YES and entry.runs.registry == "npm" else 1
-    return {"args": [*entry.runs.line[1:], *args[own:]], "env": kept}
+def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarget[Value]:
+    """Return a matched line as it is stored: exact version, without variables the entry sets, placeholders as written.
+
+    ``target``: the line as the admin wrote it.
+    """
+    args = target.args
+    kept = {name: value for name, value in target.env.items() if name not in entry.fixed}
+    if isinstance(entry.runs, Package):
+        own = 2 if args[0] in _YES and entry.runs.registry == "npm" else 1
+        args = (*entry.runs.line[1:], *args[own:])
+    return StdioTarget(target.command, args, kept)
 
 
 def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
@@ -221,13 +229,13 @@ def slot_problem(kind: SlotKind, text: str) -> str:
     return ""
 
 
-def _same_program(entry: Entry, wanted: Wanted) -> bool:
+def _same_program(entry: CatalogueEntry, wanted: Wanted) -> bool:
     if isinstance(entry.runs, Program):
         return wanted.registry == "" and wanted.name in (entry.runs.command, entry.runs.path)
     return entry.runs.registry == wanted.registry and entry.runs.name == wanted.name
 
 
-def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match | Refusal:
+def _match_entry(entry: CatalogueEntry, wanted: Wanted, env: Mapping[str, str]) -> Match | Refusal:
     changes: list[str] = []
     if isinstance(entry.runs, Package):
         if wanted.version and wanted.version != entry.runs.version:
@@ -237,7 +245,7 @@ def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match 
     arguments = _match_arguments(entry, wanted.args)
     if isinstance(arguments, Refusal):
         return arguments
-    values: dict[str, Value] = {}
+    values: dict[str, SlotValue] = {}
     for name, text in env.items():
         if name in entry.fixed:
             changes.append(f"env.{name}: left out, {entry.id!r} sets it itself")
@@ -249,17 +257,17 @@ def _match_entry(entry: Entry, wanted: Wanted, env: Mapping[str, str]) -> Match 
         problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have lines
         if problem:
             return Refusal(f"env.{name}", f"the value {problem}.", final=True)
-        values[name] = Value(kind, text)
+        values[name] = SlotValue(kind, text)
     return Match(entry, arguments, values, tuple(changes))
 
 
-def _match_arguments(entry: Entry, args: Sequence[str]) -> tuple[Value, ...] | Refusal:
+def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotValue, ...] | Refusal:
     """Walk the arguments along the template; options may stand anywhere between its parts."""
-    taken: list[Value] = []
+    taken: list[SlotValue] = []
     parts = list(entry.args)
     queue = list(args)
     options = dict(entry.options)
-    filled = False  # whether a part that takes many has one
+    repeated = False  # whether a part that takes many has one
     while queue:
         text = queue.pop(0)
         kind = options.pop(text.partition("=")[0], None)
@@ -267,7 +275,7 @@ def _match_arguments(entry: Entry, args: Sequence[str]) -> tuple[Value, ...] | R
             values = _option(entry, kind, text, queue)
         elif parts:
             values = _positional(entry, parts[0], text)
-            filled = parts[0].many
+            repeated = parts[0].many
             if not parts[0].many:
                 parts.pop(0)
         else:
@@ -275,39 +283,39 @@ def _match_arguments(entry: Entry, args: Sequence[str]) -> tuple[Value, ...] | R
         if isinstance(values, Refusal):
             return values
         taken += values
-    if any(part.needed and not (part.many and filled) for part in parts):
+    if any(part.needed and not (part.many and repeated) for part in parts):
         return Refusal("args", f"an argument is missing; {entry.id!r} takes: {template(entry)}", final=True)
     return tuple(taken)
 
 
-def _positional(entry: Entry, part: Part, text: str) -> list[Value] | Refusal:
+def _positional(entry: CatalogueEntry, part: Part, text: str) -> list[SlotValue] | Refusal:
     if part.kind == "literal":
-        return [Value("literal", text)] if text == part.literal else _unfit(entry, text)
+        return [SlotValue("literal", text)] if text == part.literal else _unfit(entry, text)
     problem = slot_problem(part.kind, text)
     if problem:
         return Refusal("args", f"{text!r} {problem}; {entry.id!r} takes: {template(entry)}", final=True)
-    return [Value(part.kind, text)]
+    return [SlotValue(part.kind, text)]
 
 
-def _option(entry: Entry, kind: SlotKind, text: str, queue: list[str]) -> list[Value] | Refusal:
+def _option(entry: CatalogueEntry, kind: SlotKind, text: str, queue: list[str]) -> list[SlotValue] | Refusal:
     """Take a switch, ``--option=value``, or ``--option`` and the next argument."""
     name, equals, value = text.partition("=")
     if kind == "literal":
-        return _unfit(entry, text) if equals else [Value("literal", name)]
+        return _unfit(entry, text) if equals else [SlotValue("literal", name)]
     if not equals and not queue:
         return _unfit(entry, text)
     value = value if equals else queue.pop(0)
     problem = slot_problem(kind, value)
     if problem:
         return Refusal("args", f"{name!r}: the value {problem}.", final=True)
-    return [Value(kind, value, f"{name}=")] if equals else [Value("literal", name), Value(kind, value)]
+    return [SlotValue(kind, value, f"{name}=")] if equals else [SlotValue("literal", name), SlotValue(kind, value)]
 
 
-def _unfit(entry: Entry, text: str) -> Refusal:
+def _unfit(entry: CatalogueEntry, text: str) -> Refusal:
     return Refusal("args", f"{text!r} does not fit; {entry.id!r} takes: {template(entry)}", final=True)
 
 
-def template(entry: Entry) -> str:
+def template(entry: CatalogueEntry) -> str:
     """Return the argument template as a person reads it."""
     words = [f"[{name}{'' if kind == 'literal' else f' {{{kind}}}'}]" for name, kind in entry.options.items()]
     for part in entry.args:
@@ -317,7 +325,7 @@ def template(entry: Entry) -> str:
     return " ".join(words) or "no arguments"
 
 
-def _unknown(wanted: Wanted, entries: Sequence[Entry]) -> str:
+def _unknown(wanted: Wanted, entries: Sequence[CatalogueEntry]) -> str:
     known = ", ".join(sorted({entry.id for entry in entries})) or "none"
     if wanted.registry:
         what = f"the {wanted.registry} package {wanted.name!r}"

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentic_rag.errors import CatalogueProblem
-from agentic_rag.tools.launch.catalogue import Entry, Package, Part, Program, Refusal, SlotKind, read_line
+from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Part, Program, Refusal, SlotKind, read_line
 
 _SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
 
 
-def parse_catalogue(text: str, source: str) -> tuple[Entry, ...]:
+def parse_catalogue(text: str, source: str) -> tuple[CatalogueEntry, ...]:
     """Return the entries of a catalogue file.
 
     Raises:
@@ -27,12 +27,12 @@ def parse_catalogue(text: str, source: str) -> tuple[Entry, ...]:
     return entries_of(document, source)
 
 
-def entries_of(document: Mapping[str, Any], source: str) -> tuple[Entry, ...]:
+def entries_of(document: Mapping[str, Any], source: str) -> tuple[CatalogueEntry, ...]:
     """Return the entries of a parsed catalogue: ``{"entry": [table, …]}``; see `parse_catalogue`."""
     tables = document.get("entry", [])
     if set(document) - {"entry"} or not isinstance(tables, list):
         raise CatalogueProblem(f"{source}: only [[entry]] tables are known")
-    found: dict[str, Entry] = {}
+    found: dict[str, CatalogueEntry] = {}
     for number, each in enumerate(tables, 1):
         where = f"{source}: entry {number}"
         try:
@@ -45,14 +45,14 @@ def entries_of(document: Mapping[str, Any], source: str) -> tuple[Entry, ...]:
     return tuple(found.values())
 
 
-def _entry(table: dict[str, Any]) -> Entry:
+def _entry(table: dict[str, Any]) -> CatalogueEntry:
     ident = _text(table.pop("id"))
     args = tuple(_parts(table.pop("args", [])))
     if any(part.many for part in args[:-1]):
         raise ValueError("only the last argument may be repeated")
     options = {_text(name): _kind(kind) for name, kind in table.pop("options", {}).items()}
     env = {_text(name): _kind(kind) for name, kind in table.pop("env", {}).items()}
-    entry = Entry(
+    entry = CatalogueEntry(
         id=ident,
         runs=_runs(table),
         args=args,

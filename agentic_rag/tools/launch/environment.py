@@ -4,8 +4,7 @@ Owns the names that are refused and the base every child gets. Pure: reads no en
 """
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 
@@ -45,20 +44,17 @@ def base_environment(home: str, marker: str) -> dict[str, str]:
     return {"PATH": ":".join(SEARCH_PATH), "HOME": home, "LANG": "C.UTF-8", MARKER: marker}
 
 
-def declared(env: Mapping[str, Any], path: str, allowed: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables of an entry; ``path`` is the entry's, ``allowed`` what the operator named himself.
+def check_variables(env: Mapping[str, str], path: str) -> None:
+    """Look at the variables of an entry; ``path`` is the entry's.
 
     Raises:
         InvalidInput: no name or value of a variable.
         CommandNotAllowed: a name that steers a program.
     """
-    values: dict[str, str] = {}
     for name, value in env.items():
-        if not _NAME.fullmatch(str(name)) or "\x00" in str(value):
+        if not _NAME.fullmatch(name) or "\x00" in value:
             raise InvalidInput(f"{path}.env.{name}", "a variable name has letters, digits and _; a value has no NUL.")
-        if steers_a_program(str(name)) and name not in allowed:
+        if steers_a_program(name):
             raise CommandNotAllowed(
                 f"{path}.env.{name}", "this variable can make a program load or run another one; remove it."
             )
-        values[str(name)] = str(value)
-    return values

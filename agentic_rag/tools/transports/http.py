@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import httpx2
 from mcp.client import Transport
@@ -19,8 +19,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
+from agentic_rag.tools.entries.entry import HttpKind
 from agentic_rag.tools.exchange import RESULT_BYTES
-from agentic_rag.tools.launch.endpoint import HttpEndpoint
+from agentic_rag.tools.launch.addresses import HttpEndpoint
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
 
 EVENT_BYTES = 1024 * 1024
@@ -41,7 +42,7 @@ class HttpWire:
     def __init__(
         self,
         endpoint: HttpEndpoint,
-        kind: Literal["http", "sse"],
+        kind: HttpKind,
         lost: Callable[[str], None],
         refused: Refused = unheard,
     ) -> None:
@@ -70,7 +71,7 @@ class HttpWire:
         endpoint = self._endpoint
         backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
         return httpx2.AsyncClient(
-            transport=_Bounded(backend, self._lost, self._refused, announces=self._kind == "sse"),
+            transport=_Bounded(backend, self._lost, self._refused, announces=self._kind is HttpKind.SSE),
             headers={**endpoint.headers, **(headers or {})},
             timeout=TIMEOUT,
             trust_env=False,
@@ -86,7 +87,7 @@ class HttpWire:
             raise
         async with AsyncExitStack() as stack:
             transport: Transport
-            if self._kind == "sse":
+            if self._kind is HttpKind.SSE:
                 transport = sse_client(self._endpoint.url, httpx_client_factory=self._client)
             else:
                 client = await stack.enter_async_context(self._client())

@@ -1,0 +1,231 @@
+"""One MCP server of a domain as its admin wrote it: one type from the pasted document to the launcher. Pure.
+
+Owns the entry, its JSON form (stored, shown, read back), the names under which its own secrets are sealed, and
+its hash. Knows no vault and no process: a secret is in an entry only between its reading and its sealing.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from agentic_rag.json_form import Json
+from agentic_rag.tools.entries.placeholders import find_placeholders
+
+V = TypeVar("V")
+
+
+class Identity(StrEnum):
+    """Whose connection it is: one for the domain, or one for each user."""
+
+    DOMAIN = "domain"
+    USER = "user"
+
+
+class HttpKind(StrEnum):
+    """How a server with an address is spoken to."""
+
+    HTTP = "http"
+    SSE = "sse"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text that is nothing but placeholders, so that it may be shown."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlainValue:
+    """A text of which the admin said that it is no secret."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretValue:
+    """A secret that is to be sealed; no stored entry holds one."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedValue:
+    """A value that is in the vault under `sealed_name`. ``last4``: what a GET showed of it, when it comes back."""
+
+    last4: str | None = None
+
+
+Value = Template | PlainValue | SecretValue | SealedValue
+"""One value of ``env`` or ``headers``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTarget(Generic[V]):
+    """A command line. ``V``: `Value` as written, ``str`` once all values are in place."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, V] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget(Generic[V]):
+    """An address. ``V``: `Value` as written, ``str`` once all values are in place."""
+
+    url: str
+    headers: Mapping[str, V] = field(default_factory=dict, repr=False)
+    kind: HttpKind = HttpKind.HTTP
+
+
+Target = StdioTarget[Value] | HttpTarget[Value]
+ResolvedTarget = StdioTarget[str] | HttpTarget[str]
+
+
+@dataclass(frozen=True, slots=True)
+class McpEntry:
+    """One MCP server of a user. ``timeout_ms``: of a call; None: the domain's.
+
+    ``include`` and ``exclude``: tools by the names the server gives them; an empty ``include`` offers all.
+    ``variables``: those of the domain that may stand for its placeholders; only the image of a turn has them.
+    """
+
+    name: str
+    target: Target
+    enabled: bool = True
+    identity: Identity = Identity.DOMAIN
+    timeout_ms: int | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[tuple[str, str, Value], ...]:
+        """``(place, name, value)`` of all its values; the place is ``env`` or ``headers``."""
+        if isinstance(self.target, StdioTarget):
+            return tuple(("env", name, value) for name, value in self.target.env.items())
+        return tuple(("headers", name, value) for name, value in self.target.headers.items())
+
+    @property
+    def open_texts(self) -> tuple[tuple[str, str], ...]:
+        """``(place, text)`` of what its command line or address is made from, which every process may read."""
+        if isinstance(self.target, HttpTarget):
+            return (("url", self.target.url),)
+        args = ((f"args.{index}", text) for index, text in enumerate(self.target.args))
+        return (("command", self.target.command), *args)
+
+    @property
+    def sealed_names(self) -> frozenset[str]:
+        """The vault's names of its own values."""
+        return frozenset(
+            sealed_name(self.name, place, name) for place, name, value in self.values if isinstance(value, SealedValue)
+        )
+
+    @property
+    def placeholder_names(self) -> frozenset[str]:
+        """The names of all placeholders in it; those inside of sealed values are not known here."""
+        texts = [text for _, text in self.open_texts]
+        texts += [value.text for _, _, value in self.values if isinstance(value, Template | PlainValue)]
+        return frozenset(each.name for text in texts for each in find_placeholders(text))
+
+    def with_values(self, values: Mapping[str, Value]) -> "McpEntry":
+        """Return the entry with other values, by the names they have in ``env`` or ``headers``."""
+        if isinstance(self.target, StdioTarget):
+            return replace(self, target=replace(self.target, env=values))
+        return replace(self, target=replace(self.target, headers=values))
+
+    def with_variables(self, variables: Mapping[str, str]) -> "McpEntry":
+        """Return the entry with those of its domain's variables that may stand for its placeholders."""
+        every = bool(self.sealed_names)  # nobody knows here what they name
+        names = self.placeholder_names
+        return replace(self, variables={name: text for name, text in variables.items() if every or name in names})
+
+    def to_json(self, masks: Mapping[str, Json] | None = None) -> Json:
+        """Return the document that stands under the entry's name, in the stored form.
+
+        ``masks``: what may be shown of sealed values, by `sealed_name`; with them it is the form that a GET shows.
+        """
+        values = {name: _value_to_json(self.name, place, name, value, masks) for place, name, value in self.values}
+        target = self.target
+        document: Json
+        if isinstance(target, StdioTarget):
+            document = {"type": "stdio", "command": target.command, "args": list(target.args), "env": values}
+        else:
+            document = {"type": str(target.kind), "url": target.url, "headers": values}
+        document |= {"enabled": self.enabled, "identity": str(self.identity)}
+        if self.timeout_ms is not None:
+            document["timeoutMs"] = self.timeout_ms
+        if self.include or self.exclude:
+            document["tools"] = {"include": list(self.include), "exclude": list(self.exclude)}
+        if self.variables:
+            document["variables"] = dict(self.variables)
+        return document
+
+    @classmethod
+    def from_json(cls, name: str, document: Json) -> "McpEntry":
+        """Return the entry of a stored document; see `to_json`. What people paste is read by `read_entries`."""
+        target: Target
+        if document["type"] == "stdio":
+            env = _values_from_json(document.get("env", {}))
+            target = StdioTarget(document["command"], tuple(document.get("args", ())), env)
+        else:
+            headers = _values_from_json(document.get("headers", {}))
+            target = HttpTarget(document["url"], headers, HttpKind(document["type"]))
+        tools = document.get("tools") or {}
+        return cls(
+            name,
+            target,
+            enabled=document.get("enabled", True),
+            identity=Identity(document.get("identity", Identity.DOMAIN)),
+            timeout_ms=document.get("timeoutMs"),
+            include=tuple(tools.get("include", ())),
+            exclude=tuple(tools.get("exclude", ())),
+            variables=document.get("variables", {}),
+        )
+
+    def hash(self) -> str:
+        """Return a hash of what would be started or reached: another one is another server. No secret is in it."""
+        document = self.to_json()
+        return digest([document["type"], {key: document.get(key) for key in _TARGET_KEYS}])
+
+
+_TARGET_KEYS = ("command", "args", "env", "url", "headers")
+
+
+def sealed_name(server: str, place: str, name: str) -> str:
+    """Return the vault's name of an entry's own value; it has dots, which no name an admin chooses has."""
+    return f"{server}.{place}.{name}"
+
+
+def digest(value: object) -> str:
+    """Return a hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=dict).encode()).hexdigest()
+
+
+def _value_to_json(server: str, place: str, name: str, value: Value, masks: Mapping[str, Json] | None) -> str | Json:
+    match value:
+        case Template(text):
+            return text
+        case PlainValue(text):
+            return {"value": text, "secret": False}
+        case SecretValue(text):
+            return {"value": text, "secret": True}
+        case SealedValue() if masks is not None:
+            return dict(masks.get(sealed_name(server, place, name), {"set": False}))
+        case SealedValue(last4):
+            return {"set": True} if last4 is None else {"set": True, "last4": last4}
+
+
+def _values_from_json(document: Json) -> dict[str, Value]:
+    return {name: _value_from_json(value) for name, value in document.items()}
+
+
+def _value_from_json(value: Any) -> Value:
+    if isinstance(value, str):
+        return Template(value)
+    if "set" in value:
+        return SealedValue(value.get("last4"))
+    return SecretValue(value["value"]) if value["secret"] else PlainValue(value["value"])

@@ -1,0 +1,179 @@
+"""What starts one MCP entry for somebody: the entry, where and for whom, and every value in its place. Pure.
+
+Owns the rule where a value may come from: the domain's own variables and secrets, never this server's environment.
+A spec is made when a server may be needed, and is kept in memory only.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from agentic_rag.errors import InvalidInput, PlaceholderUnset
+from agentic_rag.tools.entries.entry import (
+    HttpTarget,
+    Identity,
+    McpEntry,
+    PlainValue,
+    ResolvedTarget,
+    SealedValue,
+    SecretValue,
+    StdioTarget,
+    Template,
+    Value,
+    digest,
+    sealed_name,
+)
+from agentic_rag.tools.entries.placeholders import expand
+
+Secrets = Mapping[str, str | None]
+"""A domain's secrets by name; None: stored, and cannot be read."""
+
+UNSET = "unset"
+"""Stands in a draft for a value that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """One MCP entry with all that is needed to start it; made by `spec_of`.
+
+    ``target`` None: a value is missing, and ``problem`` says which. ``path``: of the entry, in messages.
+    """
+
+    entry: McpEntry
+    domain: str
+    workspace: str
+    user: str
+    path: str
+    target: ResolvedTarget | None = field(repr=False)
+    problem: InvalidInput | None = None
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def owner(self) -> str:
+        """The user a connection belongs to; empty when the whole domain shares it."""
+        return self.user if self.entry.identity is Identity.USER else ""
+
+    @property
+    def resolved(self) -> ResolvedTarget:
+        """The command line or address with all values in place.
+
+        Raises:
+            InvalidInput: names the key and the path of a value that is not set, cannot be read, or may not be there.
+        """
+        if self.target is None:
+            raise self.problem or InvalidInput(self.path, "its values are not set.")
+        return self.target
+
+    def key(self) -> str:
+        """Return the pool key: equal keys may share one connection. A one-way hash, since it covers secrets."""
+        values: object = str(self.problem)  # the start will say the same, and fail
+        if isinstance(self.target, StdioTarget):
+            values = [self.target.command, self.target.args, self.target.env]
+        elif self.target is not None:
+            values = [self.target.url, self.target.headers]
+        written = replace(self.entry, variables={}).to_json()
+        return digest([self.domain, self.name, self.workspace, self.owner, written, values])
+
+
+def spec_of(
+    entry: McpEntry,
+    *,
+    domain: str = "",
+    workspace: str = "",
+    user: str = "",
+    secrets: Secrets | None = None,
+    path: str = "mcpServers",
+    draft: bool = False,
+) -> LaunchSpec:
+    """Return what starts an entry. Never fails: what is missing is told when it is used.
+
+    Args:
+        entry: with the variables that may stand for its placeholders.
+        secrets: the domain's, by name.
+        path: of the map the entry stands in, for messages.
+        draft: the entry is only reviewed: what has no value yet stands as `UNSET`.
+    """
+    secrets = secrets or {}
+    place = f"{path}.{entry.name}"
+    if draft:
+        missing = dict.fromkeys(entry.placeholder_names - secrets.keys(), UNSET)
+        filled_in = replace(entry, variables={**missing, **entry.variables})
+    else:
+        filled_in = entry
+    try:
+        return LaunchSpec(entry, domain, workspace, user, place, resolve_variables(filled_in, secrets))
+    except InvalidInput as exc:
+        target = _as_written(entry) if draft else None  # a sealed value's own placeholder: the start will name it
+        return LaunchSpec(entry, domain, workspace, user, place, target, exc)
+
+
+def resolve_variables(entry: McpEntry, secrets: Secrets) -> ResolvedTarget:
+    """Return an entry's command line or address with every value in place.
+
+    Raises:
+        InvalidInput: names the key and the path of a value that is not set, cannot be read, or may not stand there.
+    """
+    path = f"mcpServers.{entry.name}"
+    texts = [_resolve_open_text(entry, text, f"{path}.{place}", secrets) for place, text in entry.open_texts]
+    values = {
+        name: _resolve_value(entry, value, (place, name), f"{path}.{place}.{name}", secrets)
+        for place, name, value in entry.values
+    }
+    if isinstance(entry.target, HttpTarget):
+        return HttpTarget(texts[0], values, entry.target.kind)
+    return StdioTarget(texts[0], tuple(texts[1:]), values)
+
+
+def _resolve_open_text(entry: McpEntry, text: str, path: str, secrets: Secrets) -> str:
+    """Return a text that every process may read."""
+
+    def value_of(name: str) -> str | None:
+        if name in secrets:
+            raise InvalidInput(path, f"${{{name}}} is a secret; secrets stand in env and headers only.")
+        return entry.variables.get(name)
+
+    return _expand(text, path, value_of)
+
+
+def _resolve_value(entry: McpEntry, value: Value, place: tuple[str, str], path: str, secrets: Secrets) -> str:
+    """Return a value of ``env`` or ``headers``."""
+    if isinstance(value, SealedValue):
+        text = secrets.get(sealed_name(entry.name, *place))
+        if text is None:
+            raise InvalidInput(path, "its stored value is missing or cannot be read; set it again.")
+    else:
+        text = value.text
+
+    def value_of(name: str) -> str | None:
+        if name not in secrets:
+            return entry.variables.get(name)
+        secret = secrets[name]
+        if secret is None:
+            raise InvalidInput(path, f"the secret {name} cannot be read; set it again.")
+        return secret
+
+    result = _expand(text, path, value_of)
+    if re.search(r"\x00" if place[0] == "env" else r"[\x00\r\n]", result):
+        raise InvalidInput(path, "its value has a line end or NUL where none may be.")
+    return result
+
+
+def _expand(text: str, path: str, value_of: Callable[[str], str | None]) -> str:
+    try:
+        return expand(text, value_of)
+    except PlaceholderUnset as exc:
+        problem = f"${{{exc.name}}} has no value; set the variable or the secret {exc.name} of this domain."
+        raise InvalidInput(path, problem) from exc
+
+
+def _as_written(entry: McpEntry) -> ResolvedTarget:
+    values = {
+        name: value.text if isinstance(value, Template | PlainValue | SecretValue) else UNSET
+        for _, name, value in entry.values
+    }
+    if isinstance(entry.target, HttpTarget):
+        return HttpTarget(entry.target.url, values, entry.target.kind)
+    return StdioTarget(entry.target.command, entry.target.args, values)
