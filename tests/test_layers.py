@@ -112,6 +112,12 @@ def test_a_module_imports_only_from_below(path: Path) -> None:
         assert theirs[0] < mine[0] or (theirs[0] == mine[0] and theirs[1] <= mine[1]), f"{name} imports {imported}"
 
 
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_stand_ins_for_tests_are_imported_by_tests_and_scripts_only(path: Path) -> None:
+    if not module_name(path).startswith("agentic_rag.testing"):
+        assert not [each for each in imports(path) if each.startswith("agentic_rag.testing")]
+
+
 def test_no_import_cycle() -> None:
     names = {module_name(path): path for path in sources()}
     graph = {

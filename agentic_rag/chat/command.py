@@ -127,7 +127,7 @@ class Chat:
 
     async def turn(self, text: str, *, signals: bool = False) -> Ending:
         """Run one turn and say how it ended."""
-        talk = Talk(self._server, self.conversation_id, self._screen.show, self._screen.note)
+        talk = Talk(self._server, self.conversation_id, self._screen)
         ending = await talk.say(text, signals=signals)
         if ending == "resync":
             self._screen.note("the events of this turn are gone; this is its stored answer")

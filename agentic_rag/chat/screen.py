@@ -5,15 +5,37 @@ control characters do not reach the terminal. Knows no connection.
 """
 
 import json
-from typing import Any
+from functools import singledispatchmethod
+from typing import get_args
 
 from rich.console import Console
+
+from agentic_rag.events import (
+    Done,
+    Error,
+    EventBody,
+    Interrupted,
+    Notice,
+    Retrieval,
+    Retrying,
+    SourceReference,
+    StepReset,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+    TurnStarted,
+)
+from agentic_rag.json_form import Json, from_json
 
 _KEPT = {0x09, 0x0A}
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
 _UNSAFE = (*(code for code in range(0x20) if code not in _KEPT), *range(0x7F, 0xA0), *_BIDI)
 _SHOWN = dict.fromkeys(_UNSAFE, "�") | {0x0D: None}
 _ESCAPED = {code: f"\\u{code:04x}" for code in _UNSAFE}
+
+_BODIES: dict[str, type[EventBody]] = {kind.type: kind for kind in get_args(EventBody)}
 
 MAX_ARGUMENTS = 160
 MAX_SNIPPET = 100
@@ -32,6 +54,20 @@ def one_line(text: object, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def read_event(frame: Json) -> EventBody | None:
+    """Return what an event's frame says; None for an event that only a newer server knows."""
+    kind = _BODIES.get(frame["type"])
+    if kind is None:
+        return None
+    if kind is Done:
+        usage = frame["usage"]
+        frame = frame | {"usage": {"input": usage["inputTokens"], "output": usage["outputTokens"]}}
+    try:
+        return from_json(kind, frame)
+    except (TypeError, KeyError, ValueError):  # it lacks a member, or has one of another kind
+        return None
+
+
 class Screen:
     """Shows one turn after the other. With ``as_json`` each event is one line as it came."""
 
@@ -44,14 +80,14 @@ class Screen:
         self._after_line = False
         self._marks: set[int] = set()
 
-    def show(self, raw: str, event: dict[str, Any]) -> None:
-        """Show one event; ``raw`` is its text as received."""
+    def show(self, raw: str, frame: Json) -> None:
+        """Show one event; ``raw`` is its text as received, ``frame`` its JSON."""
         if self._json:
             self._console.out(raw.translate(_ESCAPED), highlight=False)
             return
-        show = getattr(self, f"_show_{event['type']}", None)
-        if show is not None:  # what a newer server tells beyond this is not for us
-            show(event)
+        body = read_event(frame)
+        if body is not None:
+            self._show(body, frame.get("agent") or "")
 
     def answer(self, text: str) -> None:
         """Show a stored answer whose events are gone."""
@@ -71,84 +107,93 @@ class Screen:
         self._break()
         self._errors.out(f"error: {one_line(text, 1000)}", highlight=False, style="red")
 
-    # One method for each event that a person wants to see
+    @singledispatchmethod
+    def _show(self, body: EventBody, agent: str) -> None:
+        """Show one kind of event; ``agent`` is the path of the delegate it comes from. Others are not for a person."""
 
-    def _show_turn_started(self, event: dict[str, Any]) -> None:
+    @_show.register
+    def _(self, body: TurnStarted, agent: str) -> None:
         self._marks.clear()
         self._after_line = False
 
-    def _show_thinking(self, event: dict[str, Any]) -> None:
-        if not event.get("agent"):
-            self._stream(event["text"], "dim italic")
+    @_show.register
+    def _(self, body: Thinking, agent: str) -> None:
+        if not agent:
+            self._stream(body.text, "dim italic")
 
-    def _show_text(self, event: dict[str, Any]) -> None:
-        if not event.get("agent"):
+    @_show.register
+    def _(self, body: Text, agent: str) -> None:
+        if not agent:
             self._marks.clear()
-            self._stream(event["text"], "")
+            self._stream(body.text, "")
 
-    def _show_source_reference(self, event: dict[str, Any]) -> None:
-        if event["number"] not in self._marks and not event.get("agent"):
-            self._marks.add(event["number"])
-            self._console.out(f"[{event['number']}]", end="", highlight=False, style="cyan")
+    @_show.register
+    def _(self, body: SourceReference, agent: str) -> None:
+        if body.number not in self._marks and not agent:
+            self._marks.add(body.number)
+            self._console.out(f"[{body.number}]", end="", highlight=False, style="cyan")
             self._midline = True
 
-    def _show_tool_call(self, event: dict[str, Any]) -> None:
+    @_show.register
+    def _(self, body: ToolCall, agent: str) -> None:
         arguments = ", ".join(
-            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in event["arguments"].items()
+            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in body.arguments.items()
         )
-        self._line(f"→ {self._tool(event)}({one_line(arguments, MAX_ARGUMENTS)})", "blue")
+        self._line(f"→ {_tool(body, agent)}({one_line(arguments, MAX_ARGUMENTS)})", "blue")
 
-    def _show_tool_progress(self, event: dict[str, Any]) -> None:
-        total = f"/{event['total']:g}" if event.get("total") else ""
-        self._line(f"  … {event['progress']:g}{total} {one_line(event.get('message') or '', MAX_RESULT)}", "dim")
+    @_show.register
+    def _(self, body: ToolProgress, agent: str) -> None:
+        total = f"/{body.total:g}" if body.total else ""
+        self._line(f"  … {body.progress:g}{total} {one_line(body.message or '', MAX_RESULT)}", "dim")
 
-    def _show_tool_result(self, event: dict[str, Any]) -> None:
-        failed = event["status"] != "ok"
-        told = f": {one_line(event['content'], MAX_RESULT)}" if failed else ""
-        line = f"← {self._tool(event)} {safe(event['status'])} {event['durationMs']} ms{told}"
+    @_show.register
+    def _(self, body: ToolResult, agent: str) -> None:
+        failed = body.status != "ok"
+        reason = f": {one_line(body.content, MAX_RESULT)}" if failed else ""
+        line = f"← {_tool(body, agent)} {safe(body.status)} {body.duration_ms} ms{reason}"
         self._line(line, "red" if failed else "green")
 
-    def _show_retrieval(self, event: dict[str, Any]) -> None:
-        hits = event["hits"]
-        noun = "hit" if len(hits) == 1 else "hits"
-        self._line(f"  {safe(event['source'])}: {len(hits)} {noun} for {one_line(event['query'], MAX_SNIPPET)}", "dim")
-        for hit in hits:
-            snippet = one_line(hit["snippet"], MAX_SNIPPET)
-            self._line(
-                f"    {_place(hit['name'], hit.get('page'), hit.get('cells'))} {hit['score']:.2f}  {snippet}", "dim"
-            )
+    @_show.register
+    def _(self, body: Retrieval, agent: str) -> None:
+        noun = "hit" if len(body.hits) == 1 else "hits"
+        query = one_line(body.query, MAX_SNIPPET)
+        self._line(f"  {safe(body.source)}: {len(body.hits)} {noun} for {query}", "dim")
+        for hit in body.hits:
+            snippet = one_line(hit.snippet, MAX_SNIPPET)
+            self._line(f"    {_place(hit.name, hit.page, hit.cells)} {hit.score:.2f}  {snippet}", "dim")
 
-    def _show_step_reset(self, event: dict[str, Any]) -> None:
+    @_show.register
+    def _(self, body: StepReset, agent: str) -> None:
         self._line("(the connection to the model broke: what it said since the last tool call is said again)", "dim")
 
-    def _show_retrying(self, event: dict[str, Any]) -> None:
-        self._line(f"(retrying in {event['inMs'] / 1000:.1f} s: {one_line(event['reason'], MAX_RESULT)})", "dim")
+    @_show.register
+    def _(self, body: Retrying, agent: str) -> None:
+        self._line(f"(retrying in {body.in_ms / 1000:.1f} s: {one_line(body.reason, MAX_RESULT)})", "dim")
 
-    def _show_notice(self, event: dict[str, Any]) -> None:
-        self._line(f"! {safe(event['code'])}: {safe(event['message'])}", "yellow")
+    @_show.register
+    def _(self, body: Notice, agent: str) -> None:
+        self._line(f"! {safe(body.code)}: {safe(body.message)}", "yellow")
 
-    def _show_done(self, event: dict[str, Any]) -> None:
-        if event["references"]:
+    @_show.register
+    def _(self, body: Done, agent: str) -> None:
+        if body.references:
             self._line("")
-        for reference in event["references"]:
-            place = _place(reference["documentName"], reference.get("page"), reference.get("cells"))
-            self._line(f"[{reference['number']}] {place}", "cyan")
-            self._line(f"    {safe(' '.join(reference['citedText'].split()))}", "dim")
-        usage, seconds = event["usage"], event["timings"].get("total", 0) / 1000
-        stopped = "" if event["stopReason"] == "end_turn" else f"stopped: {safe(event['stopReason'])} · "
-        tokens = f"{usage['inputTokens']} tokens in, {usage['outputTokens']} out"
-        self._line(f"{stopped}{safe(event['model'])} · {tokens} · {seconds:.1f} s", "dim")
+        for reference in body.references:
+            place = _place(reference.document_name, reference.page, reference.cells)
+            self._line(f"[{reference.number}] {place}", "cyan")
+            self._line(f"    {safe(' '.join(reference.cited_text.split()))}", "dim")
+        seconds = body.timings.get("total", 0) / 1000
+        stopped = "" if body.stop_reason == "end_turn" else f"stopped: {safe(body.stop_reason)} · "
+        tokens = f"{body.usage.sent} tokens in, {body.usage.output} out"
+        self._line(f"{stopped}{safe(body.model)} · {tokens} · {seconds:.1f} s", "dim")
 
-    def _show_error(self, event: dict[str, Any]) -> None:
-        self.problem(f"{event['code']}: {event['message']}")
+    @_show.register
+    def _(self, body: Error, agent: str) -> None:
+        self.problem(f"{body.code}: {body.message}")
 
-    def _show_interrupted(self, event: dict[str, Any]) -> None:
+    @_show.register
+    def _(self, body: Interrupted, agent: str) -> None:
         self._line("(interrupted)", "yellow")
-
-    @staticmethod
-    def _tool(event: dict[str, Any]) -> str:
-        agent = f"{safe(event['agent'])}: " if event.get("agent") else ""
-        return agent + safe(event["toolName"])
 
     # Lines and streams
 
@@ -172,6 +217,10 @@ class Screen:
         if self._midline:
             self._console.out("", highlight=False)
             self._midline = False
+
+
+def _tool(body: ToolCall | ToolResult, agent: str) -> str:
+    return (f"{safe(agent)}: " if agent else "") + safe(body.tool_name)
 
 
 def _place(name: str, page: int | None, cells: str | None) -> str:

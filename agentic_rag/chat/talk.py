@@ -5,11 +5,10 @@ Owns sending once, following by number, reconnecting and stopping. Knows nothing
 
 import json
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 import anyio
@@ -17,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from agentic_rag.errors import InvalidInput, RequestRefused, ServerUnreachable
+from agentic_rag.json_form import Json
 from agentic_rag.store.clock import new_id
 
 OPEN_SECONDS = 10.0
@@ -72,14 +72,23 @@ class Server:
         return host == "localhost"
 
 
+class Watcher(Protocol):
+    """What sees a turn: the screen."""
+
+    def show(self, raw: str, frame: Json) -> None:
+        """Take one event, its text and its JSON; each comes once, in order."""
+
+    def note(self, text: str) -> None:
+        """Take news of the connection."""
+
+
 @dataclass(slots=True)
 class Talk:
-    """One turn seen from the client. ``on_event`` gets each event once, in order: its text and its fields."""
+    """One turn seen from the client."""
 
     server: Server
     conversation_id: str
-    on_event: Callable[[str, dict[str, Any]], None]
-    on_note: Callable[[str], None]
+    watcher: Watcher
     turn_id: str | None = None
     seq: int = 0
     _client_message_id: str = field(default_factory=lambda: new_id("cmsg"))
@@ -125,7 +134,7 @@ class Talk:
                 if self._stop:
                     scope.cancel()
                     return
-                self.on_note("interrupting (Ctrl-C again leaves)")
+                self.watcher.note("interrupting (Ctrl-C again leaves)")
                 await self.stop()
 
     async def _follow(self, content: str) -> Ending:
@@ -139,7 +148,7 @@ class Talk:
                     reason = "the server closed the connection"
             except InvalidStatus as exc:
                 if exc.response.status_code < 500:
-                    raise _refused(exc) from exc
+                    raise _refusal(exc) from exc
                 reason = f"HTTP {exc.response.status_code}"
             except (OSError, InvalidHandshake, ConnectionClosed) as exc:
                 reason = str(exc) or type(exc).__name__
@@ -153,7 +162,7 @@ class Talk:
             raise ServerUnreachable(self.server.url, reason)
         delay = min(FIRST_DELAY * 2**self._failures, LAST_DELAY)
         self._failures += 1
-        self.on_note(f"connection lost ({reason}); trying again in {delay:.1f} s")
+        self.watcher.note(f"connection lost ({reason}); trying again in {delay:.1f} s")
         await anyio.sleep(delay)
 
     async def _read(self, socket: ClientConnection, content: str) -> Ending | None:
@@ -171,7 +180,7 @@ class Talk:
                 return ending
         return None
 
-    def _take(self, raw: str, frame: dict[str, Any]) -> Ending | None:
+    def _take(self, raw: str, frame: Json) -> Ending | None:
         match frame:
             case {"type": "accepted", "clientMessageId": self._client_message_id, "turnId": turn_id}:
                 self.turn_id = turn_id
@@ -183,7 +192,7 @@ class Talk:
                 raise RequestRefused(0, code, message)
             case {"type": kind, "turnId": self.turn_id, "seq": int(seq)} if seq > self.seq:
                 self.seq, self._failures = seq, 0
-                self.on_event(raw, frame)
+                self.watcher.show(raw, frame)
                 if kind in ("done", "error", "interrupted"):
                     ending: Ending = kind
                     return ending
@@ -191,11 +200,11 @@ class Talk:
 
     async def _send(self, kind: str, **fields: object) -> None:
         assert self._socket is not None
-        given = {name: value for name, value in fields.items() if value is not None}
-        await self._socket.send(json.dumps({"type": kind, "conversationId": self.conversation_id, **given}))
+        members = {name: value for name, value in fields.items() if value is not None}
+        await self._socket.send(json.dumps({"type": kind, "conversationId": self.conversation_id, **members}))
 
 
-def _refused(exc: InvalidStatus) -> RequestRefused:
+def _refusal(exc: InvalidStatus) -> RequestRefused:
     status = exc.response.status_code
     try:
         error = json.loads(exc.response.body or b"")["error"]

@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentic_rag.commands.line import Data, Url, quoted, run, table
+from agentic_rag.json_form import Json, from_json
 
 if TYPE_CHECKING:
     from mcp_servers.promptx.lint import Finding
+    from mcp_servers.promptx.rolefiles import Reading
 
 roles_app = typer.Typer(help="List, show, check and make the roles of a domain.", no_args_is_help=True)
 
@@ -25,19 +27,19 @@ Role = Annotated[str, typer.Argument(help="Id of the role.")]
 @roles_app.command("list")
 def list_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
     """List the roles of a domain: id, title, source, number of findings."""
-    found = run(data, url, lambda client: client.call("GET", _path(domain)))
-    rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in found["items"]]
+    roles = run(data, url, lambda client: client.call("GET", _path(domain)))
+    rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in roles["items"]]
     table(["id", "title", "source", "findings"], rows)
 
 
 @roles_app.command("show")
 def show_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> None:
     """Show a role as a model gets it; findings go to stderr. Exit code 1 when it cannot be used."""
-    found = run(data, url, lambda client: client.call("GET", _path(domain, role)))
-    if found["text"] is not None:
-        typer.echo(found["text"])
-    _print(found["findings"], err=True)
-    if found["text"] is None:
+    view = run(data, url, lambda client: client.call("GET", _path(domain, role)))
+    if view["text"] is not None:
+        typer.echo(view["text"])
+    _print(_findings(view["findings"]), err=True)
+    if view["text"] is None:
         raise typer.Exit(1)
 
 
@@ -58,12 +60,12 @@ def check_roles(
     One line each: file:line:column: severity code: message (hint).
     """
     if os.sep in target or Path(target).is_dir():
-        found = [view_of(each) for each in check_folder(Path(target))]
+        findings = check_folder(Path(target))
     else:
         path = f"/api/domains/{quoted(target)}/role-findings"
-        found = run(data, url, lambda client: client.call("GET", path))["items"]
-    _print(found)
-    if any(finding["severity"] == "error" for finding in found):
+        findings = _findings(run(data, url, lambda client: client.call("GET", path))["items"])
+    _print(findings)
+    if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -73,10 +75,10 @@ def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> 
 
     A role, a thought and an execution file are written and checked; a file that exists is never replaced.
     """
-    made = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
-    for path in made["written"]:
+    written = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
+    for path in written["written"]:
         typer.echo(path)
-    _print(made["findings"], err=True)
+    _print(_findings(written["findings"]), err=True)
 
 
 def check_folder(folder: Path) -> "list[Finding]":
@@ -105,22 +107,22 @@ def check_folder(folder: Path) -> "list[Finding]":
     return sorted(named, key=lambda each: (each.file, each.line, each.column))
 
 
-def _lint(reading: Any) -> "Iterable[Finding]":
+def _findings(items: Iterable[Json]) -> "list[Finding]":
+    """Return findings as they come from the server."""
+    from mcp_servers.promptx.lint import Finding
+
+    return [from_json(Finding, each) for each in items]
+
+
+def _lint(reading: "Reading") -> "Iterable[Finding]":
     for file in reading.index.files:
         if file.source == "workspace":
             yield from reading.lint(file)
 
 
-def view_of(finding: "Finding") -> dict[str, Any]:
-    """Return a finding as REST shows it."""
-    names = ("file", "line", "column", "severity", "code", "message", "hint")
-    return {name: getattr(finding, name) for name in names}
-
-
-def _print(findings: Iterable[dict[str, Any]], *, err: bool = False) -> None:
-    for found in findings:
-        place = f"{found['file']}:{found['line']}:{found['column']}"
-        typer.echo(f"{place}: {found['severity']} {found['code']}: {found['message']} ({found['hint']})", err=err)
+def _print(findings: "Iterable[Finding]", *, err: bool = False) -> None:
+    for finding in findings:
+        typer.echo(str(finding), err=err)
 
 
 def _path(domain: str, role: str | None = None) -> str:

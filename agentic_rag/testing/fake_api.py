@@ -1,7 +1,7 @@
 """`FakeMessagesAPI`: the Messages API over real HTTP, from a script.
 
-Owns the endpoint, its authentication, the faults on the wire and the server's life. What it refuses is
-`problems`', what it says `steps`' and `replies`', how that looks `frames`'.
+Owns the endpoint, its authentication, faults with the way they are carried out on a connection, and the server's life.
+What it refuses is `problems`', what it says `steps`', how that looks `frames`'.
 
     async with FakeMessagesAPI(use("search_documents", query="…"), say("Found.", Cite(0))) as api:
         model = AnthropicModel(api.key, api.url)
@@ -10,6 +10,15 @@ or as a process (prints ``{"url": …}`` on a line when it accepts connections; 
 
     python -m agentic_rag.testing.fake_api --port 8081 --script FILE.json [--speed DELTAS_PER_SECOND]
     python -m agentic_rag.testing.fake_api --demo DELTAS [--speed DELTAS_PER_SECOND]
+
+The JSON form of a script file::
+
+    {"steps": [REPLY, …],            answered in this order
+     "then": REPLY?,                 answers every call after them; without it such a call is a 500
+     "api_key": "…"?}                the only key taken; without it any key is
+
+``REPLY`` is a step (see `steps`) with two more keys: ``"fault": {…}?`` (the fields of `Fault`) and
+``"rate": deltas per second?``; or ``{"demo": {"deltas": N, "text": "…"?}, …}``, an answer of N text deltas.
 """
 
 import argparse
@@ -19,11 +28,11 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 import anyio
 import uvicorn
@@ -31,22 +40,25 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from agentic_rag.json_form import Json
 from agentic_rag.models.anthropic.request import search_results
 from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, ThinkingDelta
-from agentic_rag.testing.frames import error_json, frames, message_json
+from agentic_rag.testing.frames import PING, error_json, frame, frames, message_json
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.prompt_cache import PromptCache
-from agentic_rag.testing.replies import Reply, Scripted, as_reply, demo, reply_from_json
-from agentic_rag.testing.steps import step_events
-from agentic_rag.testing.wire import FaultyStream, HungUp
+from agentic_rag.testing.steps import Say, Step, step_events, step_from_json
 
 MAX_BODY = 32 * 1024 * 1024
 KEEPALIVE_SECONDS = 75
 """Idle connections are kept as long as the service keeps them; uvicorn's own 5 s would race with steps."""
 CLOSE_SECONDS = 5.0
 """How long answers in flight may take to notice that the server closes."""
+
+DEMO_TEXT = "The quick brown fox jumps over the lazy dog. "
+_DELTA = b"event: content_block_delta"
 
 _STATUS_TYPES = {
     400: "invalid_request_error",
@@ -60,6 +72,88 @@ _STATUS_TYPES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. Events are counted as SSE frames of the answer from its start, bytes in its body.
+
+    ========================  ====================================================================================
+    ``status``                an HTTP error instead of an answer; ``retry_after`` is its header, ``error_type`` and
+                              ``message`` its body's
+    ``refuse``                the connection is closed without an answer
+    ``drop_at``               after so many bytes the connection is closed
+    ``end_at``                after so many bytes the body ends, as if it were complete
+    ``error_after``           after so many events an ``error`` event of ``error_type`` ends the body
+    ``garbage_after``         after so many events comes one whose data is ``garbage``, then the rest
+    ``silent_after``          after so many events nothing more is sent, the connection stays open;
+                              with ``ping_seconds`` pings go on
+    ``chunk``                 the body is written in pieces of so many bytes
+    ``newline``               ends every line: LF, CRLF or CR
+    ``content_type``          what the body is said to be
+    ========================  ====================================================================================
+    """
+
+    status: int | None = None
+    retry_after: str | None = None
+    refuse: bool = False
+    drop_at: int | None = None
+    end_at: int | None = None
+    error_after: int | None = None
+    error_type: str = ""
+    message: str = ""
+    garbage_after: int | None = None
+    garbage: str = '{"type": "content_block_del'
+    silent_after: int | None = None
+    ping_seconds: float | None = None
+    chunk: int | None = None
+    newline: str = "\n"
+    content_type: str = "text/event-stream; charset=utf-8"
+
+
+NO_FAULT = Fault()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A step with its fault and its pace (``rate`` deltas per second; None: the server's, 0: all at once)."""
+
+    step: Step
+    fault: Fault = NO_FAULT
+    rate: float | None = None
+
+
+Answer = Step | Reply | Fault
+
+Scripted = Answer | Callable[[Json], Answer]
+"""A callable gets the request's JSON."""
+
+
+def as_reply(answer: Answer) -> Reply:
+    """Return the answer as a `Reply`; a bare `Fault` befalls a short text."""
+    if isinstance(answer, Reply):
+        return answer
+    return Reply(answer) if isinstance(answer, Step) else Reply(demo(8), answer)
+
+
+def demo(deltas: int, text: str = DEMO_TEXT) -> Step:
+    """Return a step of one text block in ``deltas`` pieces, the words of ``text`` over and over."""
+    words = [word + " " for word in text.split()]
+    pieces = tuple(words[number % len(words)] for number in range(deltas))
+    return Step((Say("".join(pieces), pieces=pieces),))
+
+
+def reply_from_json(value: Json) -> Reply:
+    """Return the reply of its JSON form (see the module).
+
+    Raises:
+        KeyError, TypeError, ValueError: the value does not have that form.
+    """
+    unknown = value.keys() - {"blocks", "stop_reason", "usage", "fault", "rate", "demo"}
+    if unknown:
+        raise ValueError(f"unknown keys in a step: {sorted(unknown)}")
+    step = demo(**value["demo"]) if "demo" in value else step_from_json(value)
+    return Reply(step, Fault(**value.get("fault", {})), value.get("rate"))
+
+
 @dataclass(slots=True)
 class Call:
     """One call: the request's JSON, its headers (names in lower case; ``x-peer`` is added: the client's address
@@ -68,7 +162,7 @@ class Call:
     ``left`` is set when the client closed the connection before the answer was complete; ``done`` in any case.
     """
 
-    request: dict[str, Any]
+    request: Json
     headers: Mapping[str, str]
     left: anyio.Event = field(default_factory=anyio.Event)
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -125,7 +219,7 @@ class FakeMessagesAPI:
         return self._key or "any-key"
 
     @property
-    def requests(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[Json]:
         return [call.request for call in self.calls]
 
     def assert_consumed(self) -> None:
@@ -139,7 +233,7 @@ class FakeMessagesAPI:
     async def _messages(self, request: Request) -> Response:
         request_id = f"req_{uuid.uuid4().hex[:24]}"
         try:
-            body = await self._accepted(request)
+            body = await self._accept(request)
             peer = f"{request.client.host}:{request.client.port}" if request.client else ""
             call = Call(body, {**request.headers, "x-peer": peer})
             self.calls.append(call)
@@ -159,7 +253,7 @@ class FakeMessagesAPI:
             error = error_json(refused.kind, refused.message, request_id)
             return JSONResponse(error, status_code=refused.status, headers=headers)
 
-    async def _accepted(self, request: Request) -> dict[str, Any]:
+    async def _accept(self, request: Request) -> Json:
         """Return the request's JSON object, if key, version and form are right."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
@@ -178,7 +272,7 @@ class FakeMessagesAPI:
             raise _Refused(400, "request: Input should be a valid dictionary")
         return parsed
 
-    def _reply(self, body: dict[str, Any]) -> Reply:
+    def _reply(self, body: Json) -> Reply:
         scripted = self._script[self._answered] if self._answered < len(self._script) else self._then
         self._answered += 1
         if scripted is None:
@@ -203,7 +297,7 @@ class FakeMessagesAPI:
             frames(events, message_id), reply.fault, rate, request_id=request_id, left=call.left, done=call.done
         )
 
-    def _events(self, body: dict[str, Any], reply: Reply) -> list[ModelEvent]:
+    def _events(self, body: Json, reply: Reply) -> list[ModelEvent]:
         lists = [message for message in body["messages"] if isinstance(message["content"], list)]
         results = search_results(lists)
         try:
@@ -286,11 +380,117 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+# --- faults on a connection ----------------------------------------------------------------------------------
+
+
+def hang_up(scope: Scope) -> None:
+    """Close the connection after what was written, whatever the response still owes."""
+    scope["extensions"]["hang_up"]["close"]()
+
+
+class HungUp(Response):
+    """Closes the connection instead of answering."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hang_up(scope)
+
+
+class FaultyStream(Response):
+    """An SSE answer. ``left`` is set when the client goes before the end, ``done`` when nothing follows."""
+
+    def __init__(
+        self,
+        frames: Sequence[bytes],
+        fault: Fault,
+        rate: float,
+        *,
+        request_id: str,
+        left: anyio.Event,
+        done: anyio.Event,
+    ) -> None:
+        headers = {"request-id": request_id, "cache-control": "no-cache", "content-type": fault.content_type}
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._frames = _with_faults(frames, fault, request_id)
+        self._fault = fault
+        self._rate = rate
+        self._left = left
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                await self._send(scope, send)
+                group.cancel_scope.cancel()
+        finally:
+            self._done.set()
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._left.set()
+        scope.cancel()
+
+    async def _send(self, scope: Scope, send: Send) -> None:
+        fault = self._fault
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        cut = fault.drop_at if fault.drop_at is not None else fault.end_at
+        if cut is not None or fault.chunk is not None:
+            body = b"".join(self._frames)[:cut]
+            size = fault.chunk or max(1, len(body))
+            for at in range(0, len(body), size):
+                await self._write(send, body[at : at + size])
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self._send_paced(send)
+        if fault.silent_after is not None:
+            await self._silence(send)
+        if fault.drop_at is not None:
+            hang_up(scope)
+        else:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_paced(self, send: Send) -> None:
+        """Send the frames, deltas at the rate; late ones follow at once, so that the mean rate holds."""
+        start, deltas = anyio.current_time(), 0
+        for each in self._frames:
+            if self._rate and each.startswith(_DELTA):
+                deltas += 1
+                await anyio.sleep_until(start + deltas / self._rate)
+            await self._write(send, each)
+
+    async def _silence(self, send: Send) -> None:
+        while self._fault.ping_seconds is not None:
+            await self._write(send, PING)
+            await anyio.sleep(self._fault.ping_seconds)
+        await anyio.sleep_forever()
+
+    @staticmethod
+    async def _write(send: Send, data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _with_faults(frames: Sequence[bytes], fault: Fault, request_id: str) -> list[bytes]:
+    """Return the frames as the fault has them written, apart from pieces and cuts."""
+    result = list(frames)
+    if fault.error_after is not None:
+        kind = fault.error_type or "overloaded_error"
+        result[fault.error_after :] = [frame(error_json(kind, fault.message or "Overloaded", request_id))]
+    if fault.garbage_after is not None:
+        result.insert(fault.garbage_after, b"event: content_block_delta\ndata: %s\n\n" % fault.garbage.encode())
+    if fault.silent_after is not None:
+        del result[fault.silent_after :]
+    if fault.newline != "\n":
+        result = [each.replace(b"\n", fault.newline.encode()) for each in result]
+    return result
+
+
 # --- as a process -------------------------------------------------------------------------------------------
 
 
-def from_script(script: Mapping[str, Any], rate: float = 0) -> FakeMessagesAPI:
-    """Return the API of a script file's JSON (its form: see `replies`).
+def from_script(script: Json, rate: float = 0) -> FakeMessagesAPI:
+    """Return the API of a script file's JSON (its form: see the module).
 
     Raises:
         KeyError, TypeError, ValueError: the script does not have that form.
@@ -321,12 +521,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--script", type=Path)
     parser.add_argument("--demo", type=int, default=200, help="without a script: text deltas of every answer")
     parser.add_argument("--speed", type=float, default=0, help="deltas per second; 0: as fast as they are read")
-    given = parser.parse_args(arguments)
-    if given.script is None:
-        api = FakeMessagesAPI(then=demo(given.demo), key=None, rate=given.speed)
+    options = parser.parse_args(arguments)
+    if options.script is None:
+        api = FakeMessagesAPI(then=demo(options.demo), key=None, rate=options.speed)
     else:
-        api = from_script(json.loads(given.script.read_text("utf-8")), given.speed)
-    anyio.run(_serve, api, given.port)
+        api = from_script(json.loads(options.script.read_text("utf-8")), options.speed)
+    anyio.run(_serve, api, options.port)
 
 
 if __name__ == "__main__":

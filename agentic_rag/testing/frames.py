@@ -4,11 +4,11 @@ Owns the exact JSON of every event, field by field as the SDK's types have them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
 from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.base import (
     BlockStarted,
@@ -39,17 +39,17 @@ def frames(events: Sequence[ModelEvent], message_id: str) -> list[bytes]:
     return result
 
 
-def frame(value: dict[str, Any]) -> bytes:
+def frame(value: Json) -> bytes:
     """Return one SSE frame; its event name is the value's ``type``."""
     return b"event: %s\ndata: %s\n\n" % (value["type"].encode(), orjson.dumps(value))
 
 
-def error_json(kind: str, message: str, request_id: str) -> dict[str, Any]:
+def error_json(kind: str, message: str, request_id: str) -> Json:
     """Return the API's error object, the same in a refusal's body and in an ``error`` event."""
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
-def message_json(events: Sequence[ModelEvent], message_id: str) -> dict[str, Any]:
+def message_json(events: Sequence[ModelEvent], message_id: str) -> Json:
     """Return the answer to a request without ``stream``."""
     started = next(event for event in events if isinstance(event, MessageStarted))
     completed = next(event for event in events if isinstance(event, MessageCompleted))
@@ -58,7 +58,7 @@ def message_json(events: Sequence[ModelEvent], message_id: str) -> dict[str, Any
     return {**message, "content": content, "stop_reason": completed.stop_reason}
 
 
-def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[dict[str, Any]]:
+def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[Json]:
     if isinstance(event, TextDelta):
         return [_delta(event.index, {"type": "text_delta", "text": event.text})]
     if isinstance(event, ThinkingDelta):
@@ -86,7 +86,7 @@ def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[dict[
     ]
 
 
-def _last_deltas(event: BlockStopped) -> list[dict[str, Any]]:
+def _last_deltas(event: BlockStopped) -> list[Json]:
     if event.block["type"] == "thinking":
         return [_delta(event.index, {"type": "signature_delta", "signature": event.block["signature"]})]
     if event.block["type"] == "tool_use":
@@ -96,11 +96,11 @@ def _last_deltas(event: BlockStopped) -> list[dict[str, Any]]:
     return []
 
 
-def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+def _delta(index: int, delta: Json) -> Json:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def _message(message_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+def _message(message_id: str, model: str, usage: Json) -> Json:
     return {
         "id": message_id,
         "type": "message",
@@ -113,7 +113,7 @@ def _message(message_id: str, model: str, usage: dict[str, Any]) -> dict[str, An
     }
 
 
-def _usage(usage: Usage, output: int) -> dict[str, Any]:
+def _usage(usage: Usage, output: int) -> Json:
     return {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,

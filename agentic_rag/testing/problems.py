@@ -1,17 +1,18 @@
 """What the Messages API refuses, as one pure function over a request's JSON.
 
-Owns the rules (dependencies.md, "anthropic 2.x") and their wording: each problem starts with the path of the
+Owns the rules (of anthropic 2.x and its service) and their wording: each problem starts with the path of the
 offending value, as the API's own messages do. Knows no HTTP and no script.
 
 Two things the API allows stay allowed: neighbouring messages of one role are joined before the rules about
 order apply, and a `tool_use` of an old turn may name a tool that is no longer offered.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Literal
 
-from agentic_rag.testing.block_problems import JSON, block_problems, text_problems
+from agentic_rag.json_form import Json
 
 MAX_BREAKPOINTS = 4
 
@@ -31,6 +32,35 @@ TOP_LEVEL = frozenset(
 """The parameters of anthropic 2.12; ``temperature``, ``top_p`` and ``top_k`` are gone."""
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+Place = Literal["user", "assistant", "tool_result", "system", "search_result"]
+"""Where a list of blocks stands: it decides which types may be in it."""
+
+_USED_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+
+_KEYS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    name: (frozenset(required.split()), frozenset(optional.split()))
+    for name, required, optional in (
+        ("text", "text", "citations cache_control"),
+        ("image", "source", "cache_control"),
+        ("document", "source", "title context citations cache_control"),
+        ("search_result", "source title content", "citations cache_control"),
+        ("thinking", "thinking signature", ""),
+        ("redacted_thinking", "data", ""),
+        ("tool_use", "id name input", "cache_control caller toolset_name"),
+        ("tool_result", "tool_use_id", "content is_error cache_control toolset_name"),
+    )
+}
+"""Required and optional keys of each block type."""
+
+_ALLOWED_IN: dict[Place, frozenset[str]] = {
+    "user": frozenset({"text", "image", "document", "search_result", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+    "tool_result": frozenset({"text", "image", "document", "search_result"}),
+    "system": frozenset({"text"}),
+    "search_result": frozenset({"text"}),
+}
 
 
 def problems(request: Any, *, also_allowed: Collection[str] = ()) -> list[str]:
@@ -62,7 +92,7 @@ def _surrogates(path: str, value: Any) -> Iterator[str]:
 # --- parameters ---------------------------------------------------------------------------------------------
 
 
-def _top_level(request: JSON, also_allowed: Collection[str]) -> Iterator[str]:
+def _top_level(request: Json, also_allowed: Collection[str]) -> Iterator[str]:
     for key in request:
         if key not in TOP_LEVEL and key not in also_allowed:
             yield f"{key}: Extra inputs are not permitted"
@@ -82,7 +112,7 @@ def _top_level(request: JSON, also_allowed: Collection[str]) -> Iterator[str]:
     yield from _cache_controls(request)
 
 
-def _thinking_config(request: JSON) -> Iterator[str]:
+def _thinking_config(request: Json) -> Iterator[str]:
     config = request.get("thinking")
     if config is None:
         return
@@ -95,7 +125,7 @@ def _thinking_config(request: JSON) -> Iterator[str]:
             yield "thinking.budget_tokens: must be at least 1024 and less than max_tokens"
 
 
-def _cache_controls(request: JSON) -> Iterator[str]:
+def _cache_controls(request: Json) -> Iterator[str]:
     found = list(_breakpoints("", {key: request[key] for key in ("tools", "system", "messages") if key in request}))
     if request.get("cache_control") is not None:
         found.append(("cache_control", request["cache_control"]))
@@ -121,7 +151,7 @@ def _breakpoints(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _breakpoints(f"{path}.{key}".lstrip("."), value.get(key))
 
 
-def _system(request: JSON) -> Iterator[str]:
+def _system(request: Json) -> Iterator[str]:
     system = request.get("system")
     if isinstance(system, str):
         yield from text_problems("system", system)
@@ -132,7 +162,7 @@ def _system(request: JSON) -> Iterator[str]:
 # --- tools --------------------------------------------------------------------------------------------------
 
 
-def _tools(request: JSON) -> Iterator[str]:
+def _tools(request: Json) -> Iterator[str]:
     tools = request.get("tools", [])
     if not isinstance(tools, list):
         yield "tools: Input should be a valid list"
@@ -169,7 +199,7 @@ def _tool(path: str, tool: Any) -> Iterator[str]:
         yield f"{path}.input_schema.type: Input should be 'object'"
 
 
-def _tool_choice(request: JSON, names: set[str]) -> Iterator[str]:
+def _tool_choice(request: Json, names: set[str]) -> Iterator[str]:
     choice = request.get("tool_choice")
     if choice is None:
         return
@@ -193,7 +223,7 @@ def _tool_choice(request: JSON, names: set[str]) -> Iterator[str]:
 # --- the conversation ---------------------------------------------------------------------------------------
 
 
-def _conversation(request: JSON) -> Iterator[str]:
+def _conversation(request: Json) -> Iterator[str]:
     if "messages" not in request:
         return
     messages = request["messages"]
@@ -204,7 +234,7 @@ def _conversation(request: JSON) -> Iterator[str]:
     yield from shape
     if shape:
         return  # what follows reads roles and blocks
-    joined = _joined(messages)
+    joined = _join(messages)
     yield from _order(joined)
     yield from _pairs(joined)
     uses = any(block["type"] in ("tool_use", "tool_result") for _, blocks in joined for _, block in blocks)
@@ -230,11 +260,11 @@ def _message(path: str, message: Any) -> Iterator[str]:
         yield from block_problems(f"{path}.content", content, role)
 
 
-Joined = list[tuple[str, list[tuple[str, JSON]]]]
+Joined = list[tuple[str, list[tuple[str, Json]]]]
 """Role and blocks (with the path they came from) of each message after neighbours of one role were joined."""
 
 
-def _joined(messages: list[JSON]) -> Joined:
+def _join(messages: list[Json]) -> Joined:
     result: Joined = []
     for index, message in enumerate(messages):
         content = message["content"]
@@ -277,7 +307,7 @@ def _pairs(joined: Joined) -> Iterator[str]:
     # What is left waits in a last assistant message, which `_order` refuses.
 
 
-def _results(blocks: list[tuple[str, JSON]], waiting: dict[str, str]) -> Iterator[str]:
+def _results(blocks: list[tuple[str, Json]], waiting: dict[str, str]) -> Iterator[str]:
     """Check the results of one user message and take what they answer out of ``waiting``."""
     answered: set[str] = set()
     other_seen = False
@@ -315,3 +345,118 @@ def _citations_agree(joined: Joined) -> Iterator[str]:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# --- one block ----------------------------------------------------------------------------------------------
+
+
+def sign(thinking: str) -> str:
+    """Return the signature under which the stand-ins stream this thinking, and which they accept back."""
+    return "sig-" + hashlib.sha256(b"stand-in:" + thinking.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_problems(path: str, text: Any) -> Iterator[str]:
+    if not isinstance(text, str):
+        yield f"{path}: Input should be a valid string"
+    elif not text:
+        yield f"{path}: text content blocks must be non-empty"
+    elif not text.strip():
+        yield f"{path}: text content blocks must contain non-whitespace text"
+
+
+def block_problems(path: str, blocks: Any, place: Place) -> Iterator[str]:
+    if not isinstance(blocks, list):
+        yield f"{path}: Input should be a valid list"
+        return
+    for index, block in enumerate(blocks):
+        yield from _block(f"{path}.{index}", block, place)
+
+
+def _block(path: str, block: Any, place: Place) -> Iterator[str]:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind not in _ALLOWED_IN[place]:
+        yield f"{path}.type: Input should be one of {sorted(_ALLOWED_IN[place])}"
+        return
+    required, optional = _KEYS[kind]
+    for key in sorted(block.keys() - required - optional - {"type"}):
+        yield f"{path}.{key}: Extra inputs are not permitted"
+    missing = sorted(required - block.keys())
+    for key in missing:
+        yield f"{path}.{key}: Field required"
+    if not missing:
+        yield from _CHECKS[kind](path, block)
+
+
+def _check_text(path: str, block: Json) -> Iterator[str]:
+    yield from text_problems(f"{path}.text", block["text"])
+    citations = block.get("citations")
+    if citations is not None and not (
+        isinstance(citations, list) and all(isinstance(item, dict) and "type" in item for item in citations)
+    ):
+        yield f"{path}.citations: Input should be a list of citations"
+
+
+def _check_source(path: str, block: Json) -> Iterator[str]:
+    source = block["source"]
+    if not isinstance(source, dict) or source.get("type") not in ("base64", "url", "file", "text", "content"):
+        yield f"{path}.source.type: Input should be a known source"
+
+
+def _check_search_result(path: str, block: Json) -> Iterator[str]:
+    for key in ("source", "title"):
+        if not isinstance(block[key], str) or not block[key]:
+            yield f"{path}.{key}: String should have at least 1 character"
+    if block["content"] == []:
+        yield f"{path}.content: List should have at least 1 item"
+    yield from block_problems(f"{path}.content", block["content"], "search_result")
+    citations = block.get("citations")
+    if citations is not None and not (isinstance(citations, dict) and isinstance(citations.get("enabled"), bool)):
+        yield f"{path}.citations.enabled: Input should be a valid boolean"
+
+
+def _check_thinking(path: str, block: Json) -> Iterator[str]:
+    if not isinstance(block["thinking"], str):
+        yield f"{path}.thinking: Input should be a valid string"
+    elif block["signature"] != sign(block["thinking"]):
+        yield f"{path}: Invalid `signature` in `thinking` block"
+
+
+def _check_redacted(path: str, block: Json) -> Iterator[str]:
+    if not isinstance(block["data"], str) or not block["data"]:
+        yield f"{path}.data: Invalid `data` in `redacted_thinking` block"
+
+
+def _check_tool_use(path: str, block: Json) -> Iterator[str]:
+    if not isinstance(block["id"], str) or not _ID.fullmatch(block["id"]):
+        yield f"{path}.id: String should match pattern '^{_ID.pattern}$'"
+    if not isinstance(block["name"], str) or not _USED_NAME.fullmatch(block["name"]):
+        yield f"{path}.name: String should match pattern '^{_USED_NAME.pattern}$'"
+    if not isinstance(block["input"], dict):
+        yield f"{path}.input: Input should be a valid dictionary"
+
+
+def _check_tool_result(path: str, block: Json) -> Iterator[str]:
+    if not isinstance(block["tool_use_id"], str):
+        yield f"{path}.tool_use_id: Input should be a valid string"
+    failed = block.get("is_error")
+    if failed is not None and not isinstance(failed, bool):
+        yield f"{path}.is_error: Input should be a valid boolean"
+    content = block.get("content")
+    if isinstance(content, str):
+        yield from text_problems(f"{path}.content", content)
+    elif content is not None:
+        yield from block_problems(f"{path}.content", content, "tool_result")
+        if failed and any(isinstance(item, dict) and item.get("type") != "text" for item in content):
+            yield f"{path}.content: all content must be type `text` if `is_error` is true"
+
+
+_CHECKS = {
+    "text": _check_text,
+    "image": _check_source,
+    "document": _check_source,
+    "search_result": _check_search_result,
+    "thinking": _check_thinking,
+    "redacted_thinking": _check_redacted,
+    "tool_use": _check_tool_use,
+    "tool_result": _check_tool_result,
+}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
 
 LOOK_BACK = 20
 BYTES_PER_TOKEN = 3
@@ -25,7 +26,7 @@ class PromptCache:
         self._minimum = minimum
         self._known: set[bytes] = set()
 
-    def count(self, request: dict[str, Any], output: int) -> Usage:
+    def count(self, request: Json, output: int) -> Usage:
         """Return the usage of this call. ``minimum`` tokens and more are cached."""
         digest = hashlib.sha256(str(request.get("model")).encode())
         prefixes: list[tuple[bytes, int]] = []  # digest and tokens up to and with each block
@@ -52,7 +53,7 @@ class PromptCache:
             yield from range(max(0, at - LOOK_BACK), at + 1)
 
 
-def _blocks(request: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
+def _blocks(request: Json) -> Iterator[tuple[Any, bool]]:
     """Yield every part of the prompt in cache order, without its breakpoint, and whether it had one."""
     for tool in request.get("tools") or []:
         yield _without_breakpoint(tool)
@@ -70,7 +71,7 @@ def _blocks(request: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
         yield None, True
 
 
-def _without_breakpoint(block: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _without_breakpoint(block: Json) -> tuple[Json, bool]:
     if block.get("cache_control") is None:
         return block, False
     return {key: value for key, value in block.items() if key != "cache_control"}, True

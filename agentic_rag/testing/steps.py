@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 
 from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.base import (
     BlockStarted,
@@ -34,7 +35,7 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.testing.block_problems import sign
+from agentic_rag.testing.problems import sign
 
 _PIECE = re.compile(r"\s*\S{1,12}\s?", re.UNICODE)
 
@@ -190,7 +191,7 @@ def _citation(cite: Cite, results: Sequence[Block]) -> Citation:
     return Citation(cite.result, cite.start, end, text, raw)
 
 
-def step_from_json(value: Mapping[str, Any]) -> Step:
+def step_from_json(value: Json) -> Step:
     """Return the step of its JSON form (see the module).
 
     Raises:
@@ -202,7 +203,7 @@ def step_from_json(value: Mapping[str, Any]) -> Step:
     return Step(parsed, value.get("stop_reason"), Usage(**usage) if usage is not None else None)
 
 
-def _block_from_json(value: Mapping[str, Any]) -> StepBlock:
+def _block_from_json(value: Json) -> StepBlock:
     kind, pieces = value["type"], tuple(value.get("pieces", ()))
     if kind == "text":
         return Say(value["text"], tuple(Cite(**cite) for cite in value.get("citations", ())), pieces)

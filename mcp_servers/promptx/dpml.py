@@ -1,6 +1,6 @@
 """DPML, the markup of role files: parse, find references, render.
 
-Pure: text in, values out. It reads no file, knows no folder, clock or `async`; whoever calls it hands over the texts
+Pure: text in, values out. It reads no file, knows no folder, clock or ``async``; whoever calls it hands over the texts
 that references stand for. Lenient wherever a model can still use the text; `lint` tells the author.
 
 Source: PromptX's DPML (`<role>` with `<personality> <principle> <knowledge>`, `@!protocol://id` references).

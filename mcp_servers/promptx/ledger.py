@@ -1,4 +1,4 @@
-"""The truth of one memory: `engrams.db`, in PromptX's own schema.
+"""The truth of one memory: ``engrams.db``, in PromptX's own schema.
 
 Owns the SQL, the connection and the file lock between processes. Deliberately knows nothing of the network, of recall
 or of threads: its caller serialises calls. Third-party errors become `MemoryUnavailable` here and only here.
@@ -330,7 +330,7 @@ class Ledger:
 
 
 def _schema_text(words: Sequence[str]) -> str:
-    """Keywords as `JSON.stringify` writes them."""
+    """Keywords as ``JSON.stringify`` writes them."""
     return json.dumps(list(words), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -291,7 +291,7 @@ class Memory:
         return added
 
     def import_folder(self, folder: Path) -> ImportReport:
-        """Add the engrams of a PromptX folder (`engrams.db`, and recall frequencies from `network.json`).
+        """Add the engrams of a PromptX folder (``engrams.db``, and recall frequencies from `network.json`).
 
         Engrams whose id is already here are left as they are; ids, times and strengths are kept.
         """

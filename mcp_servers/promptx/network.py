@@ -4,8 +4,8 @@ Owns the rules that turn engrams into weighted edges, the order in which keyword
 Pure: a network is a value in memory that `snapshot` writes and a recall only reads; times are arguments. Deliberately
 knows nothing of files, SQLite and clocks.
 
-Source of the rules: PromptX 1.27/2.4 (its `Remember`, `Network`, `TwoPhaseRecallStrategy`, `ActivationMode`), as stated
-in the project's specification and checked against 24 recorded recalls. Numbers in the code are PromptX's own.
+Source of the rules: PromptX 1.27/2.4 (its ``Remember``, ``Network``, ``TwoPhaseRecallStrategy``, ``ActivationMode``),
+as stated in the project's specification and checked against 24 recorded recalls. Numbers in the code are PromptX's own.
 """
 
 import math
@@ -175,7 +175,7 @@ def choose_centres(network: Network, query: Query) -> tuple[list[str], Fallback 
         best = max(words, key=network.degree, default=None)
         if best is not None and network.degree(best):
             return [best], None
-        if best is None and (inside := _contained(network, query)):
+        if best is None and (inside := _find_contained(network, query)):
             return inside, "contained"
     elif cues := list(dict.fromkeys(word for word in query if word in network.edges)):
         return cues, None
@@ -190,7 +190,7 @@ def _hubs(network: Network) -> list[str]:
     return sorted(candidates, key=network.degree, reverse=True)[:DMN_CENTRES]
 
 
-def _contained(network: Network, text: str) -> list[str]:
+def _find_contained(network: Network, text: str) -> list[str]:
     """The longest cues inside `text`, left to right, not overlapping."""
     cues: dict[str, None] = {}
     start = 0

@@ -166,27 +166,27 @@ def inside(path: Path, home: Path) -> bool:
 def _read(file: DiskFile) -> tuple[str | None, Finding | None]:
     """The file's text, or the finding that says why it has none. Never opens a device or a file outside the root."""
 
-    def refused(code: str, message: str, hint: str, line: int = 1, column: int = 1) -> tuple[None, Finding]:
+    def refuse(code: str, message: str, hint: str, line: int = 1, column: int = 1) -> tuple[None, Finding]:
         return None, Finding(file.shown, line, column, "error", code, message, hint)
 
     if not inside(file.path, file.root):
-        return refused("link", "the link leads out of its folder and is refused", "copy the file here")
+        return refuse("link", "the link leads out of its folder and is refused", "copy the file here")
     try:
         status = file.path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return refused("not-a-file", "it is not a regular file", "replace it by a text file")
+            return refuse("not-a-file", "it is not a regular file", "replace it by a text file")
         if status.st_size > MAX_BYTES:
-            return refused("too-large", f"the file has {status.st_size} bytes", f"keep it under {LIMIT_SHOWN}")
+            return refuse("too-large", f"the file has {status.st_size} bytes", f"keep it under {LIMIT_SHOWN}")
         data = file.path.read_bytes()
     except OSError as exc:
-        return refused("unreadable", f"it cannot be read: {exc.strerror}", "check that it exists and may be read")
+        return refuse("unreadable", f"it cannot be read: {exc.strerror}", "check that it exists and may be read")
     if b"\0" in data:
-        return refused("encoding", "the file is binary or UTF-16", "save it as UTF-8 text")
+        return refuse("encoding", "the file is binary or UTF-16", "save it as UTF-8 text")
     try:
         text = normalise(data.decode())
     except UnicodeDecodeError as exc:
         before = data[: exc.start].decode()
-        return refused("encoding", "the file is not UTF-8 here", "save it as UTF-8", *position(before, len(before)))
+        return refuse("encoding", "the file is not UTF-8 here", "save it as UTF-8", *position(before, len(before)))
     if len(text) > MAX_CHARS:
-        return refused("too-large", f"the file has {len(text)} characters", f"keep it under {LIMIT_SHOWN}")
+        return refuse("too-large", f"the file has {len(text)} characters", f"keep it under {LIMIT_SHOWN}")
     return text, None

@@ -131,7 +131,7 @@ class RoleLibrary:
         files, findings = reading.index.files, [*reading.index.findings]
         if role is not None:
             file = self._find(reading.index, role)
-            files = [file, *_referenced(reading, file)]
+            files = [file, *_find_references(reading, file)]
             names = {one.shown for one in files}
             findings = [finding for finding in findings if finding.file in names]
         findings += [finding for file in files for finding in reading.lint(file)]
@@ -247,7 +247,7 @@ def _role_ids(index: Index) -> tuple[str, ...]:
     return tuple(sorted(key for kind, key in index.winners if kind == "role"))
 
 
-def _referenced(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
+def _find_references(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
     text, _ = reading.raw(file)
     for reference in references(text or ""):
         if found := resolve(reference, reading.lookup):

@@ -1,6 +1,8 @@
 """One turn seen by the client, however often the connection drops."""
 
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -17,8 +19,26 @@ from tests.ws.serving import PATIENCE
 TEXTS = [f"part {n} " for n in range(6)]
 
 
+@dataclass
+class Listener:
+    """Hears a turn; ``on_event`` and ``on_note`` are called after each."""
+
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    on_event: Callable[[], object] = lambda: None
+    on_note: Callable[[], object] = lambda: None
+
+    def show(self, raw: str, frame: dict[str, Any]) -> None:
+        self.heard.append(frame)
+        self.on_event()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.on_note()
+
+
 def talk_to(url: str, heard: list[dict[str, Any]], notes: list[str]) -> Talk:
-    return Talk(Server(url), "conv_1", lambda raw, event: heard.append(event), notes.append)
+    return Talk(Server(url), "conv_1", Listener(heard, notes))
 
 
 async def test_a_turn_is_heard_whole_and_in_order() -> None:
@@ -38,8 +58,7 @@ async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or
     heard: list[dict[str, Any]] = []
     notes: list[str] = []
 
-    def hear(raw: str, event: dict[str, Any]) -> None:
-        heard.append(event)
+    def hear() -> None:
         if len(heard) == dropped_after:
             break_connections()
             desk.answer("turn_1", *TEXTS[dropped_after - 1 :]) if dropped_after < 7 else desk.say("turn_1", DONE)
@@ -47,7 +66,7 @@ async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or
     desk.on_start = lambda turn_id: desk.say(turn_id, *(Text(text) for text in TEXTS[: dropped_after - 1]))
     async with chat_server(desk) as url:
         with anyio.fail_after(PATIENCE):
-            assert await Talk(Server(url), "conv_1", hear, notes.append).say("Hi") == "done"
+            assert await Talk(Server(url), "conv_1", Listener(heard, notes, hear)).say("Hi") == "done"
     assert [event["seq"] for event in heard] == list(range(1, 9))
     assert len(notes) == 1
     assert len(desk.turns) == 1
@@ -94,16 +113,13 @@ async def test_a_stop_during_a_broken_connection_is_kept_until_the_next_one() ->
     talk: Talk
     stopping = anyio.Event()
 
-    def note(text: str) -> None:  # told between two connections
-        stopping.set()
-
     async def stop() -> None:
         await stopping.wait()
         await talk.stop()
 
     desk.on_start = lambda turn_id: break_connections()
     async with chat_server(desk) as url, anyio.create_task_group() as tasks:
-        talk = Talk(Server(url), "conv_1", lambda raw, event: None, note)
+        talk = Talk(Server(url), "conv_1", Listener(on_note=stopping.set))  # a note comes between two connections
         tasks.start_soon(stop)
         with anyio.fail_after(PATIENCE):
             assert await talk.say("Hi") == "interrupted"

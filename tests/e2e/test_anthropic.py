@@ -5,8 +5,7 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.testing.fake_api import FakeMessagesAPI
-from agentic_rag.testing.replies import Fault, Reply
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
 from tests.e2e.serving import Event, Server, serving, text_of
 

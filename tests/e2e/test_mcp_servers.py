@@ -16,8 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from agentic_rag.testing.fake_api import FakeMessagesAPI
-from agentic_rag.testing.replies import Reply
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Reply
 from agentic_rag.testing.steps import say, use
 from tests.e2e.serving import Event, Server, serving, text_of
 from tests.tools.captives import needs_bubblewrap

@@ -18,8 +18,7 @@ from anyio.abc import TaskStatus
 from anyio.from_thread import start_blocking_portal
 from mcp.server import MCPServer
 
-from agentic_rag.testing.fake_api import FakeMessagesAPI
-from agentic_rag.testing.replies import Fault, Reply, demo
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, demo
 from agentic_rag.testing.steps import Say, Step, Think, Use, say
 
 SECRET = "s3cr3t-of-the-tool-server-7f1c"

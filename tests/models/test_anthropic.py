@@ -28,8 +28,7 @@ from agentic_rag.models.base import (
     TextDelta,
 )
 from agentic_rag.models.marks import INSTRUCTION
-from agentic_rag.testing.fake_api import FakeMessagesAPI
-from agentic_rag.testing.replies import Fault, Reply, Scripted, demo
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, say, step_events
 
 LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}

@@ -18,9 +18,8 @@ from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.models.sse import SSEReader
-from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.frames import PING, frames
-from agentic_rag.testing.replies import Fault, Reply, Scripted, demo
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events
 
 LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}

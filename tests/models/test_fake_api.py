@@ -12,9 +12,8 @@ import anyio
 import httpx2
 import pytest
 
-from agentic_rag.testing.fake_api import FakeMessagesAPI, from_script, main
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, demo, from_script, main, reply_from_json
 from agentic_rag.testing.frames import PING
-from agentic_rag.testing.replies import Fault, Reply, demo, reply_from_json
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
 
 VERSION = {"anthropic-version": "2026-10-21"}

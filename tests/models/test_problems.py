@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.testing.block_problems import sign
-from agentic_rag.testing.problems import problems
+from agentic_rag.testing.problems import problems, sign
 
 JSON = dict[str, Any]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.testing.block_problems import sign
-from agentic_rag.testing.problems import problems
+from agentic_rag.testing.problems import problems, sign
 
 MARK = {"type": "ephemeral"}
 LOOK: ToolSpec = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}

@@ -17,7 +17,7 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.testing.block_problems import sign
+from agentic_rag.testing.problems import sign
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, pieces_of, say, step_from_json, use
 

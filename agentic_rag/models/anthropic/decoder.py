@@ -4,11 +4,10 @@ Owns the state of one answer: its open blocks, usage and stop reason. Pure; know
 the JSON of each event. Events and deltas of types it does not know are skipped, as the API asks of clients.
 """
 
-from typing import Any
-
 import orjson
 
 from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.errors import broken_stream, stream_error
 from agentic_rag.models.base import (
@@ -35,7 +34,7 @@ class _OpenBlock:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.pieces: list[str] = []
-        self.citations: list[dict[str, Any]] = []
+        self.citations: list[Json] = []
         self.signature: str = block.get("signature") or ""
 
     def whole(self) -> Block:
@@ -68,7 +67,7 @@ class _OpenBlock:
 class AnswerDecoder:
     """Give it the data of each event in order; it returns the model events that came of it.
 
-    ``completed`` is true after ``message_stop``. Whoever reaches the end of the stream before that has lost the
+    ``completed`` is true after ``message_stop``. A stream that ends before that has lost the
     rest of the answer.
     """
 
@@ -93,7 +92,7 @@ class AnswerDecoder:
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise broken_stream("cannot be read: the service sent a malformed event", "malformed_stream") from exc
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> ModelEvent | None:
+    def _delta(self, index: int, delta: Json) -> ModelEvent | None:
         kind = delta["type"]
         block = self._open[index]
         if kind == "text_delta":
@@ -116,7 +115,7 @@ class AnswerDecoder:
             return self._citation(index, block, delta["citation"])
         return None
 
-    def _citation(self, index: int, block: _OpenBlock, raw: dict[str, Any]) -> ModelEvent | None:
+    def _citation(self, index: int, block: _OpenBlock, raw: Json) -> ModelEvent | None:
         block.citations.append(raw)
         if raw["type"] != "search_result_location":
             return None
@@ -127,7 +126,7 @@ class AnswerDecoder:
             ),
         )
 
-    def _other(self, event: dict[str, Any]) -> ModelEvent | None:
+    def _other(self, event: Json) -> ModelEvent | None:
         kind = event["type"]
         if kind == "content_block_start":
             return self._block_start(event["index"], event["content_block"])
@@ -136,7 +135,7 @@ class AnswerDecoder:
         if kind == "message_start":
             message = event["message"]
             self._count(message.get("usage") or {})
-            return MessageStarted(message["model"], self._reported())
+            return MessageStarted(message["model"], self._usage_so_far())
         if kind == "message_delta":
             self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
             self._count(event.get("usage") or {})
@@ -161,9 +160,9 @@ class AnswerDecoder:
         if self._open or self._stop_reason is None:
             raise ValueError("the message stopped with an open block or without a stop reason")
         self.completed = True
-        return MessageCompleted(self._stop_reason, self._reported())
+        return MessageCompleted(self._stop_reason, self._usage_so_far())
 
-    def _reported(self) -> Usage:
+    def _usage_so_far(self) -> Usage:
         usage = self._usage.get
         return Usage(
             usage("input_tokens", 0),
@@ -172,6 +171,6 @@ class AnswerDecoder:
             usage("output_tokens", 0),
         )
 
-    def _count(self, usage: dict[str, Any]) -> None:
+    def _count(self, usage: Json) -> None:
         """Figures are totals so far; one that is absent keeps its last value."""
         self._usage.update((key, value) for key, value in usage.items() if isinstance(value, int))

@@ -1,7 +1,7 @@
 """Claude, and every endpoint that speaks the Messages API.
 
-Owns the SDK's client and the life of one streamed call. What is sent is `anthropic_request`'s, what comes back
-`anthropic_decoder`'s, what goes wrong `anthropic_errors`'. Knows no turn: retries, the idle timeout and budgets
+Owns the SDK's client and the life of one streamed call. What is sent is `request_body`'s, what comes back
+`AnswerDecoder`'s, what goes wrong `model_error`'s. Knows no turn: retries, the idle timeout and budgets
 are the agent's.
 
 The official SDK builds, signs and sends the request and maps its failures; the body of the answer is read raw
@@ -20,6 +20,7 @@ import anyio
 import orjson
 
 from agentic_rag.errors import BadConfiguration, EventTooLarge, ModelError
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import broken_stream, model_error
@@ -69,7 +70,7 @@ class AnthropicModel(Model):
         if not self._key or not self._key.isascii() or not self._key.isprintable() or " " in self._key:
             raise BadConfiguration("ANTHROPIC_API_KEY", "must be a key of printable ASCII characters without spaces")
         self._base_url = (base_url or DEFAULT_BASE_URL).strip()
-        self._shown_url = _shown(self._base_url)
+        self._shown_url = _public_url(self._base_url)
         self._marks = citations == "marks"
         self._lock = anyio.Lock()
         self._client: AsyncAnthropic | None = None
@@ -108,7 +109,7 @@ class AnthropicModel(Model):
             async with aclosing(_chunks(response)) as chunks:
                 decoder = AnswerDecoder()
                 events = self._events(chunks, decoder, request.model)
-                async with aclosing(_cited(events, passages) if passages else events) as cited:
+                async with aclosing(_cite(events, passages) if passages else events) as cited:
                     yield cited
                 if decoder.completed:
                     await _finish(chunks)
@@ -121,7 +122,7 @@ class AnthropicModel(Model):
         client = await self._ready()
         from anthropic import AsyncStream
 
-        content = _encoded({**request_body(request), "stream": True})
+        content = _encode({**request_body(request), "stream": True})
         try:
             stream = await client.post(
                 "/v1/messages",
@@ -210,7 +211,7 @@ async def _finish(chunks: AsyncGenerator[bytes, None]) -> None:
             pass
 
 
-async def _cited(events: AsyncGenerator[ModelEvent, None], passages: list[Block]) -> AsyncGenerator[ModelEvent, None]:
+async def _cite(events: AsyncGenerator[ModelEvent, None], passages: list[Block]) -> AsyncGenerator[ModelEvent, None]:
     answer = MarkedAnswer(passages)
     async with aclosing(events):
         async for event in events:
@@ -218,7 +219,7 @@ async def _cited(events: AsyncGenerator[ModelEvent, None], passages: list[Block]
                 yield cited
 
 
-def _encoded(body: dict[str, Any]) -> bytes:
+def _encode(body: Json) -> bytes:
     """Return the body's JSON; a lone surrogate, which the API refuses, becomes a question mark."""
     try:
         return orjson.dumps(body)
@@ -226,7 +227,7 @@ def _encoded(body: dict[str, Any]) -> bytes:
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _shown(base_url: str) -> str:
+def _public_url(base_url: str) -> str:
     """Return the URL as it may be shown: without user, password, query."""
     try:
         parts = urlsplit(base_url)

@@ -7,8 +7,7 @@ Private ``_`` keys are looked for on blocks only (also those inside a ``tool_res
 ``source`` or a schema such a key is somebody's data. Blocks that need no change are passed on uncopied.
 """
 
-from typing import Any
-
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
 
@@ -19,7 +18,7 @@ CACHED_USER_MESSAGES = 2
 _UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
 
-def request_body(request: ModelRequest) -> dict[str, Any]:
+def request_body(request: ModelRequest) -> Json:
     """Return the JSON body without ``stream``.
 
     Cache breakpoints given with the request are dropped: at most four are placed here (last tool, last system
@@ -28,7 +27,7 @@ def request_body(request: ModelRequest) -> dict[str, Any]:
     """
     messages = [_message(message) for message in request.messages]
     _mark_users(messages)
-    body: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
+    body: Json = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
     if request.system:
         body["system"] = _with_breakpoint([_block(block) for block in request.system])
     if request.tools:
@@ -44,15 +43,15 @@ def request_body(request: ModelRequest) -> dict[str, Any]:
 
 def search_results(messages: tuple[Message, ...] | list[Message]) -> list[Block]:
     """Return all ``search_result`` blocks in the order by which the API numbers them."""
-    found: list[Block] = []
+    results: list[Block] = []
     for message in messages:
         for block in message["content"]:
             kind = block.get("type")
             if kind == "search_result":
-                found.append(block)
+                results.append(block)
             elif kind == "tool_result" and isinstance(block.get("content"), list):
-                found += [inner for inner in block["content"] if inner.get("type") == "search_result"]
-    return found
+                results += [inner for inner in block["content"] if inner.get("type") == "search_result"]
+    return results
 
 
 def _message(message: Message) -> Message:
