@@ -39,7 +39,7 @@ from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.services import Patience
-from agentic_rag.server.gate import Gate
+from agentic_rag.server.auth import Gate, KeyUse
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
@@ -61,6 +61,7 @@ class Ground:
     database: Database
     redactor: Redactor
     access: Access
+    key_use: KeyUse
     audit: AuditLog
     directory: Directory
     vault: Vault
@@ -181,14 +182,15 @@ async def _open_ground(
     redactor = Redactor()
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to make the first key.
-    access = Access(database, required=serving and not is_loopback(settings.host))
+    key_use = KeyUse(_limits(settings))
+    access = Access(database, required=serving and not is_loopback(settings.host), use=key_use)
     await access.open()
     audit = AuditLog(database, redactor)
     stack.push_async_callback(audit.flush)
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
     directory = Directory(database, first_document_seconds=first_document_seconds)
     payloads = PayloadFiles(settings.data / "payloads")
-    return Ground(settings, folder, database, redactor, access, audit, directory, vault, payloads)
+    return Ground(settings, folder, database, redactor, access, key_use, audit, directory, vault, payloads)
 
 
 async def _open_machinery(
@@ -262,11 +264,14 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
 def _gate(ground: Ground) -> Gate:
     settings = ground.settings
     names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
-    limits = Limits(
+    hosts = Hosts(loopback=is_loopback(settings.host), names=names)
+    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
         settings.requests_per_second,
         settings.messages_per_minute,
         settings.connections_per_key,
         settings.subscriptions_per_key,
     )
-    hosts = Hosts(loopback=is_loopback(settings.host), names=names)
-    return Gate(ground.access, ground.audit, hosts=hosts, limits=limits)

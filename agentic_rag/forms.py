@@ -15,6 +15,8 @@ from agentic_rag.errors import InvalidInput
 
 FormT = TypeVar("FormT", bound=BaseModel)
 
+NO_NUL = "a NUL character is not possible."
+
 _MISLEADING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, line separators, and what turns the direction of the text around it."""
 
@@ -52,14 +54,19 @@ def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
     """
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
     for place in _nul_places(value, path, cleaned):
-        raise InvalidInput(place or "body", "a NUL character is not possible.")
+        raise InvalidInput(place or "body", NO_NUL)
     try:
         return model.model_validate(value)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False)[0]
-        parts = [str(part) for part in first["loc"] if part != "[key]"]  # pydantic's word for the key before it
-        place = ".".join([path, *parts]).strip(".") or "body"
-        raise InvalidInput(place, _problem(first["type"], first["msg"])) from exc
+        raise invalid_input(exc, path) from exc
+
+
+def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
+    """Return the refusal that names the first field that does not fit, and says what would."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    parts = [str(part) for part in first["loc"] if part != "[key]"]  # pydantic's word for the key before it
+    place = ".".join([path, *parts]).strip(".") or "body"
+    return InvalidInput(place, _problem(first["type"], first["msg"]))
 
 
 def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[str]:

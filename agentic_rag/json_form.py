@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
 Json = dict[str, Any]
 """A JSON object."""
+
+_ABSENT = "absent"
+Absent = Annotated[T | None, _ABSENT]
+"""The type of a dataclass's field that is left out of the JSON form when it is None: ``page: Absent[int] = None``."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
@@ -29,9 +33,11 @@ def camel(name: str) -> str:
 
 
 @cache
-def _members(kind: type) -> tuple[tuple[str, str], ...]:
-    """Return (attribute, JSON name) of a dataclass's fields."""
-    return tuple((field.name, camel(field.name)) for field in dataclasses.fields(kind))
+def _members(kind: type) -> tuple[tuple[str, str, bool], ...]:
+    """Return (attribute, JSON name, whether it is absent when None) of a dataclass's fields."""
+    return tuple(
+        (field.name, camel(field.name), _ABSENT in typing.get_args(field.type)) for field in dataclasses.fields(kind)
+    )
 
 
 def to_json(value: Any) -> Any:
@@ -44,7 +50,8 @@ def to_json(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if dataclasses.is_dataclass(kind):
-        return {name: to_json(getattr(value, attribute)) for attribute, name in _members(kind)}
+        members = ((name, getattr(value, attribute), absent) for attribute, name, absent in _members(kind))
+        return {name: to_json(item) for name, item, absent in members if item is not None or not absent}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -106,7 +113,7 @@ def _optional_reader(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 def _object_reader(kind: type) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    readers = tuple((attribute, name, reader_of(hints[attribute])) for attribute, name in _members(kind))
+    readers = tuple((attribute, name, reader_of(hints[attribute])) for attribute, name, _ in _members(kind))
 
     def read(value: Any) -> Any:
         return kind(**{attribute: inner(value[name]) for attribute, name, inner in readers if name in value})

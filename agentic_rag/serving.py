@@ -15,7 +15,8 @@ from anyio.abc import TaskStatus
 
 from agentic_rag.app import Application
 from agentic_rag.errors import BadConfiguration, PortInUse
-from agentic_rag.server.wsprotocol import UVICORN_OPTIONS
+from agentic_rag.server.fast_socket import UVICORN_OPTIONS
+from agentic_rag.server.hosts import url_of
 
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
@@ -51,8 +52,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def address_of(listener: socket.socket) -> str:
     """Return the URL under which a client on this machine reaches the socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_of(*listener.getsockname()[:2])
 
 
 class _Server(uvicorn.Server):

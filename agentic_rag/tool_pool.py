@@ -18,7 +18,7 @@ from agentic_rag.access.keys import Access
 from agentic_rag.domains.guarded_tools import guard_tools
 from agentic_rag.domains.vault import Vault
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.server.auth import is_loopback
+from agentic_rag.server.hosts import is_loopback
 from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.database import Database
 from agentic_rag.tools.base import Toolset

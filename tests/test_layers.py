@@ -16,7 +16,7 @@ LAYERS = (
     ("directory",),
     ("access", "domains", "roles", "documents", "conversations", "operations", "business"),
     ("server",),
-    ("tool_servers", "tool_pool", "agent_services", "app", "serving", "commands", "chat", "cli", "testing"),
+    ("tool_servers", "tool_pool", "agent_services", "app", "asgi", "serving", "commands", "chat", "cli", "testing"),
 )
 """agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
 
@@ -30,7 +30,7 @@ PURE = (
     "agentic_rag/access/refusals.py",
     "agentic_rag/server/hosts.py",
     "agentic_rag/server/limits.py",
-    "agentic_rag/server/rules.py",
+    "agentic_rag/server/frames.py",
     "agentic_rag/tools/entries",
     "agentic_rag/tools/launch/addresses.py",
     "agentic_rag/tools/launch/catalogue.py",

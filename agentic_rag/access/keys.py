@@ -12,9 +12,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from sqlalchemy import Connection
 
@@ -44,14 +44,21 @@ class Entrant:
     key_id: str | None
 
 
-class Access:
-    """The keys of one database. ``required``: whether nobody comes in without one."""
+class KeyUse(Protocol):
+    """What is open with keys; the edge knows."""
 
-    def __init__(self, database: Database, *, required: bool = False) -> None:
+    def end(self, key_id: str) -> None:
+        """End all that is open with a key that ceased to be active."""
+        ...
+
+
+class Access:
+    """The keys of one database. ``required``: whether nobody comes in without one; ``use``: what is open with them."""
+
+    def __init__(self, database: Database, *, required: bool = False, use: KeyUse | None = None) -> None:
         self.required = required
         self.local_key = _new_secret()
-        self.on_revoked: list[Callable[[str], None]] = []
-        """Called with the id of each key that ceased to be active."""
+        self._use = use
         self._db = database
         self._local = _sha256(self.local_key)
         self._active: dict[str, tuple[str, Entrant]] = {}
@@ -150,9 +157,8 @@ class Access:
         self._tell_revoked(key_id)
 
     def _tell_revoked(self, key_id: str | None) -> None:
-        if key_id is not None:
-            for tell in self.on_revoked:
-                tell(key_id)
+        if key_id is not None and self._use is not None:
+            self._use.end(key_id)
 
 
 def _check(user_id: str, role: KeyRole, granted: Sequence[str]) -> None:

@@ -1,26 +1,52 @@
-"""The guard around the whole application: request id, the caller, the headers of every answer, the last error net.
+"""Who comes in: the guard around the whole application, and from a request's credentials the caller its route sees.
 
-Owns what happens before any route and after every one. Who comes in is ``gate``'s; which route is for whom
-``rules``'. Knows no record and no route.
+Owns the credentials (``Authorization: Bearer``, or on a WebSocket a ticket offered as subprotocol), the tickets, the
+loads of the keys, what is open with each, the request id, the headers of every answer, and the last error net. Knows
+no record and no route.
+
+A credential that is shown has to be true, also where none is needed: a revoked key must not become the local
+operator's. None is ever taken from the query string, which proxies log and browsers keep. Without keys the local
+operator is who connects from this machine.
 """
 
+import hashlib
 import logging
-from collections.abc import Iterable
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
+import anyio
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentic_rag.access.auditing import AuditLog, place_of, tells
+from agentic_rag.access.keys import PREFIX, Access, Entrant
+from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.server.gate import Caller, Gate, source_of
-from agentic_rag.server.hosts import is_loopback
-from agentic_rag.server.replies import failure, refusal
+from agentic_rag.errors import AgenticRagError, Unauthenticated
+from agentic_rag.server.hosts import Hosts, is_loopback
+from agentic_rag.server.limits import Limits, Load
+from agentic_rag.server.replies import failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
 
-__all__ = ["LOCAL", "Guard", "User", "caller_of", "is_loopback", "user_of"]
-
 log = logging.getLogger("agentic_rag.server")
+
+TICKET_PROTOCOL = "ticket."
+"""Prefix of the subprotocol that carries a ticket."""
+CREDENTIAL_NAMES = frozenset(
+    {"token", "access_token", "api_key", "apikey", "api-key", "key", "ticket", "auth", "authorization", "bearer"}
+)
+"""Query parameters in which clients of other servers send what belongs into a header."""
+
+
+TICKET_SECONDS = 30.0
+MAX_TICKETS = 50
+"""Unused ones of one key; the oldest gives way."""
+
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -33,6 +59,257 @@ HEADERS = (
 """Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    entrant: Entrant
+    ends: float
+
+
+class Tickets:
+    """The tickets that were given and not yet used, of this process: the socket has to come to the same one.
+
+    Of a ticket only its hash is kept. Time is an argument: seconds of a clock that does not go back.
+    """
+
+    def __init__(self) -> None:
+        self._tickets: dict[bytes, _Ticket] = {}
+
+    def issue(self, now: float, entrant: Entrant) -> str:
+        """Return a new ticket."""
+        self._tickets = {hashed: ticket for hashed, ticket in self._tickets.items() if ticket.ends > now}
+        own = [hashed for hashed, ticket in self._tickets.items() if ticket.entrant.key_id == entrant.key_id]
+        for hashed in own[: max(0, len(own) - MAX_TICKETS + 1)]:
+            del self._tickets[hashed]
+        value = secrets.token_urlsafe(32)
+        self._tickets[_hash(value)] = _Ticket(entrant, now + TICKET_SECONDS)
+        return value
+
+    def redeem(self, now: float, value: str) -> Entrant | None:
+        """Use a ticket up and return whom it stands for; None when it is not known, used, or too old."""
+        ticket = self._tickets.pop(_hash(value), None)
+        return ticket.entrant if ticket is not None and ticket.ends > now else None
+
+    def revoke(self, key_id: str) -> None:
+        """Drop the tickets given for a key."""
+        self._tickets = {h: ticket for h, ticket in self._tickets.items() if ticket.entrant.key_id != key_id}
+
+
+def _hash(value: str) -> bytes:
+    return hashlib.sha256(value.encode(errors="replace")).digest()
+
+
+class KeyUse:
+    """What each key takes of the server and holds open: its load, its connections, its unused tickets."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._tickets = Tickets()
+        self._loads: dict[str, Load] = {}
+        self._open: defaultdict[str, set[anyio.CancelScope]] = defaultdict(set)
+
+    def load_of(self, key_id: str | None) -> Load | None:
+        """Return what counts for a key; None for the local operator, who has no limits."""
+        if key_id is None:
+            return None
+        load = self._loads.get(key_id)
+        if load is None:
+            load = self._loads[key_id] = Load(self._limits)
+        return load
+
+    def issue_ticket(self, entrant: Entrant) -> str:
+        """Return a ticket that stands for the entrant once."""
+        return self._tickets.issue(time.monotonic(), entrant)
+
+    def redeem_ticket(self, value: str) -> Entrant | None:
+        """Use a ticket up and return whom it stands for; None when it stands for nobody."""
+        return self._tickets.redeem(time.monotonic(), value)
+
+    @contextmanager
+    def hold(self, key_id: str, load: Load, scope: anyio.CancelScope) -> Iterator[None]:
+        """Count a connection and remember how to end it; a key that was revoked meanwhile ends it at once."""
+        if self._loads.get(key_id) is not load:
+            scope.cancel()
+        held = self._open[key_id]
+        held.add(scope)
+        load.connections += 1
+        try:
+            yield
+        finally:
+            load.connections -= 1
+            held.discard(scope)
+            if not held:
+                self._open.pop(key_id, None)
+
+    def end(self, key_id: str) -> None:
+        """End all that is open with a key that was revoked."""
+        self._loads.pop(key_id, None)
+        self._tickets.revoke(key_id)
+        for scope in self._open.pop(key_id, set()):
+            scope.cancel()
+
+
+class Caller:
+    """Who sends a request or holds a connection, and what it may still take of the server."""
+
+    __slots__ = ("_gate", "_load", "entrant", "source")
+
+    def __init__(self, entrant: Entrant, source: str = "", gate: "Gate | None" = None):
+        self.entrant = entrant
+        self.source = source
+        self._gate = gate
+        self._load = gate.use.load_of(entrant.key_id) if gate is not None else None
+
+    @property
+    def user(self) -> User:
+        return self.entrant.user
+
+    def take_request(self) -> None:
+        """Count a request or a frame.
+
+        Raises:
+            RateLimited: there were too many with this key.
+        """
+        if self._load is not None:
+            self._load.request(time.monotonic())
+
+    def take_message(self) -> None:
+        """Count a message.
+
+        Raises:
+            RateLimited: there were too many with this key.
+        """
+        if self._load is not None:
+            self._load.message(time.monotonic())
+
+    def check_connections(self) -> None:
+        """Check that one more connection may be held.
+
+        Raises:
+            RateLimited: there are too many with this key.
+        """
+        if self._load is not None:
+            self._load.check_connections()
+
+    def check_subscriptions(self) -> None:
+        """Check that one more conversation may be followed.
+
+        Raises:
+            RateLimited: there are too many with this key.
+        """
+        if self._load is not None:
+            self._load.check_subscriptions()
+
+    def count_subscriptions(self, change: int) -> None:
+        """Count conversations that a socket begins or ceases to follow."""
+        if self._load is not None:
+            self._load.subscriptions += change
+
+    @contextmanager
+    def connection(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Hold a connection inside the block; ``scope`` is cancelled when the key is revoked."""
+        if self._gate is None or self._load is None or self.entrant.key_id is None:
+            yield
+            return
+        with self._gate.use.hold(self.entrant.key_id, self._load, scope):
+            yield
+
+    async def note_refusal(self, error: AgenticRagError, action: str, target: str, request_id: str = "") -> None:
+        """Tell the audit log of a refusal that belongs there."""
+        if self._gate is not None:
+            await self._gate.note_refusal(error, self.user.id, action, target, self.source, request_id)
+
+
+NOBODY = Caller(Entrant(User(ANONYMOUS), None))
+"""Who asks what is answered to everybody."""
+
+
+class Gate:
+    """The one way in. Without ``access`` everybody is the local operator. ``use``: the same that ``access`` ends."""
+
+    def __init__(
+        self,
+        access: Access | None = None,
+        audit: AuditLog | None = None,
+        *,
+        use: KeyUse | None = None,
+        hosts: Hosts | None = None,
+    ) -> None:
+        self.use = use or KeyUse()
+        self._access = access
+        self._audit = audit
+        self._hosts = hosts or Hosts()
+
+    def enter(self, scope: Scope, headers: Headers, *, is_open: bool = False) -> Caller:
+        """Return who sends a request. ``is_open``: it is answered to everybody.
+
+        Raises:
+            Forbidden: the request is meant for another server, or comes from another site's page.
+            Unauthenticated: a key is needed, or what was shown is none.
+        """
+        self._hosts.check(headers)
+        if self._access is None:
+            return Caller(Entrant(LOCAL, None))
+        _check_query(scope)
+        entrant = self._entrant(scope, headers)
+        if entrant is None:
+            # Only this machine needs none, also behind a server that listens where nobody told us.
+            if self._access.required or not is_loopback(source_of(scope) or "localhost"):
+                if is_open:
+                    return NOBODY
+                raise Unauthenticated
+            entrant = Entrant(LOCAL, None)
+        return Caller(entrant, source_of(scope), self)
+
+    def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
+        """Return whom the credentials stand for, None when none were shown.
+
+        Raises:
+            Unauthenticated: they stand for nobody.
+        """
+        assert self._access is not None
+        shown = False
+        entrant: Entrant | None = None
+        for value in headers.getlist("authorization"):
+            scheme, _, secret = value.partition(" ")
+            if scheme.lower() == "bearer":
+                entrant = self._access.entrant(secret.strip()) if not shown else None
+                shown = True
+        for protocol in scope.get("subprotocols", ()):
+            if protocol.startswith(TICKET_PROTOCOL):
+                redeemed = self.use.redeem_ticket(protocol.removeprefix(TICKET_PROTOCOL))
+                entrant = redeemed if not shown else None  # one credential: with two, which of them was meant?
+                shown = True
+        if shown and entrant is None:
+            raise Unauthenticated("This API key or ticket is not known, was revoked, or was used before.")
+        return entrant
+
+    async def note_refusal(
+        self, error: AgenticRagError, actor: str, action: str, target: str, source: str, request_id: str = ""
+    ) -> None:
+        """Tell the audit log of a refusal that belongs there."""
+        if self._audit is not None and tells(error):
+            refusal = Refusal(actor, action, target, error.code, source, place_of(error))
+            await self._audit.refused(refusal, request_id)
+
+
+def source_of(scope: Scope) -> str:
+    """Return the address a request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _check_query(scope: Scope) -> None:
+    query = scope.get("query_string", b"")
+    if not query:
+        return
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name.lower() in CREDENTIAL_NAMES or value.startswith((PREFIX, f"Bearer {PREFIX}")):
+            raise Unauthenticated(
+                "A key or ticket is never taken from the address, which is logged on its way: send 'Authorization: "
+                "Bearer <key>', or offer the subprotocol ticket.<value>. Revoke the key that was sent."
+            )
+
+
 def caller_of(scope: Scope) -> Caller:
     """Return who sends an HTTP request or holds a WebSocket, as the guard found it."""
     caller = scope["state"]["caller"]
@@ -40,17 +317,16 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
-def user_of(scope: Scope) -> User:
-    """Return the user who sends an HTTP request or holds a WebSocket."""
-    return caller_of(scope).user
-
-
 class Guard:
-    """ASGI middleware around everything. ``gate`` decides who comes in; without one only this machine does."""
+    """ASGI middleware around everything. ``gate`` decides who comes in; without one everybody does, as the operator.
 
-    def __init__(self, app: ASGIApp, gate: Gate | None = None) -> None:
+    ``open_paths`` are answered without a key, too.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate | None = None, open_paths: frozenset[str] = frozenset()) -> None:
         self.app = app
         self._gate = gate or Gate()
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -69,13 +345,14 @@ class Guard:
 
         actor = ANONYMOUS
         try:
-            caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope))
+            is_open = scope["type"] == "http" and scope["path"] in self._open_paths
+            caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
             actor = caller.user.id
             caller.take_request()
         except AgenticRagError as exc:
             action = scope.get("method", "WS")
-            await self._gate.refused(exc, actor, action, scope["path"], source_of(scope), reference)
-            await _answer(refusal(exc, reference), scope, receive, sending)
+            await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
+            await send_refusal(refusal(exc, reference), scope, receive, sending)
             return
         try:
             with acting_for(caller.user.id):
@@ -84,21 +361,10 @@ class Guard:
             if started or scope["type"] == "websocket":
                 log.error("request %s failed", reference, exc_info=exc)
                 raise
-            await _answer(failure(exc, reference), scope, receive, sending)
+            await send_refusal(failure(exc, reference), scope, receive, sending)
 
 
 def _complete(headers: Iterable[tuple[bytes, bytes]], reference: str) -> list[tuple[bytes, bytes]]:
-    given = list(headers)
-    names = {name for name, _ in given}
-    return [*given, (b"x-request-id", reference.encode()), *(each for each in HEADERS if each[0] not in names)]
-
-
-async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        await response(scope, receive, send)
-    elif "websocket.http.response" in scope.get("extensions", {}):
-        headers = response.raw_headers
-        await send({"type": "websocket.http.response.start", "status": response.status_code, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": response.body})
-    else:
-        await send({"type": "websocket.close", "code": 1008})
+    own = list(headers)
+    names = {name for name, _ in own}
+    return [*own, (b"x-request-id", reference.encode()), *(each for each in HEADERS if each[0] not in names)]

@@ -1,26 +1,35 @@
 """REST of conversations, messages and turns; a turn's events as a stream.
 
-Owns the request models and the choice between a stream and a plain answer. Knows no rule.
+Owns what these routes take and answer, and the choice between a stream and a plain answer. Knows no rule.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from agentic_rag.business import Business
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.errors import InvalidInput
-from agentic_rag.events import ToolStatus
+from agentic_rag.events import Error, ToolStatus
 from agentic_rag.forms import Form
-from agentic_rag.server import views
-from agentic_rag.server.auth import user_of
-from agentic_rag.server.bodies import json_form, query_form
+from agentic_rag.json_form import Absent, Json
+from agentic_rag.messages import Block, without_private
+from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
-from agentic_rag.server.replies import nothing, redacted, reply
+from agentic_rag.server.replies import Items, Page, Redacted, answer_from
+from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
-from agentic_rag.store.conversations import ConversationStatus, SortBy
+from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+
+CONVERSATIONS = "/api/conversations"
+CONVERSATION = "/api/conversations/{conversation}"
+TURN = "/api/turns/{turn}"
 
 _SORT_KEYS: dict[str, SortBy] = {
     "startedAt": "started_at",
@@ -30,9 +39,11 @@ _SORT_KEYS: dict[str, SortBy] = {
     "messageCount": "message_count",
 }
 
+# What is taken
+
 
 class NewConversation(Form):
-    """``POST /api/conversations``"""
+    """A conversation to begin. ``contextDocumentIds``: its searches find these documents only."""
 
     domain_id: str
     title: str | None = None
@@ -40,7 +51,7 @@ class NewConversation(Form):
 
 
 class ConversationQuery(Form):
-    """``GET /api/conversations``"""
+    """Which conversations; ``q`` is part of a title."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(20, ge=1, le=100)
@@ -52,7 +63,7 @@ class ConversationQuery(Form):
 
 
 class ConversationChange(Form):
-    """``PATCH /api/conversations/{id}``"""
+    """What to change of a conversation; the rest stays. ``metadata`` is replaced."""
 
     title: str | None = None
     status: ConversationStatus | None = None
@@ -60,14 +71,28 @@ class ConversationChange(Form):
 
 
 class MessageQuery(Form):
-    """``GET /api/conversations/{id}/messages``"""
+    """The last ``limit`` messages, or those before the message ``before``."""
 
     limit: int = Field(50, ge=1, le=200)
     before: str | None = None
 
 
+class StreamQuery(Form):
+    """``dialect``: how the events are encoded. Other parameters are let pass."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    dialect: str = DEFAULT_DIALECT
+
+
+class EventQuery(StreamQuery):
+    """``after``: the number of the last event the client has; ``Last-Event-ID`` goes before it."""
+
+    after: str = "0"
+
+
 class NewMessage(Form):
-    """``POST /api/conversations/{id}/messages``"""
+    """A message of the user. The same ``clientMessageId`` never makes two turns."""
 
     cleaned = frozenset({"content"})
     content: str
@@ -76,166 +101,285 @@ class NewMessage(Form):
 
 
 class Interruption(Form):
-    """``POST /api/conversations/{id}/interrupt``"""
+    """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
 
     turn_id: str | None = None
     queued: bool = False
 
 
 class ToolCallQuery(Form):
-    """``GET /api/conversations/{id}/tool-calls``: the last ones in order."""
+    """Which tool calls: the last ones in order."""
 
     tool_name: str | None = Field(None, max_length=200)
     status: ToolStatus | None = None
     limit: int = Field(100, ge=1, le=500)
 
 
-def conversation_routes(business: Business) -> list[Route]:
-    """Return the routes of conversations and their messages."""
-    ends = _Endpoints(business)
-    base = "/api/conversations"
-    return [
-        Route(base, ends.create, methods=["POST"]),
-        Route(base, ends.list_page, methods=["GET"]),
-        Route(base + "/{conversation}", ends.get, methods=["GET"]),
-        Route(base + "/{conversation}", ends.change, methods=["PATCH"]),
-        Route(base + "/{conversation}", ends.delete, methods=["DELETE"]),
-        Route(base + "/{conversation}/messages", ends.messages, methods=["GET"]),
-        Route(base + "/{conversation}/messages", ends.send, methods=["POST"]),
-        Route(base + "/{conversation}/interrupt", ends.interrupt, methods=["POST"]),
-        Route(base + "/{conversation}/compact", ends.compact, methods=["POST"]),
-        Route(base + "/{conversation}/archives", ends.archives, methods=["GET"]),
-        Route(base + "/{conversation}/archives/{archive}/messages", ends.archived, methods=["GET"]),
-        Route(base + "/{conversation}/tool-calls", ends.tool_calls, methods=["GET"]),
-    ]
+# What is answered
 
 
-class _Endpoints:
-    def __init__(self, business: Business) -> None:
-        self._conversations = business.conversations
-        self._deletion = business.deletion
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation's record; its messages have a route of their own."""
 
-    async def create(self, request: Request) -> Response:
-        form = await json_form(request, NewConversation)
-        made = await self._conversations.create(
-            user_of(request.scope), form.domain_id, form.title, form.context_document_ids
+    id: str
+    domain_id: str
+    owner_id: str
+    title: str
+    title_source: str
+    status: ConversationStatus
+    message_count: int
+    context_document_ids: Sequence[str]
+    metadata: Json
+    started_at: str
+    updated_at: str
+    last_message_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A passage that an answer cites."""
+
+    number: int
+    document_id: str
+    document_name: str
+    chunk_id: str
+    cited_text: str
+    relevance_score: float
+    page: Absent[int] = None
+    cells: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message: its plain text, and the blocks it is made of, tool calls and results included."""
+
+    id: str
+    conversation_id: str
+    turn_id: str
+    role: Literal["user", "assistant"]
+    content: str
+    blocks: Sequence[Block]
+    references: Sequence[Reference]
+    metadata: Json
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A summary that stands for the messages before it."""
+
+    id: str
+    summary: str
+    message_count: int
+    created_by: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The record of a tool call; ``result`` are the blocks the model got, null while it runs."""
+
+    tool_call_id: str
+    turn_id: str
+    server: str
+    tool_name: str
+    arguments: Json
+    status: ToolStatus
+    result: Sequence[Block] | None
+    size: int | None
+    ref: str | None
+    started_at: str
+    duration_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One user message to its end."""
+
+    id: str
+    conversation_id: str
+    status: TurnStatus
+    end_reason: str | None
+    usage: Json
+    image_id: str
+    started_at: str
+    ended_at: str | None
+    error: Absent[Error] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedMessage(Turn):
+    """The turn that a message began, with the ids of its two messages."""
+
+    user_message_id: str
+    message_id: str
+    client_message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Whether something was stopped."""
+
+    interrupted: bool
+
+
+class ConversationRoutes:
+    """Conversations and their messages."""
+
+    def __init__(self, conversations: Conversations, deletion: Deletion) -> None:
+        self._conversations = conversations
+        self._deletion = deletion
+
+    @route("POST", CONVERSATIONS, allow="user", status=201)
+    async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
+        """Begin a conversation in a domain."""
+        return _conversation(
+            await self._conversations.create(user, body.domain_id, body.title, body.context_document_ids)
         )
-        return redacted(request, made.domain_id, views.conversation(made), 201)
 
-    async def list_page(self, request: Request) -> Response:
-        form = query_form(request, ConversationQuery)
+    @route("GET", CONVERSATIONS, allow="user")
+    async def list_page(self, user: User, query: ConversationQuery) -> Page[Redacted[Conversation]]:
+        """List the caller's conversations."""
         page = await self._conversations.list_page(
-            user_of(request.scope),
-            page=form.page,
-            page_size=form.page_size,
-            sort_by=_SORT_KEYS[form.sort_by],
-            sort_order=form.sort_order,
-            domain_id=form.domain_id,
-            status=form.status,
-            q=form.q,
+            user,
+            page=query.page,
+            page_size=query.page_size,
+            sort_by=_SORT_KEYS[query.sort_by],
+            sort_order=query.sort_order,
+            domain_id=query.domain_id,
+            status=query.status,
+            q=query.q,
         )
-        redact = request.app.state.redact
-        items = [redact.of(item.domain_id).json(views.conversation(item)) for item in page.items]
-        return reply({"items": items, "total": page.total, "page": page.page, "pageSize": page.page_size})
+        return Page([_conversation(item) for item in page.items], page.total, page.page, page.page_size)
 
-    async def get(self, request: Request) -> Response:
-        found = await self._conversations.get(user_of(request.scope), _id(request))
-        return redacted(request, found.domain_id, views.conversation(found))
+    @route("GET", CONVERSATION, allow="user")
+    async def get(self, user: User, conversation: str) -> Redacted[Conversation]:
+        """Show a conversation's record."""
+        return _conversation(await self._conversations.get(user, conversation))
 
-    async def change(self, request: Request) -> Response:
-        form = await json_form(request, ConversationChange)
-        changed = await self._conversations.change(
-            user_of(request.scope), _id(request), title=form.title, status=form.status, metadata=form.metadata
+    @route("PATCH", CONVERSATION, allow="user")
+    async def change(self, user: User, conversation: str, body: ConversationChange) -> Redacted[Conversation]:
+        """Change title, status or metadata."""
+        return _conversation(
+            await self._conversations.change(
+                user, conversation, title=body.title, status=body.status, metadata=body.metadata
+            )
         )
-        return redacted(request, changed.domain_id, views.conversation(changed))
 
-    async def delete(self, request: Request) -> Response:
-        await self._deletion.conversation(user_of(request.scope), _id(request))
-        return nothing()
+    @route("DELETE", CONVERSATION, allow="user")
+    async def delete(self, user: User, conversation: str) -> None:
+        """Delete a conversation with all that belongs to it."""
+        await self._deletion.conversation(user, conversation)
 
-    async def messages(self, request: Request) -> Response:
-        form = query_form(request, MessageQuery)
-        found = await self._conversations.messages(user_of(request.scope), _id(request), form.limit, form.before)
-        return await self._redacted(request, {"items": [views.message(message) for message in found]})
+    @route("GET", f"{CONVERSATION}/messages", allow="user")
+    async def messages(self, user: User, conversation: str, query: MessageQuery) -> Redacted[Items[Message]]:
+        """List messages, oldest first."""
+        messages = await self._conversations.messages(user, conversation, query.limit, query.before)
+        return await self._within(user, conversation, Items([_message(message) for message in messages]))
 
-    async def send(self, request: Request) -> Response | EventStream:
-        dialect = get_dialect(request.query_params.get("dialect", DEFAULT_DIALECT))
-        form = await json_form(request, NewMessage)
-        user = user_of(request.scope)
+    @route("POST", f"{CONVERSATION}/messages", allow="user", sends=True, streams=True, status=202)
+    async def send(
+        self, request: Request, user: User, conversation: str, query: StreamQuery, body: NewMessage
+    ) -> EventStream | Redacted[AcceptedMessage]:
+        """Send a message.
+
+        The answer is the turn's event stream; with ``Accept: application/json`` the turn, which goes on by itself.
+        """
+        dialect = get_dialect(query.dialect)
         accepted = await self._conversations.send(
-            user, _id(request), form.content, client_message_id=form.client_message_id, on_busy=form.on_busy
+            user, conversation, body.content, client_message_id=body.client_message_id, on_busy=body.on_busy
         )
         if not _wants_json(request):
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
-        shown = views.turn(await self._conversations.turn(user, accepted.turn_id))
-        ids = {
-            "userMessageId": accepted.user_message_id,
-            "messageId": accepted.message_id,
-            "clientMessageId": accepted.client_message_id,
-        }
-        return await self._redacted(request, {**shown, **ids}, 202)
-
-    async def interrupt(self, request: Request) -> Response:
-        form = await json_form(request, Interruption)
-        done = await self._conversations.interrupt(
-            user_of(request.scope), _id(request), turn_id=form.turn_id, queued=form.queued
+        turn = await self._conversations.turn(user, accepted.turn_id)
+        answer = answer_from(
+            AcceptedMessage,
+            _turn(turn),
+            user_message_id=accepted.user_message_id,
+            message_id=accepted.message_id,
+            client_message_id=accepted.client_message_id,
         )
-        return reply({"interrupted": done})
+        return await self._within(user, conversation, answer)
 
-    async def compact(self, request: Request) -> Response:
-        made = await self._conversations.compact(user_of(request.scope), _id(request))
-        return await self._redacted(request, views.archive(made))
-
-    async def archives(self, request: Request) -> Response:
-        found = await self._conversations.archives(user_of(request.scope), _id(request))
-        return await self._redacted(request, {"items": [views.archive(each) for each in found]})
-
-    async def archived(self, request: Request) -> Response:
-        form = query_form(request, MessageQuery)
-        archive = str(request.path_params["archive"])
-        found = await self._conversations.archived_messages(
-            user_of(request.scope), _id(request), archive, form.limit, form.before
+    @route("POST", f"{CONVERSATION}/interrupt", allow="user")
+    async def interrupt(self, user: User, conversation: str, body: Interruption) -> Interrupted:
+        """Stop the running turn; idempotent."""
+        return Interrupted(
+            await self._conversations.interrupt(user, conversation, turn_id=body.turn_id, queued=body.queued)
         )
-        return await self._redacted(request, {"items": [views.message(message) for message in found]})
 
-    async def tool_calls(self, request: Request) -> Response:
-        form = query_form(request, ToolCallQuery)
-        found = await self._conversations.tool_calls(
-            user_of(request.scope), _id(request), limit=form.limit, tool_name=form.tool_name, status=form.status
+    @route("POST", f"{CONVERSATION}/compact", allow="user", sends=True)
+    async def compact(self, user: User, conversation: str) -> Redacted[Archive]:
+        """Summarise what was said: the model reads the summary instead of the messages before it."""
+        archive = await self._conversations.compact(user, conversation)
+        return await self._within(user, conversation, answer_from(Archive, archive))
+
+    @route("GET", f"{CONVERSATION}/archives", allow="user")
+    async def archives(self, user: User, conversation: str) -> Redacted[Items[Archive]]:
+        """List the summaries that stand for earlier messages."""
+        archives = await self._conversations.archives(user, conversation)
+        return await self._within(user, conversation, Items([answer_from(Archive, each) for each in archives]))
+
+    @route("GET", f"{CONVERSATION}/archives/{{archive}}/messages", allow="user")
+    async def archived(
+        self, user: User, conversation: str, archive: str, query: MessageQuery
+    ) -> Redacted[Items[Message]]:
+        """List the messages that a summary stands for."""
+        messages = await self._conversations.archived_messages(user, conversation, archive, query.limit, query.before)
+        return await self._within(user, conversation, Items([_message(message) for message in messages]))
+
+    @route("GET", f"{CONVERSATION}/tool-calls", allow="user")
+    async def tool_calls(self, user: User, conversation: str, query: ToolCallQuery) -> Redacted[Items[ToolCall]]:
+        """List tool calls, the last ones in order."""
+        calls = await self._conversations.tool_calls(
+            user, conversation, limit=query.limit, tool_name=query.tool_name, status=query.status
         )
-        return await self._redacted(request, {"items": [views.tool_call(each) for each in found]})
+        return await self._within(user, conversation, Items([_tool_call(each) for each in calls]))
 
-    async def _redacted(self, request: Request, value: Any, status: int = 200) -> Response:
-        """Return an answer about what was said in the conversation that the path names."""
-        found = await self._conversations.get(user_of(request.scope), _id(request))
-        return redacted(request, found.domain_id, value, status)
-
-
-def turn_routes(business: Business) -> list[Route]:
-    """Return the routes of turns."""
-    conversations = business.conversations
-
-    async def get(request: Request) -> Response:
-        user = user_of(request.scope)
-        found = await conversations.turn(user, request.path_params["turn"])
-        conversation = await conversations.get(user, found.conversation_id)
-        return redacted(request, conversation.domain_id, views.turn(found))
-
-    async def events(request: Request) -> EventStream:
-        turn_id = request.path_params["turn"]
-        dialect = get_dialect(request.query_params.get("dialect", DEFAULT_DIALECT))
-        after = _after(request, turn_id)
-        await conversations.turn(user_of(request.scope), turn_id)
-        return EventStream(conversations.events(turn_id, after), dialect)
-
-    return [
-        Route("/api/turns/{turn}", get, methods=["GET"]),
-        Route("/api/turns/{turn}/events", events, methods=["GET"]),
-    ]
+    async def _within(self, user: User, conversation: str, answer: Any) -> Redacted[Any]:
+        """Return an answer about what was said in a conversation."""
+        record = await self._conversations.get(user, conversation)
+        return Redacted(record.domain_id, answer)
 
 
-def _id(request: Request) -> str:
-    return str(request.path_params["conversation"])
+class TurnRoutes:
+    """Turns and their events."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+
+    @route("GET", TURN, allow="user")
+    async def get(self, user: User, turn: str) -> Redacted[Turn]:
+        """Show a turn."""
+        record = await self._conversations.turn(user, turn)
+        conversation = await self._conversations.get(user, record.conversation_id)
+        return Redacted(conversation.domain_id, _turn(record))
+
+    @route("GET", f"{TURN}/events", allow="user", streams=True)
+    async def events(self, request: Request, user: User, turn: str, query: EventQuery) -> EventStream:
+        """Follow a turn: what follows the given event, then what comes, to its end."""
+        dialect = get_dialect(query.dialect)
+        after = _after(request.headers.get("last-event-id"), query.after, turn)
+        await self._conversations.turn(user, turn)
+        return EventStream(self._conversations.events(turn, after), dialect)
+
+
+def _conversation(record: ConversationRecord) -> Redacted[Conversation]:
+    return Redacted(record.domain_id, answer_from(Conversation, record, metadata=record.meta))
+
+
+def _message(message: ShownMessage) -> Message:
+    return answer_from(Message, message, references=[answer_from(Reference, each) for each in message.references])
+
+
+def _turn(record: TurnRecord) -> Turn:
+    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {})
+
+
+def _tool_call(record: ToolCallRecord) -> ToolCall:
+    result = None if record.result is None else without_private(record.result["content"])
+    return answer_from(ToolCall, record, result=result)
 
 
 def _wants_json(request: Request) -> bool:
@@ -243,14 +387,14 @@ def _wants_json(request: Request) -> bool:
     return "application/json" in accept and "text/event-stream" not in accept
 
 
-def _after(request: Request, turn_id: str) -> int:
+def _after(last_event_id: str | None, after: str, turn_id: str) -> int:
     """Return the number to go on after: ``Last-Event-ID`` (what a reconnecting client got) before ``?after=``."""
-    last = request.headers.get("last-event-id")
-    name, given = ("after", request.query_params.get("after", "0")) if last is None else ("Last-Event-ID", last)
-    if last is not None:
-        turn, _, given = last.rpartition(":")
+    name, number = "after", after
+    if last_event_id is not None:
+        name = "Last-Event-ID"
+        turn, _, number = last_event_id.rpartition(":")
         if turn != turn_id:
             raise InvalidInput(name, f"expected {turn_id}:<number>.")
-    if not given.isdecimal() or len(given) > 15:
+    if not number.isdecimal() or len(number) > 15:
         raise InvalidInput(name, "the number of an event is expected.")
-    return int(given)
+    return int(number)

@@ -1,35 +1,47 @@
 """REST of documents: upload, states, deletion, and the search an admin tries settings with.
 
-Owns the request models. Knows no file format.
+Owns what these routes take and answer. Knows no file format.
 """
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from agentic_rag.business import Business
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
-from agentic_rag.documents.search import SearchOptions
+from agentic_rag.documents.search import KeptSearch, SearchOptions
 from agentic_rag.forms import Form
-from agentic_rag.server import views
-from agentic_rag.server.bodies import json_form, query_form
-from agentic_rag.server.replies import nothing, redacted, reply
+from agentic_rag.json_form import Absent
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.server.replies import Items, Redacted, answer_from
+from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
-from agentic_rag.store.documents import DocumentRecord, DocumentStatus
+from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
+from agentic_rag.store.retrievals import RetrievalRecord
+from mcp_servers.retriever import chunking, hits
+from mcp_servers.retriever.hits import Hit
+
+SNIPPET = 300
+"""Characters shown of a candidate's chunk."""
+
+DOMAIN = "/api/domains/{domain}"
+DOCUMENTS = f"{DOMAIN}/documents"
+DOCUMENT = f"{DOCUMENTS}/{{document}}"
+
+# What is taken
 
 
 class DocumentFilter(Form):
-    """``GET /api/domains/{id}/documents``"""
+    """Which documents."""
 
     status: DocumentStatus | None = None
 
 
 class Upload(Form):
-    """``POST /api/domains/{id}/documents?replace=true``: a document of the same name gets the new bytes"""
+    """``replace``: a document of the same name gets the new bytes."""
 
     replace: bool = False
 
@@ -43,7 +55,7 @@ class Filters(Form):
 
 
 class Search(Form):
-    """``POST /api/domains/{id}/documents/search``; what is left out is as the domain's settings say"""
+    """A search; what is left out is as the domain's settings say."""
 
     query: str = Field(max_length=2_000)
     top_k: int | None = Field(None, ge=1, le=50)
@@ -64,111 +76,278 @@ class Search(Form):
 
 
 class ChunkPage(Form):
-    """``GET /api/domains/{id}/documents/{doc}/chunks?offset=0&limit=50``"""
+    """Which chunks of a document."""
 
     offset: int = Field(0, ge=0)
     limit: int = Field(50, ge=1, le=200)
 
 
 class RetrievalPage(Form):
-    """``GET /api/domains/{id}/retrievals``"""
+    """How many of the last searches."""
 
     limit: int = Field(50, ge=1, le=200)
 
 
 class Reindex(Form):
-    """``POST /api/domains/{id}/reindex``; ``rollback``: take the last exchange back"""
+    """``rollback``: take the last exchange back."""
 
     rollback: bool = False
 
 
-def document_routes(business: Business) -> list[Route]:
-    """Return the routes of documents."""
-    documents = business.documents
-
-    async def upload(request: Request) -> Response:
-        received = await receive_files(request, documents, replace=query_form(request, Upload).replace)
-        return reply({"items": [_taken(request, item) for item in received]}, 202)
-
-    async def list_documents(request: Request) -> Response:
-        form = query_form(request, DocumentFilter)
-        found = await documents.list_of(request.path_params["domain"], form.status)
-        return reply({"items": [views.document(document) for document in found]})
-
-    async def get_document(request: Request) -> Response:
-        return reply(views.document(await documents.get(*_ids(request))))
-
-    async def delete_document(request: Request) -> Response:
-        await business.deletion.document(*_ids(request))
-        return nothing()
-
-    async def retry_document(request: Request) -> Response:
-        return reply(views.document(await documents.retry(*_ids(request))), 202)
-
-    async def rescan(request: Request) -> Response:
-        return reply({"added": await documents.rescan(request.path_params["domain"])}, 202)
-
-    async def search(request: Request) -> Response:
-        form = await json_form(request, Search)
-        found = await documents.search(request.path_params["domain"], form.query, form.options())
-        return redacted(request, request.path_params["domain"], views.retrieval(found))
-
-    async def list_chunks(request: Request) -> Response:
-        form = query_form(request, ChunkPage)
-        found = await documents.chunks(*_ids(request), form.offset, form.limit)
-        return redacted(request, request.path_params["domain"], {"items": [views.chunk(chunk) for chunk in found]})
-
-    base = "/api/domains/{domain}/documents"
-    return [
-        Route(base, upload, methods=["POST"]),
-        Route(base, list_documents, methods=["GET"]),
-        Route(f"{base}/search", search, methods=["POST"]),
-        Route(f"{base}/rescan", rescan, methods=["POST"]),
-        Route(base + "/{document}", get_document, methods=["GET"]),
-        Route(base + "/{document}", delete_document, methods=["DELETE"]),
-        Route(base + "/{document}/retry", retry_document, methods=["POST"]),
-        Route(base + "/{document}/chunks", list_chunks, methods=["GET"]),
-        *_collection_routes(documents),
-    ]
+# What is answered
 
 
-def _collection_routes(documents: Documents) -> list[Route]:
-    """Return the routes of a domain's whole collection: kept searches, and its making anew."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file could not be taken or indexed."""
 
-    async def list_retrievals(request: Request) -> Response:
-        form = query_form(request, RetrievalPage)
-        found = await documents.retrievals(request.path_params["domain"], form.limit)
-        return redacted(request, request.path_params["domain"], {"items": [views.kept_retrieval(row) for row in found]})
-
-    async def get_retrieval(request: Request) -> Response:
-        kept = await documents.retrieval(request.path_params["domain"], request.path_params["retrieval"])
-        return redacted(request, request.path_params["domain"], views.kept_search(kept))
-
-    async def reindex(request: Request) -> Response:
-        form = await json_form(request, Reindex)
-        row = await documents.reindex(request.path_params["domain"], rollback=form.rollback)
-        return reply(views.collection(row), 202)
-
-    async def get_reindex(request: Request) -> Response:
-        return reply(views.collection(await documents.reindex_state(request.path_params["domain"])))
-
-    base = "/api/domains/{domain}"
-    return [
-        Route(f"{base}/retrievals", list_retrievals, methods=["GET"]),
-        Route(base + "/retrievals/{retrieval}", get_retrieval, methods=["GET"]),
-        Route(f"{base}/reindex", reindex, methods=["POST"]),
-        Route(f"{base}/reindex", get_reindex, methods=["GET"]),
-    ]
+    code: str
+    message: str | None
 
 
-def _ids(request: Request) -> tuple[str, str]:
-    return request.path_params["domain"], request.path_params["document"]
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the present stage has come (``chunks`` ``of`` all), and what was learned of the document."""
+
+    stage: DocumentStatus
+    pages: Absent[int] = None
+    chunks: Absent[int] = None
+    of: Absent[int] = None
+    chunks_per_second: Absent[float] = None
+    languages: Absent[Sequence[str]] = None
+    notes: Absent[Sequence[str]] = None
 
 
-def _taken(request: Request, item: DocumentRecord | RefusedFile) -> Any:
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file of a domain and where its ingestion stands."""
+
+    id: str
+    domain_id: str
+    name: str
+    media_type: str
+    size: int
+    status: DocumentStatus
+    dense_state: DenseState
+    progress: Progress
+    page_count: int | None
+    chunk_count: int | None
+    created_at: str
+    error: Absent[Problem] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedUpload:
+    """A file of an upload that was not taken."""
+
+    name: str
+    error: Problem
+    status: Literal["refused"] = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescan:
+    """How many documents a look into the folder added."""
+
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk that a search weighed, and of what there still is of it where it lies."""
+
+    chunk_id: str
+    lexical: float | None
+    dense: float | None
+    fused: float
+    relevance_score: float
+    document_id: Absent[str] = None
+    document_name: Absent[str] = None
+    heading_path: Absent[Sequence[str]] = None
+    ordinal: Absent[int] = None
+    snippet: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """A search with the scores of each leg."""
+
+    retrieval_id: str
+    query: str
+    mode: str
+    took_ms: float
+    dense_weight: float
+    hits: Sequence[Hit]
+    candidates: Sequence[Candidate]
+    note: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRetrieval(Retrieval):
+    """A search of a turn, with what still exists of its candidates."""
+
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalLine:
+    """One line of a list of kept searches."""
+
+    retrieval_id: str
+    query: str
+    mode: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """An indexed piece of a document; ``sentences`` are offsets in its text."""
+
+    chunk_id: str
+    ordinal: int
+    heading_path: Sequence[str]
+    page: int | None
+    cells: str | None
+    text: str
+    start: int
+    end: int
+    sentences: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Where a domain's collection stands."""
+
+    domain_id: str
+    state: str
+    updated_at: str
+    reason: Absent[str] = None
+
+
+class DocumentRoutes:
+    """Documents of a domain."""
+
+    def __init__(self, documents: Documents, deletion: Deletion) -> None:
+        self._documents = documents
+        self._deletion = deletion
+
+    @route("POST", DOCUMENTS, status=202, takes="multipart/form-data")
+    async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
+        """Upload files; each is taken or refused by itself."""
+        received = await receive_files(request, self._documents, domain, replace=query.replace)
+        return Items([_received(domain, item) for item in received])
+
+    @route("GET", DOCUMENTS, allow="member")
+    async def list_documents(self, domain: str, query: DocumentFilter) -> Items[Document]:
+        """List documents."""
+        return Items([_document(record) for record in await self._documents.list_of(domain, query.status)])
+
+    @route("POST", f"{DOCUMENTS}/search", audited=False)
+    async def search(self, domain: str, body: Search) -> Redacted[Retrieval]:
+        """Try a search, with the scores of each leg."""
+        retrieval = await self._documents.search(domain, body.query, body.options())
+        candidates = [answer_from(Candidate, each) for each in retrieval.candidates]
+        return Redacted(
+            domain,
+            answer_from(Retrieval, retrieval, took_ms=round(retrieval.took_ms, 3), candidates=candidates),
+        )
+
+    @route("POST", f"{DOCUMENTS}/rescan", status=202)
+    async def rescan(self, domain: str) -> Rescan:
+        """Look into the domain's documents folder."""
+        return Rescan(await self._documents.rescan(domain))
+
+    @route("GET", DOCUMENT, allow="member")
+    async def get(self, domain: str, document: str) -> Document:
+        """Show a document."""
+        return _document(await self._documents.get(domain, document))
+
+    @route("DELETE", DOCUMENT)
+    async def delete(self, domain: str, document: str) -> None:
+        """Delete a document and all that was made of it."""
+        await self._deletion.document(domain, document)
+
+    @route("POST", f"{DOCUMENT}/retry", status=202)
+    async def retry(self, domain: str, document: str) -> Document:
+        """Take a document in again that failed."""
+        return _document(await self._documents.retry(domain, document))
+
+    @route("GET", f"{DOCUMENT}/chunks", allow="member")
+    async def list_chunks(self, domain: str, document: str, query: ChunkPage) -> Redacted[Items[Chunk]]:
+        """List the indexed pieces of a document."""
+        chunks = await self._documents.chunks(domain, document, query.offset, query.limit)
+        return Redacted(domain, Items([_chunk(chunk) for chunk in chunks]))
+
+
+class CollectionRoutes:
+    """A domain's whole collection: kept searches, and its making anew."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+
+    @route("GET", f"{DOMAIN}/retrievals")
+    async def list_retrievals(self, domain: str, query: RetrievalPage) -> Redacted[Items[RetrievalLine]]:
+        """List the last searches of turns."""
+        rows = await self._documents.retrievals(domain, query.limit)
+        return Redacted(domain, Items([_line(row) for row in rows]))
+
+    @route("GET", f"{DOMAIN}/retrievals/{{retrieval}}")
+    async def get_retrieval(self, domain: str, retrieval: str) -> Redacted[KeptRetrieval]:
+        """Show what a search of a turn found and weighed."""
+        kept = await self._documents.retrieval(domain, retrieval)
+        return Redacted(
+            domain,
+            answer_from(
+                KeptRetrieval,
+                kept.trace,
+                **asdict(_line(kept.record)),
+                took_ms=round(kept.trace.took_ms, 3),
+                candidates=[_candidate(each, kept) for each in kept.trace.candidates],
+            ),
+        )
+
+    @route("POST", f"{DOMAIN}/reindex", status=202)
+    async def reindex(self, domain: str, body: Reindex) -> Collection:
+        """Begin to make the collection anew, or take the last exchange back."""
+        return answer_from(Collection, await self._documents.reindex(domain, rollback=body.rollback))
+
+    @route("GET", f"{DOMAIN}/reindex")
+    async def get_reindex(self, domain: str) -> Collection:
+        """Show where the collection stands."""
+        return answer_from(Collection, await self._documents.reindex_state(domain))
+
+
+def _document(record: DocumentRecord) -> Document:
+    error = None if record.error_code is None else Problem(record.error_code, record.error_message)
+    return answer_from(Document, record, error=error, progress=answer_from(Progress, record.progress))
+
+
+def _received(domain: str, item: DocumentRecord | RefusedFile) -> Document | Redacted[RefusedUpload]:
     """Return what became of one file of several."""
-    if isinstance(item, DocumentRecord):
-        return views.document(item)
-    error = {"code": item.error.code, "message": str(item.error)}
-    shown = {"name": clean_name(item.name) if item.name else "", "status": "refused", "error": error}
-    return request.app.state.redact.of(request.path_params["domain"]).json(shown)
+    if isinstance(item, RefusedFile):
+        name = clean_name(item.name) if item.name else ""
+        return Redacted(domain, RefusedUpload(name, Problem(item.error.code, str(item.error))))
+    return _document(item)
+
+
+def _chunk(chunk: chunking.Chunk) -> Chunk:
+    return answer_from(Chunk, chunk)
+
+
+def _line(record: RetrievalRecord) -> RetrievalLine:
+    return answer_from(RetrievalLine, record, retrieval_id=record.id)
+
+
+def _candidate(candidate: hits.Candidate, kept: KeptSearch) -> Candidate:
+    chunk = kept.chunks.get(candidate.chunk_id)
+    if chunk is None:
+        return answer_from(Candidate, candidate)
+    return answer_from(
+        Candidate,
+        candidate,
+        document_id=chunk.document_id,
+        document_name=chunk.document_name,
+        heading_path=chunk.heading_path,
+        ordinal=chunk.ordinal,
+        snippet=chunk.text[:SNIPPET],
+    )

@@ -1,26 +1,32 @@
 """REST of domains.
 
-Owns the request models. Knows no rule: those are the business layer's.
+Owns what these routes take and answer. Knows no rule: those are the business layer's.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from agentic_rag.business import Business
+from agentic_rag.access.users import User
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.domains import Domains, DomainView, Saved
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
-from agentic_rag.server import views
-from agentic_rag.server.auth import user_of
-from agentic_rag.server.bodies import json_form, query_form
-from agentic_rag.server.replies import nothing, reply
+from agentic_rag.json_form import Json
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.tools.entries.reading import Note
+
+DOMAINS = "/api/domains"
+DOMAIN = "/api/domains/{domain}"
 
 
 class NewDomain(Form):
-    """``POST /api/domains``"""
+    """A domain to make."""
 
     name: str
     description: str = ""
@@ -28,7 +34,7 @@ class NewDomain(Form):
 
 
 class DomainChange(Form):
-    """``PUT`` and ``PATCH /api/domains/{id}``; what GET adds may come back and is ignored."""
+    """What to change of a domain: an absent key stays, ``null`` resets. What GET adds may come back and is ignored."""
 
     name: str | None = None
     description: str | None = None
@@ -42,62 +48,106 @@ class DomainChange(Form):
     warnings: list[Any] | None = Field(None, exclude=True)
 
 
-class Deletion(Form):
-    """``DELETE /api/domains/{id}?workspace=true``"""
+class DeletionQuery(Form):
+    """``workspace``: remove its folder, too."""
 
     workspace: bool = False
 
 
-def domain_routes(business: Business) -> list[Route]:
-    """Return the routes of domains."""
-    domains, directory = business.domains, business.directory
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A domain; ``settings`` are for its admins, ``documentCount`` counts those that can be searched."""
 
-    async def list_domains(request: Request) -> Response:
-        user = user_of(request.scope)
-        records = [record for record in await directory.list_all() if user.sees(record.id)]
-        return reply({"items": [views.domain(await domains.view(record), user) for record in records]})
+    id: str
+    name: str
+    description: str
+    settings: Json
+    document_count: int
+    version: int
+    created_at: str
+    updated_at: str
 
-    async def create_domain(request: Request) -> Response:
-        form = await json_form(request, NewDomain)
-        saved = await domains.create(form.name, form.description, form.settings)
-        return reply(views.saved(await domains.view(saved.record), saved), 201)
 
-    async def get_domain(request: Request) -> Response:
-        record = await directory.get(request.path_params["domain"])
-        return reply(views.domain(await domains.view(record), user_of(request.scope)))
+@dataclass(frozen=True, slots=True)
+class SavedDomain(Domain):
+    """A domain with what its admin should know of the change that was just stored."""
 
-    async def change_domain(request: Request) -> Response:
-        form = await json_form(request, DomainChange)
-        saved = await domains.update(
-            request.path_params["domain"],
-            name=form.name,
-            description=form.description,
-            settings=form.settings,
-            replace_maps=request.method == "PUT",
-            version=_version(request, form.version),
+    changes: Sequence[Note]
+    warnings: Sequence[Note]
+
+
+class DomainRoutes:
+    """Domains."""
+
+    def __init__(self, domains: Domains, directory: Directory, deletion: Deletion) -> None:
+        self._domains = domains
+        self._directory = directory
+        self._deletion = deletion
+
+    @route("GET", DOMAINS, allow="user")
+    async def list_domains(self, user: User) -> Items[Domain]:
+        """List the domains that the caller may use."""
+        records = [record for record in await self._directory.list_all() if user.sees(record.id)]
+        return Items([_domain(await self._domains.view(record), user) for record in records])
+
+    @route("POST", DOMAINS, status=201)
+    async def create(self, body: NewDomain) -> SavedDomain:
+        """Make a domain."""
+        return await self._saved(await self._domains.create(body.name, body.description, body.settings))
+
+    @route("GET", DOMAIN, allow="member")
+    async def get(self, user: User, domain: str) -> Domain:
+        """Show a domain."""
+        return _domain(await self._domains.view(await self._directory.get(domain)), user)
+
+    @route("PUT", DOMAIN)
+    async def put(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
+        """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are replaced."""
+        return await self._change(request, domain, body, replace_maps=True)
+
+    @route("PATCH", DOMAIN)
+    async def patch(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
+        """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are merged by name."""
+        return await self._change(request, domain, body, replace_maps=False)
+
+    @route("DELETE", DOMAIN, allow="operator")
+    async def delete(self, domain: str, query: DeletionQuery) -> None:
+        """Delete a domain with all that belongs to it."""
+        await self._deletion.domain(domain, workspace=query.workspace)
+
+    async def _change(self, request: Request, domain: str, body: DomainChange, *, replace_maps: bool) -> SavedDomain:
+        saved = await self._domains.update(
+            domain,
+            name=body.name,
+            description=body.description,
+            settings=body.settings,
+            replace_maps=replace_maps,
+            version=body.version if body.version is not None else _version(request.headers.get("if-match")),
         )
-        return reply(views.saved(await domains.view(saved.record), saved))
+        return await self._saved(saved)
 
-    async def delete_domain(request: Request) -> Response:
-        form = query_form(request, Deletion)
-        await business.deletion.domain(request.path_params["domain"], workspace=form.workspace)
-        return nothing()
-
-    return [
-        Route("/api/domains", list_domains, methods=["GET"]),
-        Route("/api/domains", create_domain, methods=["POST"]),
-        Route("/api/domains/{domain}", get_domain, methods=["GET"]),
-        Route("/api/domains/{domain}", change_domain, methods=["PUT", "PATCH"]),
-        Route("/api/domains/{domain}", delete_domain, methods=["DELETE"]),
-    ]
+    async def _saved(self, saved: Saved) -> SavedDomain:
+        view = await self._domains.view(saved.record)
+        return answer_from(
+            SavedDomain,
+            saved.record,
+            settings=view.settings,
+            document_count=view.documents,
+            changes=saved.changes,
+            warnings=saved.warnings,
+        )
 
 
-def _version(request: Request, given: int | None) -> int | None:
-    """Return the version a change was made from, from the body or ``If-Match``."""
-    header = request.headers.get("if-match")
-    if given is not None or header is None or header.strip() == "*":
-        return given
+def _domain(view: DomainView, user: User) -> Domain:
+    domain = answer_from(Domain, view.record, settings=view.settings, document_count=view.documents)
+    return domain if user.administers(domain.id) else replace(domain, settings={})
+
+
+def _version(if_match: str | None) -> int | None:
+    """Return the version a change was made from, by ``If-Match``."""
+    if if_match is None or if_match.strip() == "*":
+        return None
     try:
-        return int(header.strip().removeprefix("W/").strip('"'))
+        return int(if_match.strip().removeprefix("W/").strip('"'))
     except ValueError as exc:
         raise InvalidInput("If-Match", "the version number of the domain is expected.") from exc

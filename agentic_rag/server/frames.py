@@ -4,19 +4,27 @@ Owns the frames of wire.md ("WebSocket"): their shapes, their checks, their JSON
 conversation and no dialect; events are encoded by ``dialects``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from agentic_rag.errors import AgenticRagError, InvalidInput
-from agentic_rag.forms import Form, read_form
+from agentic_rag.forms import NO_NUL, Form, invalid_input
+from agentic_rag.json_form import Json
 
 MAX_ID = 200
 """Longest id a client may name or choose, in characters."""
 
-Ident = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+
+def _refuse_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(NO_NUL)
+    return text
+
+
+Ident = Annotated[str, Field(min_length=1, max_length=MAX_ID), AfterValidator(_refuse_nul)]
 
 
 class Frame(Form):
@@ -29,9 +37,8 @@ class Frame(Form):
 
 
 class MessageFrame(Frame):
-    """Send a message and follow its turn from event 1."""
+    """Send a message and follow its turn from event 1. NULs in ``content`` are removed by its taker."""
 
-    cleaned = frozenset({"content"})
     conversation_id: Ident
     content: str
     client_message_id: Ident | None = None
@@ -66,7 +73,7 @@ class PingFrame(Frame):
 
 ClientFrame = MessageFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | PingFrame
 
-_FRAMES: dict[str, type[ClientFrame]] = {
+FRAMES: dict[str, type[ClientFrame]] = {
     "message": MessageFrame,
     "subscribe": SubscribeFrame,
     "unsubscribe": UnsubscribeFrame,
@@ -81,7 +88,7 @@ _ECHOED = {
 }
 
 
-def read_object(text: str | None) -> dict[str, Any]:
+def read_object(text: str | None) -> Json:
     """Parse a frame's text; None stands for a binary frame.
 
     Raises:
@@ -98,42 +105,45 @@ def read_object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def read_frame(value: Mapping[str, Any]) -> ClientFrame:
+def read_frame(value: Json) -> ClientFrame:
     """Check a parsed frame.
 
     Raises:
         InvalidInput: names the first field that does not fit and says what would.
     """
     kind = value.get("type")
-    model = _FRAMES.get(kind) if isinstance(kind, str) else None
+    model = FRAMES.get(kind) if isinstance(kind, str) else None
     if model is None:
         said = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
-        raise InvalidInput("type", f"{said}. Known: {', '.join(_FRAMES)}.")
-    frame = read_form(model, value)
+        raise InvalidInput("type", f"{said}. Known: {', '.join(FRAMES)}.")
+    try:
+        frame = model.model_validate(value)
+    except ValidationError as exc:
+        raise invalid_input(exc) from exc
     if isinstance(frame, SubscribeFrame) and frame.after is not None and frame.turn_id is None:
         raise InvalidInput("after", "numbers belong to a turn: give turnId too.")
     return frame
 
 
-def origin(value: Mapping[str, Any]) -> dict[str, str]:
+def origin_of(value: Json) -> dict[str, str]:
     """Return the ids of a frame that may not be well-formed, for its error to name."""
-    found = {}
+    ids = {}
     for name, spellings in _ECHOED.items():
         ident = next((value[spelling] for spelling in spellings if spelling in value), None)
         if isinstance(ident, str) and 0 < len(ident) <= MAX_ID:
-            found[name] = ident
-    return found
+            ids[name] = ident
+    return ids
 
 
-def reply(kind: str, **fields: object) -> str:
-    """Return the text of an answer; absent (None) fields are left out."""
-    return orjson.dumps({"type": kind, **{k: v for k, v in fields.items() if v is not None}}).decode()
+def encode_reply(kind: str, **fields: object) -> bytes:
+    """Return an answer's text; absent (None) fields are left out."""
+    return orjson.dumps({"type": kind, **{name: value for name, value in fields.items() if value is not None}})
 
 
-def error(exc: AgenticRagError, known: Mapping[str, str], redact: Callable[[Any], Any] = lambda value: value) -> str:
+def encode_error(error: AgenticRagError, origin: dict[str, str], redact: Callable[[Any], Any]) -> bytes:
     """Return the ``error`` frame of a refusal: no ``turnId`` of its own, unlike the event that ends a turn.
 
-    ``redact`` takes secrets out of its words; the client's own ids in ``known`` come back as they were.
+    ``redact`` takes secrets out of its words; the client's own ids in ``origin`` come back as they were.
     """
-    message, details = redact([str(exc), exc.details or None])
-    return reply("error", code=exc.code, message=message, details=details, **known)
+    message, details = redact([str(error), error.details or None])
+    return encode_reply("error", code=error.code, message=message, details=details, **origin)

@@ -60,6 +60,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def url_of(host: str, port: int) -> str:
+    """Return the URL under which a server is reached at a host name or address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)

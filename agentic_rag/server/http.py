@@ -3,77 +3,156 @@
 Owns the routes that belong to no noun, and the assembly. Knows no rule and no record.
 """
 
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from agentic_rag import __version__
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
+from agentic_rag.access.users import User
 from agentic_rag.business import Business
-from agentic_rag.server.auth import Guard, user_of
-from agentic_rag.server.conversation_routes import conversation_routes, turn_routes
-from agentic_rag.server.document_routes import document_routes
-from agentic_rag.server.domain_routes import domain_routes
-from agentic_rag.server.gate import Gate
-from agentic_rag.server.key_routes import audit_routes, key_routes, ticket_routes
-from agentic_rag.server.permits import EXCEPTION_HANDLERS, permitted
-from agentic_rag.server.replies import outside_domains, reply
-from agentic_rag.server.role_routes import memory_routes, role_routes
-from agentic_rag.server.server_routes import secret_routes, server_routes
+from agentic_rag.json_form import Absent, from_json
+from agentic_rag.redaction import Redactor
+from agentic_rag.server.auth import Gate, Guard
+from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
+from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
+from agentic_rag.server.domain_routes import DomainRoutes
+from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
+from agentic_rag.server.openapi import OpenApi
+from agentic_rag.server.replies import Replies
+from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
+from agentic_rag.server.routes import Edge, declarations_of, route
+from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.ws import websocket_endpoint
 
 
 def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) -> Starlette:
     """Return the ASGI application over a running business layer; it has no lifespan of its own."""
-    errors = partial(outside_domains, business.vault.redact)
-    routes = [
-        *_process_routes(business),
-        *domain_routes(business),
-        *role_routes(business),
-        *memory_routes(business),
-        *secret_routes(business),
-        *server_routes(business),
-        *document_routes(business),
-        *conversation_routes(business),
-        *turn_routes(business),
-        *key_routes(access),
-        *audit_routes(audit),
-        *ticket_routes(gate),
-        WebSocketRoute("/ws", websocket_endpoint(business.conversations, business.runtime, errors)),
+    redactor = business.vault.redact
+    edge = Edge(Replies(redactor), audit)
+    owners = [
+        ProcessRoutes(business),
+        DomainRoutes(business.domains, business.directory, business.deletion),
+        RoleRoutes(business.roles, business.definitions),
+        MemoryRoutes(business.memories),
+        SecretRoutes(business.directory, business.vault),
+        ServerRoutes(business.servers),
+        DocumentRoutes(business.documents, business.deletion),
+        CollectionRoutes(business.documents),
+        ConversationRoutes(business.conversations, business.deletion),
+        TurnRoutes(business.conversations),
+        KeyRoutes(access),
+        AuditRoutes(audit),
+        TicketRoutes(gate.use),
     ]
-    app = Starlette(
-        routes=permitted(routes, audit),
-        middleware=[Middleware(Guard, gate=gate)],
-        exception_handlers=EXCEPTION_HANDLERS,
+    kinds = [*map(type, owners), DocumentationRoutes]
+    declarations = [each for kind in kinds for each in declarations_of(kind)]
+    owners.append(DocumentationRoutes(OpenApi(declarations)))
+    open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
+    socket = WebSocketRoute("/ws", websocket_endpoint(business.conversations, business.runtime, redactor))
+    return Starlette(
+        routes=[*(each for owner in owners for each in edge.routes_of(owner)), socket],
+        middleware=[Middleware(Guard, gate=gate, open_paths=open_paths)],
+        exception_handlers=edge.exception_handlers(),
     )
-    app.state.redact = business.vault.redact
-    return app
 
 
-def _process_routes(business: Business) -> list[Route]:
-    async def health(request: Request) -> Response:
-        shown, user = business.health.report(), user_of(request.scope)
-        for part in shown.values():
-            if isinstance(part, dict) and "reason" in part:  # the rest are our own words, and must stay them
-                part["reason"] = business.vault.redact(part["reason"])
-        # whose servers these are is nobody else's business
-        shown["servers"] = [each for each in shown["servers"] if "domain" not in each or user.sees(each["domain"])]
-        return reply(shown)
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """A part of the server; an embedding model that is being fetched has so many ``bytes`` ``of`` all."""
 
-    async def ready(request: Request) -> Response:
-        # The process listens only once its store is open: whoever reads this may send a message.
-        return reply({"ready": True})
+    name: str | None
+    state: str
+    reason: Absent[str] = None
+    bytes: Absent[int] = None
+    of: Absent[int] = None
+    collections_to_reindex: Absent[int] = None
 
-    async def version(request: Request) -> Response:
-        return reply({"version": __version__})
 
-    return [
-        Route("/api/health", health, methods=["GET"]),
-        Route("/api/ready", ready, methods=["GET"]),
-        Route("/api/version", version, methods=["GET"]),
-    ]
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """A running MCP server; ``domain`` is absent for our own."""
+
+    name: str
+    state: str
+    domain: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Every part with its state; ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers."""
+
+    status: str
+    model: PartHealth
+    embedder: PartHealth
+    index: PartHealth
+    store: PartHealth
+    servers: Sequence[ServerHealth]
+    any_command: bool
+    unsandboxed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Whether requests are answered."""
+
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of the server."""
+
+    version: str
+
+
+class ProcessRoutes:
+    """The process itself."""
+
+    def __init__(self, business: Business) -> None:
+        self._business = business
+
+    @route("GET", "/api/health", allow="user")
+    async def health(self, user: User) -> Health:
+        """Show every part with its state."""
+        redactor, health = self._business.vault.redact, from_json(Health, self._business.health.report())
+        return replace(
+            health,
+            embedder=_redact_reason(health.embedder, redactor),
+            index=_redact_reason(health.index, redactor),
+            # whose servers these are is nobody else's business
+            servers=[each for each in health.servers if each.domain is None or user.sees(each.domain)],
+        )
+
+    @route("GET", "/api/ready", allow="anyone")
+    async def ready(self) -> Ready:
+        """Answer when messages may be sent: the process listens only once its store is open."""
+        return Ready(True)
+
+    @route("GET", "/api/version", allow="anyone")
+    async def version(self) -> Version:
+        """Show the version."""
+        return Version(__version__)
+
+
+def _redact_reason(part: PartHealth, redactor: Redactor) -> PartHealth:
+    """Return a part without secrets in its reason; the rest are our own words, and must stay them."""
+    return part if part.reason is None else replace(part, reason=redactor(part.reason))
+
+
+class DocumentationRoutes:
+    """The documentation of the routes."""
+
+    def __init__(self, openapi: OpenApi) -> None:
+        self._openapi = openapi
+
+    @route("GET", "/api/openapi.json", allow="user")
+    async def openapi(self) -> Response:
+        """Show this document: OpenAPI 3.1 of all routes."""
+        return Response(await anyio.to_thread.run_sync(lambda: self._openapi.document), media_type="application/json")

@@ -1,30 +1,28 @@
 """REST of access: keys, the audit log, tickets for WebSockets.
 
-Owns the request models. Knows no rule: those are ``access``'s and ``rules``'.
+Owns what these routes take and answer. Knows no rule: those are ``access``'s.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
-from agentic_rag.server.auth import caller_of
-from agentic_rag.server.bodies import json_form, query_form
-from agentic_rag.server.gate import TICKET_PROTOCOL, Gate
-from agentic_rag.server.replies import nothing, reply
-from agentic_rag.server.tickets import TICKET_SECONDS
-from agentic_rag.store.audit import AuditOutcome, AuditRecord, Verdict
-from agentic_rag.store.keys import KeyRecord, KeyRole
+from agentic_rag.json_form import Json
+from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, KeyUse
+from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.audit import AuditOutcome
+from agentic_rag.store.keys import KeyRole
 
 
 class NewKey(Form):
-    """``POST /api/keys``"""
+    """A key to make; an operator's is for all domains."""
 
     user: str
     role: KeyRole
@@ -32,7 +30,7 @@ class NewKey(Form):
 
 
 class AuditQuery(Form):
-    """``GET /api/audit``"""
+    """Which rows: the newest, or those before the row ``before``."""
 
     limit: int = Field(50, ge=1, le=200)
     before: int | None = Field(None, ge=0, le=2**62)
@@ -41,93 +39,126 @@ class AuditQuery(Form):
 
 
 class VerifyQuery(Form):
-    """``GET /api/audit/verify``"""
+    """``head``: one noted before, which proves the rows up to it."""
 
     head: str | None = Field(None, pattern=r"^\d{1,18}:[0-9a-f]{64}$")
 
 
-def key_routes(access: Access) -> list[Route]:
-    """Return the routes of keys."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key; the key itself is not."""
 
-    async def list_keys(request: Request) -> Response:
-        return reply({"items": [_key(each) for each in await access.list_all()]})
-
-    async def create_key(request: Request) -> Response:
-        form = await json_form(request, NewKey)
-        stored, secret = await access.create(form.user, form.role, form.domains)
-        return reply({**_key(stored), "key": secret}, 201)
-
-    async def revoke_key(request: Request) -> Response:
-        await access.revoke(request.path_params["key"])
-        return nothing()
-
-    return [
-        Route("/api/keys", list_keys, methods=["GET"]),
-        Route("/api/keys", create_key, methods=["POST"]),
-        Route("/api/keys/{key}", revoke_key, methods=["DELETE"]),
-    ]
+    id: str
+    user_id: str
+    role: KeyRole
+    domains: Sequence[str]
+    created_at: str
+    revoked_at: str | None
 
 
-def audit_routes(audit: AuditLog) -> list[Route]:
-    """Return the routes of the audit log."""
+@dataclass(frozen=True, slots=True)
+class CreatedKey(Key):
+    """A new key, shown this once."""
 
-    async def list_entries(request: Request) -> Response:
-        form = query_form(request, AuditQuery)
-        found = await audit.page(form.limit, before=form.before, actor=form.actor, outcome=form.outcome)
-        return reply({"items": [_entry(each) for each in found]})
-
-    async def verify(request: Request) -> Response:
-        return reply(_verdict(await audit.verify(query_form(request, VerifyQuery).head)))
-
-    return [
-        Route("/api/audit", list_entries, methods=["GET"]),
-        Route("/api/audit/verify", verify, methods=["GET"]),
-    ]
+    key: str
 
 
-def ticket_routes(gate: Gate) -> list[Route]:
-    """Return the route of tickets."""
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One row of the audit log; ``hash`` covers it and ``previous``."""
 
-    async def issue(request: Request) -> Response:
+    seq: int
+    at: str
+    actor: str
+    action: str
+    target: str
+    outcome: AuditOutcome
+    details: Json
+    count: int
+    previous: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditProblem:
+    """A place where the chain is broken."""
+
+    seq: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """What a check of the whole log found."""
+
+    intact: bool
+    rows: int
+    head: str
+    problems: Sequence[AuditProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A ticket that opens one WebSocket, offered as a subprotocol."""
+
+    ticket: str
+    subprotocol: str
+    expires_in_seconds: float
+
+
+class KeyRoutes:
+    """Keys."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    @route("GET", "/api/keys")
+    async def list_keys(self) -> Items[Key]:
+        """List all keys, revoked ones too."""
+        return Items([answer_from(Key, record) for record in await self._access.list_all()])
+
+    @route("POST", "/api/keys", status=201)
+    async def create(self, body: NewKey) -> CreatedKey:
+        """Make a key."""
+        record, secret = await self._access.create(body.user, body.role, body.domains)
+        return answer_from(CreatedKey, record, key=secret)
+
+    @route("DELETE", "/api/keys/{key}")
+    async def revoke(self, key: str) -> None:
+        """Revoke a key: at once for new requests and for what is open with it."""
+        await self._access.revoke(key)
+
+
+class AuditRoutes:
+    """The audit log."""
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+
+    @route("GET", "/api/audit")
+    async def list_entries(self, query: AuditQuery) -> Items[AuditEntry]:
+        """List rows, newest first."""
+        rows = await self._audit.page(query.limit, before=query.before, actor=query.actor, outcome=query.outcome)
+        return Items([answer_from(AuditEntry, row) for row in rows])
+
+    @route("GET", "/api/audit/verify")
+    async def verify(self, query: VerifyQuery) -> AuditVerdict:
+        """Read the whole chain and say where it is broken."""
+        verdict = await self._audit.verify(query.head)
+        problems = [AuditProblem(each.seq, each.what) for each in verdict.problems]
+        return AuditVerdict(not problems, verdict.rows, verdict.head, problems)
+
+
+class TicketRoutes:
+    """Tickets: how a browser, which can set no header on a WebSocket, shows who it is."""
+
+    def __init__(self, use: KeyUse) -> None:
+        self._use = use
+
+    @route("POST", "/api/ws-tickets", allow="user", status=201)
+    async def issue(self, request: Request, caller: Caller) -> Ticket:
+        """Get a ticket for one WebSocket."""
         if request.query_params:
             raise InvalidInput("query", "nothing is taken from here.")
-        value = gate.ticket(caller_of(request.scope))
-        shown = {"ticket": value, "subprotocol": TICKET_PROTOCOL + value, "expiresInSeconds": TICKET_SECONDS}
-        return reply(shown, 201)
-
-    return [Route("/api/ws-tickets", issue, methods=["POST"])]
-
-
-def _key(stored: KeyRecord) -> dict[str, Any]:
-    return {
-        "id": stored.id,
-        "userId": stored.user_id,
-        "role": stored.role,
-        "domains": stored.domains,
-        "createdAt": stored.created_at,
-        "revokedAt": stored.revoked_at,
-    }
-
-
-def _entry(stored: AuditRecord) -> dict[str, Any]:
-    return {
-        "seq": stored.seq,
-        "at": stored.at,
-        "actor": stored.actor,
-        "action": stored.action,
-        "target": stored.target,
-        "outcome": stored.outcome,
-        "details": stored.details,
-        "count": stored.count,
-        "previous": stored.previous,
-        "hash": stored.hash,
-    }
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "intact": not verdict.problems,
-        "rows": verdict.rows,
-        "head": verdict.head,
-        "problems": [{"seq": each.seq, "problem": each.what} for each in verdict.problems],
-    }
+        value = self._use.issue_ticket(caller.entrant)
+        return Ticket(value, TICKET_PROTOCOL + value, TICKET_SECONDS)

@@ -5,55 +5,137 @@ Knows no route and no record.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError
+from agentic_rag.json_form import Absent, Json, to_json
 from agentic_rag.redaction import Redactor
 
 log = logging.getLogger("agentic_rag.server")
 
+T = TypeVar("T")
 Redact = Callable[[Any], Any]
 """Takes secrets out of the strings of a JSON value."""
+
+POLICY_VIOLATION = 1008
+"""Close code of RFC 6455."""
 
 _ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 
-def reply(value: Any, status: int = 200) -> Response:
-    """Return a JSON answer."""
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """What went wrong; ``requestId`` is the id under which the server logs it."""
+
+    code: str
+    message: str
+    request_id: str
+    details: Absent[Json] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """The answer of every refusal and failure."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted(Generic[T]):
+    """An answer without any secret of a domain: for what models, servers and users wrote there."""
+
+    domain_id: str
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Generic[T]):
+    """A list of answers."""
+
+    items: Sequence[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Items[T]):
+    """One page of several; ``total`` counts the items of all."""
+
+    total: int
+    page: int
+    page_size: int
+
+
+def answer_from(kind: type[T], record: object, **others: object) -> T:
+    """Return the answer of a dataclass ``kind``: its fields from the record's of the same name, but for ``others``.
+
+    Raises:
+        TypeError: a field without a default is neither in the record nor in ``others``.
+    """
+    names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: getattr(record, name) for name in names if hasattr(record, name)}, **others)
+
+
+def redaction_for(redactor: Redactor, user: User, domain_id: str = "") -> Redact:
+    """Return what redacts an error: below a domain that the user sees, that domain's secrets by their names.
+
+    Elsewhere what is hidden tells the user nothing of others: an operator's is without any value, anybody else's
+    without those of the user's domains.
+    """
+    if domain_id and user.sees(domain_id):
+        return redactor.of(domain_id).json
+    return redactor.json if user.operator else redactor.among(user.domains).json
+
+
+class Replies:
+    """The answers of one application. ``redactor`` knows the secrets that are taken out of them."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def json(self, value: object) -> Any:
+        """Return the JSON of an answer."""
+        if isinstance(value, Redacted):
+            return self._redactor.of(value.domain_id).json(self.json(value.value))
+        if isinstance(value, Items):
+            shown: Json = to_json(replace(value, items=()))
+            return {**shown, "items": [self.json(item) for item in value.items]}
+        return to_json(value)
+
+    def refusal(self, error: AgenticRagError, connection: HTTPConnection) -> Response:
+        """Return the answer to a request or a handshake for an error raised on purpose."""
+        return refusal(error, request_id(connection.scope), self._redact(connection))
+
+    async def on_routing(self, request: Request, exc: Exception) -> Response:
+        """Answer an unknown path or method; Starlette's exception hook."""
+        assert isinstance(exc, HTTPException)
+        path = request.url.path
+        message = {
+            404: f"There is nothing at {path}.",
+            405: f"{request.method} is not possible at {path}.",
+        }.get(exc.status_code, exc.detail)
+        code = _ROUTING_CODES.get(exc.status_code, "BAD_REQUEST")
+        answer = ErrorAnswer(ErrorDetail(code, message, request_id(request.scope)))
+        response = json_response(self._redact(request)(to_json(answer)), exc.status_code)
+        response.headers.update(exc.headers or {})
+        return response
+
+    def _redact(self, connection: HTTPConnection) -> Redact:
+        user: User = connection.scope["state"]["caller"].user
+        return redaction_for(self._redactor, user, str(connection.path_params.get("domain", "")))
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return a JSON value as an answer."""
     return Response(orjson.dumps(value), status, media_type="application/json")
-
-
-def redacted(request: Request, domain_id: str, value: Any, status: int = 200) -> Response:
-    """Return a JSON answer without any secret of a domain: for what models, servers and users wrote there."""
-    return reply(request.app.state.redact.of(domain_id).json(value), status)
-
-
-def outside_domains(redact: Redactor, user: User) -> Redact:
-    """Return what redacts an answer that belongs to no domain: what it hides tells a user nothing of others."""
-    return redact.json if user.operator else redact.among(user.domains).json
-
-
-def _of_error(request: Request) -> Redact:
-    """Return what redacts an error: below a domain that the caller sees that domain's secrets."""
-    redact: Redactor = request.app.state.redact
-    user: User = request.scope["state"]["caller"].user
-    domain_id = str(request.path_params.get("domain", ""))
-    below = domain_id and user.sees(domain_id)
-    return redact.of(domain_id).json if below else outside_domains(redact, user)
-
-
-def nothing() -> Response:
-    """Return the empty answer of a deletion."""
-    return Response(status_code=204)
 
 
 def request_id(scope: Scope) -> str:
@@ -61,17 +143,10 @@ def request_id(scope: Scope) -> str:
     return str(scope.get("state", {}).get("request_id", ""))
 
 
-def error_body(error: AgenticRagError, reference: str) -> dict[str, Any]:
-    """Return the wire form of an error."""
-    body: dict[str, Any] = {"code": error.code, "message": str(error), "requestId": reference}
-    if error.details:
-        body["details"] = error.details
-    return {"error": body}
-
-
 def refusal(error: AgenticRagError, reference: str, redact: Redact = lambda body: body) -> Response:
     """Return the answer for an error raised on purpose. ``redact``: takes secrets out of its JSON."""
-    response = reply(redact(error_body(error, reference)), error.status)
+    answer = ErrorAnswer(ErrorDetail(error.code, str(error), reference, error.details or None))
+    response = json_response(redact(to_json(answer)), error.status)
     retry_after = getattr(error, "retry_after", None)
     if error.status in (429, 503) and retry_after is not None:
         response.headers["retry-after"] = str(max(1, ceil(retry_after)))
@@ -86,22 +161,9 @@ def failure(exc: Exception, reference: str) -> Response:
     return refusal(InternalError(reference), reference)
 
 
-async def on_refusal(request: Request, exc: Exception) -> Response:
-    """Starlette's exception hook for `AgenticRagError`."""
-    assert isinstance(exc, AgenticRagError)
-    return refusal(exc, request_id(request.scope), _of_error(request))
-
-
-async def on_routing(request: Request, exc: Exception) -> Response:
-    """Starlette's exception hook for unknown paths and methods."""
-    assert isinstance(exc, HTTPException)
-    code = _ROUTING_CODES.get(exc.status_code, "BAD_REQUEST")
-    path = request.url.path
-    message = {
-        404: f"There is nothing at {path}.",
-        405: f"{request.method} is not possible at {path}.",
-    }.get(exc.status_code, exc.detail)
-    body = {"error": {"code": code, "message": message, "requestId": request_id(request.scope)}}
-    response = reply(_of_error(request)(body), exc.status_code)
-    response.headers.update(exc.headers or {})
-    return response
+async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send the answer to a request, or to a handshake: as HTTP where the server can do that, else as a close."""
+    if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or {}):
+        await response(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})

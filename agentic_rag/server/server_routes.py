@@ -1,23 +1,30 @@
 """REST of a domain's secrets and of its MCP servers while they run.
 
-Owns the request models. Knows no rule: those are the business layer's. A secret goes in and never comes out.
+Owns what these routes take and answer. Knows no rule: those are the business layer's. A secret goes in and never
+comes out.
 """
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from agentic_rag.business import Business
+from agentic_rag.access.users import User
+from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import VariableName
+from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.vault import Mask, Vault
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.forms import Form, read_form
-from agentic_rag.server import views
-from agentic_rag.server.auth import user_of
-from agentic_rag.server.bodies import json_body, json_form
-from agentic_rag.server.replies import nothing, reply
+from agentic_rag.json_form import Absent, Json
+from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.status import ConnectionState, ListedTool
+
+SECRETS = "/api/domains/{domain}/secrets"
+SERVERS = "/api/domains/{domain}/mcp-servers"
 
 
 class SecretName(Form):
@@ -27,90 +34,126 @@ class SecretName(Form):
 
 
 class NewSecret(Form):
-    """``PUT /api/domains/{id}/secrets/{name}``: a value, or the mask of a GET, which keeps the stored one."""
+    """A value, or the mask of a GET, which keeps the stored one."""
 
     value: Annotated[str, StringConstraints(min_length=1, max_length=8_000)] | None = Field(None, repr=False)
     set: bool | None = None
     last4: str | None = None
 
 
-def secret_routes(business: Business) -> list[Route]:
-    """Return the routes of secrets."""
-    directory, vault = business.directory, business.vault
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What may be shown of a secret; ``last4`` when the value is long enough."""
 
-    async def place(request: Request) -> tuple[str, str]:
-        record = await directory.get(request.path_params["domain"])
-        return record.id, read_form(SecretName, {"name": request.path_params["name"]}, "secret").name
+    name: str
+    set: bool
+    last4: Absent[str] = None
 
-    async def list_secrets(request: Request) -> Response:
-        record = await directory.get(request.path_params["domain"])
-        masks = await vault.masks(record.id)
-        return reply({"items": [{"name": name, **mask} for name, mask in masks.items() if "." not in name]})
 
-    async def get_secret(request: Request) -> Response:
-        domain, name = await place(request)
-        masks = await vault.masks(domain)
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection to an MCP server: its tools as the server listed them, the end of its log."""
+
+    name: str
+    state: str
+    reason: str
+    protocol: str
+    tools: Sequence[ListedTool]
+    log: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTrial:
+    """How the servers of a pasted document fared, and what was changed or not used of it."""
+
+    items: Sequence[Connection]
+    changes: Sequence[Note]
+    warnings: Sequence[Note]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedTools:
+    """The tools of a server that a turn may call from now on."""
+
+    name: str
+    accepted: Sequence[str]
+
+
+class SecretRoutes:
+    """Secrets of a domain."""
+
+    def __init__(self, directory: Directory, vault: Vault) -> None:
+        self._directory = directory
+        self._vault = vault
+
+    @route("GET", SECRETS)
+    async def list_secrets(self, domain: str) -> Items[Secret]:
+        """List the names of secrets."""
+        masks = await self._vault.masks((await self._directory.get(domain)).id)
+        return Items([_secret(name, mask) for name, mask in masks.items() if "." not in name])
+
+    @route("GET", f"{SECRETS}/{{name}}")
+    async def get(self, domain: str, name: str) -> Secret:
+        """Show whether a secret is set."""
+        domain, name = await self._place(domain, name)
+        masks = await self._vault.masks(domain)
         if name not in masks:
             raise NotFound("secret", name)
-        return reply({"name": name, **masks[name]})
+        return _secret(name, masks[name])
 
-    async def put_secret(request: Request) -> Response:
-        domain, name = await place(request)
-        form = await json_form(request, NewSecret)
-        if form.value is not None:
-            return reply({"name": name, **await vault.put(domain, name, form.value)})
-        masks = await vault.masks(domain)
-        if not form.set or name not in masks:
+    @route("PUT", f"{SECRETS}/{{name}}")
+    async def put(self, domain: str, name: str, body: NewSecret) -> Secret:
+        """Set a secret."""
+        domain, name = await self._place(domain, name)
+        if body.value is not None:
+            return _secret(name, await self._vault.put(domain, name, body.value))
+        masks = await self._vault.masks(domain)
+        if not body.set or name not in masks:
             raise InvalidInput("value", "the secret's value is required.")
-        return reply({"name": name, **masks[name]})
+        return _secret(name, masks[name])
 
-    async def delete_secret(request: Request) -> Response:
-        domain, name = await place(request)
-        await vault.delete(domain, name)
-        return nothing()
+    @route("DELETE", f"{SECRETS}/{{name}}")
+    async def delete(self, domain: str, name: str) -> None:
+        """Delete a secret."""
+        domain, name = await self._place(domain, name)
+        await self._vault.delete(domain, name)
 
-    path = "/api/domains/{domain}/secrets"
-    return [
-        Route(path, list_secrets, methods=["GET"]),
-        Route(f"{path}/{{name}}", get_secret, methods=["GET"]),
-        Route(f"{path}/{{name}}", put_secret, methods=["PUT"]),
-        Route(f"{path}/{{name}}", delete_secret, methods=["DELETE"]),
-    ]
+    async def _place(self, domain: str, name: str) -> tuple[str, str]:
+        record = await self._directory.get(domain)
+        return record.id, read_form(SecretName, {"name": name}, "secret").name
 
 
-def server_routes(business: Business) -> list[Route]:
-    """Return the routes of MCP servers."""
-    servers = business.servers
+class ServerRoutes:
+    """MCP servers of a domain."""
 
-    async def list_servers(request: Request) -> Response:
-        found = await servers.effective(request.path_params["domain"])
-        return reply({"items": [each.to_json() for each in found]})
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
 
-    async def test_servers(request: Request) -> Response:
-        document: Any = await json_body(request)
-        trial = await servers.trial(user_of(request.scope), request.path_params["domain"], document)
-        return reply(
-            {
-                "items": [each.to_json() for each in trial.servers],
-                "changes": [views.note(each) for each in trial.changes],
-                "warnings": [views.note(each) for each in trial.warnings],
-            }
-        )
+    @route("GET", SERVERS)
+    async def list_servers(self, domain: str) -> Items[Json]:
+        """List the merged set, each entry with what its connections are doing."""
+        return Items([each.to_json() for each in await self._servers.effective(domain)])
 
-    async def restart_server(request: Request) -> Response:
-        found = await servers.restart(
-            user_of(request.scope), request.path_params["domain"], request.path_params["name"]
-        )
-        return reply(found.to_json())
+    @route("POST", f"{SERVERS}/test")
+    async def test(self, user: User, domain: str, body: object) -> ServerTrial:
+        """Try the entries of a document without saving them."""
+        trial = await self._servers.trial(user, domain, body)
+        return ServerTrial([_connection(each) for each in trial.servers], trial.changes, trial.warnings)
 
-    async def accept_tools(request: Request) -> Response:
-        accepted = await servers.accept(request.path_params["domain"], request.path_params["name"])
-        return reply({"name": request.path_params["name"], "accepted": accepted})
+    @route("POST", f"{SERVERS}/{{name}}/restart")
+    async def restart(self, user: User, domain: str, name: str) -> Connection:
+        """Start a server anew."""
+        return _connection(await self._servers.restart(user, domain, name))
 
-    path = "/api/domains/{domain}/mcp-servers"
-    return [
-        Route(path, list_servers, methods=["GET"]),
-        Route(f"{path}/test", test_servers, methods=["POST"]),
-        Route(f"{path}/{{name}}/restart", restart_server, methods=["POST"]),
-        Route(f"{path}/{{name}}/accept", accept_tools, methods=["POST"]),
-    ]
+    @route("POST", f"{SERVERS}/{{name}}/accept")
+    async def accept(self, domain: str, name: str) -> AcceptedTools:
+        """Accept the tools that a server lists now."""
+        return AcceptedTools(name, await self._servers.accept(domain, name))
+
+
+def _secret(name: str, mask: Mask) -> Secret:
+    return Secret(name, **mask)
+
+
+def _connection(state: ConnectionState) -> Connection:
+    return answer_from(Connection, state)

@@ -1,18 +1,21 @@
 """The files of one upload, taken one after the other: each comes in or is refused by itself.
 
-Owns what happens to the others when one cannot be taken, and how much is read for nothing. Knows no file format and
-no route.
+Owns the reading of multipart bodies as streams, what happens to the others when one file cannot be taken, and how much
+is read for nothing. Knows no file format and no route.
 """
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from python_multipart import MultipartParser
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Incoming
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
-from agentic_rag.server.bodies import FilePart, files
 from agentic_rag.store.documents import DocumentRecord
 
 MAX_FILES = 100
@@ -27,7 +30,9 @@ class RefusedFile:
     error: AgenticRagError
 
 
-async def receive_files(request: Request, documents: Documents, *, replace: bool) -> list[DocumentRecord | RefusedFile]:
+async def receive_files(
+    request: Request, documents: Documents, domain_id: str, *, replace: bool
+) -> list[DocumentRecord | RefusedFile]:
     """Take the files of a multipart body; return what became of each, in their order.
 
     What cannot be read on ends with the file that is the reason: those after it are not in the answer.
@@ -36,9 +41,9 @@ async def receive_files(request: Request, documents: Documents, *, replace: bool
         NotFound: there is no such domain (any more).
         AgenticRagError: no file at all could be taken; the reason of the first.
     """
-    taking = _Taking(documents, request.path_params["domain"], replace, _length(request))
+    taking = _Taking(documents, domain_id, replace, _length(request))
     try:
-        async with aclosing(files(request)) as parts:
+        async with aclosing(read_files(request)) as parts:
             async for part in parts:
                 if isinstance(part, FilePart):
                     await taking.begin(part.name)
@@ -132,3 +137,83 @@ class _Taking:
     def _is_nearly_over(self) -> bool:
         """Whether what is still to come is no more than one file may have: then it is read for the files in it."""
         return self._left is not None and self._left <= self._documents.max_bytes
+
+
+# The multipart body
+
+
+@dataclass(slots=True)
+class FilePart:
+    """A file of a multipart body begins. ``name`` is what the client called it: data, never a path."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Collects what the parser reports between two reads of the body."""
+
+    items: list[FilePart | bytes | None] = field(default_factory=list)
+    _header: bytes = b""
+    _value: bytes = b""
+    _disposition: bytes = b""
+    _is_file: bool = False
+
+    def on_part_begin(self) -> None:
+        self._disposition = b""
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def on_header_end(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._header = self._value = b""
+
+    def on_headers_finished(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name = options.get(b"filename")
+        self._is_file = name is not None
+        if name is not None:
+            self.items.append(FilePart(name.decode("utf-8", "replace")))
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self.items.append(data[start:end])
+
+    def on_part_end(self) -> None:
+        if self._is_file:
+            self.items.append(None)
+
+
+async def read_files(request: Request) -> AsyncGenerator[FilePart | bytes | None, None]:
+    """Yield each file of a multipart body: a `FilePart`, its bytes in pieces, then None.
+
+    Other fields are skipped. Nothing is kept: a body may be as large as the taker of the pieces allows.
+
+    Raises:
+        InvalidInput: the body is not ``multipart/form-data``, is broken, or ends too early.
+    """
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
+        raise InvalidInput("body", "files are sent as multipart/form-data.")
+    parts = _Parts()
+    callbacks = {name: getattr(parts, name) for name in dir(parts) if name.startswith("on_")}
+    parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]  # a TypedDict of these names
+    open_part = False
+    try:
+        async for piece in request.stream():
+            parser.write(piece)
+            items, parts.items = parts.items, []
+            for item in items:
+                open_part = item is not None
+                yield item
+        parser.finalize()
+    except MultipartParseError as exc:
+        raise InvalidInput("body", "not a valid multipart body.") from exc
+    if open_part:
+        raise InvalidInput("body", "the multipart body ends inside a file.")

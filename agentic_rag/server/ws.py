@@ -2,8 +2,8 @@
 
 Owns what one connection follows and the order of what it is sent: `accepted` before the turn's events,
 `subscribed` before what it promises, nothing of a subscription after it was replaced. Knows no turn: a socket
-that closes ends its readers and nothing else. How long a send may take and when a peer is cut is
-``wsprotocol``'s; a send here either finishes or raises.
+that closes ends its readers and nothing else. How long a send may take and when a peer is cut is ``connection``'s; a
+send here either finishes or raises.
 
 Each subscription is one task that pulls from the run log at the socket's pace, so a slow socket costs the turn
 nothing and an idle one holds no buffer. While the socket takes all it is sent, the task sleeps and the log pushes:
@@ -14,27 +14,32 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import assert_never
+from functools import partial
+from typing import Literal, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
-from uvicorn.protocols.utils import ClientDisconnected
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
 from agentic_rag.events import AgentEvent
+from agentic_rag.redaction import Redactor
 from agentic_rag.server import frames
-from agentic_rag.server.auth import caller_of
+from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.connection import (
+    CLOSE_SECONDS,
+    MAX_FRAME_BYTES,
+    TOO_LARGE,
+    Connection,
+    ConnectionGone,
+    PlainConnection,
+    fast_connection,
+)
 from agentic_rag.server.dialects import choose_dialect, get_dialect
 from agentic_rag.server.frames import InterruptFrame, MessageFrame, PingFrame, SubscribeFrame, UnsubscribeFrame
-from agentic_rag.server.gate import Caller
-from agentic_rag.server.replies import Redact, refusal, request_id
-from agentic_rag.server.ws_needs import Accepted, ConversationService, Turns, Wire
-from agentic_rag.server.wsprotocol import EXTENSION
+from agentic_rag.server.replies import POLICY_VIOLATION, redaction_for, refusal, request_id, send_refusal
 from agentic_rag.store.clock import new_id
-
-__all__ = ["ConversationService", "Turns", "websocket_endpoint"]
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -44,24 +49,87 @@ MAX_SUBSCRIPTIONS = 200
 MAX_REFUSED_FRAMES = 200
 """A socket that goes on after so many frames in a row came too fast is closed."""
 
-REFUSED = 1008
-"""Close code "policy violation" (RFC 6455): the key was revoked, or frames came too fast for too long."""
-
 PIECE_BYTES = 64 * 1024
 """Events of a replay are written in pieces of about this size."""
 
-_GONE = (WebSocketDisconnect, WebSocketDisconnected, ClientDisconnected)
-"""What a send raises when the connection ended: the first one of them, each one after it, and the short way's."""
+_GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
+"""What a send raises when the connection ended: ASGI's first one, ASGI's others, and a `Connection`'s."""
+
+
+# What a socket needs of the layers below: its tests hand in conversations that live in memory
+
+
+class Record(Protocol):
+    """A conversation's record, as far as a socket needs it."""
+
+    @property
+    def session_id(self) -> str: ...
+
+
+class TurnRecord(Protocol):
+    """A turn's record, as far as a socket needs it."""
+
+    @property
+    def conversation_id(self) -> str: ...
+
+
+class Accepted(Protocol):
+    """What the business layer answers to a message."""
+
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def user_message_id(self) -> str: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def client_message_id(self) -> str | None: ...
+    @property
+    def duplicate(self) -> bool: ...
+    @property
+    def queued(self) -> bool: ...
+
+
+class Reader(Protocol):
+    """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
+
+    async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
+
+
+class Turns(Protocol):
+    """The part of the runtime that a socket needs."""
+
+    def running(self, session_id: str) -> str | None: ...
+    def read(self, turn_id: str, after: int = 0) -> Reader: ...
+    async def next_turn(self, session_id: str, after: str | None = None) -> str: ...
+
+
+class ConversationService(Protocol):
+    """The part of the business layer that a socket needs. Another owner's id raises NotFound."""
+
+    async def get(self, user: User, conversation_id: str, /) -> Record: ...
+    async def turn(self, user: User, turn_id: str, /) -> TurnRecord: ...
+    async def send(
+        self,
+        user: User,
+        conversation_id: str,
+        content: str,
+        /,
+        *,
+        client_message_id: str | None = None,
+        on_busy: Literal["reject", "queue"] = "reject",
+    ) -> Accepted: ...
+    async def interrupt(
+        self, user: User, conversation_id: str, /, *, turn_id: str | None = None, queued: bool = False
+    ) -> bool: ...
 
 
 def websocket_endpoint(
-    conversations: ConversationService,
-    turns: Turns,
-    redact: Callable[[User], Redact] = lambda user: lambda value: value,
+    conversations: ConversationService, turns: Turns, redactor: Redactor
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the endpoint of `/ws`. The guard around the application has found the user before.
 
-    ``redact`` gives for a user what takes secrets out of an error, which may name what a frame said.
+    ``redactor`` knows what is taken out of an error, which may name what a frame said.
     """
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -70,17 +138,48 @@ def websocket_endpoint(
             dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"])
             caller.check_connections()
         except AgenticRagError as exc:
-            await caller.refused(exc, "WS", websocket.url.path, reference)
-            await websocket.send_denial_response(refusal(exc, reference, redact(caller.user)))
+            await caller.note_refusal(exc, "WS", websocket.url.path, reference)
+            response = refusal(exc, reference, redaction_for(redactor, caller.user))
+            await send_refusal(response, websocket.scope, websocket.receive, websocket.send)
             return
         with anyio.CancelScope() as held, caller.connection(held):
             await websocket.accept(subprotocol)
-            await Socket(websocket, caller, conversations, turns, dialect, redact).serve()
+            connection = fast_connection(websocket.scope) or PlainConnection(websocket)
+            socket = Socket(websocket, connection, caller, conversations, turns, dialect, redactor)
+            serve = partial(_serve_plainly, connection) if isinstance(connection, PlainConnection) else Socket.serve
+            closing = await serve(socket)
         if held.cancelled_caught:
-            with suppress(*_GONE):
-                await websocket.close(REFUSED, "The key was revoked.")
+            closing = Closing(POLICY_VIOLATION, "The key was revoked.")
+        if closing is not None:
+            with suppress(*_GONE), anyio.move_on_after(CLOSE_SECONDS):
+                await websocket.close(closing.code, closing.reason)
 
     return endpoint
+
+
+async def _serve_plainly(connection: PlainConnection, socket: "Socket") -> "Closing | None":
+    """Serve a socket while what is written is sent beside; a peer that cannot be sent to ends it."""
+    closing: Closing | None = None
+
+    async def relay() -> None:
+        await connection.relay()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(relay)
+        closing = await socket.serve()
+        if closing is not None:
+            await connection.drain()
+        tasks.cancel_scope.cancel()
+    return closing
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How the server ends a connection (RFC 6455)."""
+
+    code: int
+    reason: str
 
 
 @dataclass(slots=True, eq=False)
@@ -106,65 +205,73 @@ class Socket:
         "_announced",
         "_business",
         "_caller",
+        "_connection",
         "_dialect",
         "_readers",
-        "_redact",
+        "_redactor",
         "_refused",
         "_subscriptions",
         "_turns",
         "_user",
-        "_wire",
         "_ws",
     )
 
     def __init__(
         self,
         websocket: WebSocket,
+        connection: Connection,
         caller: Caller,
         business: ConversationService,
         turns: Turns,
         dialect: str,
-        redact: Callable[[User], Redact],
+        redactor: Redactor,
     ) -> None:
         self._ws = websocket
+        self._connection = connection
         self._caller = caller
         self._user = caller.user
         self._refused = 0
         self._business = business
         self._turns = turns
         self._dialect = dialect
-        self._redact = redact
+        self._redactor = redactor
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
-        self._wire: Wire = websocket.scope["extensions"][EXTENSION]["wire"]
         # Unset from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
         self._announced: anyio.Event | None = None
 
-    async def serve(self) -> None:
-        """Answer frames until the connection ends, however it ends."""
+    async def serve(self) -> Closing | None:
+        """Answer frames until the connection ends, however it ends; return how to end it if it is to be ended."""
+        closing: Closing | None = None
         async with anyio.create_task_group() as self._readers:
             try:
-                while self._refused < MAX_REFUSED_FRAMES:
-                    message = await self._ws.receive()
-                    if message["type"] == "websocket.disconnect":
-                        break
-                    await self._answer(message.get("text"))
-                else:
-                    await self._ws.close(REFUSED, "Too many frames.")
+                closing = await self._answer_frames()
             except _GONE:
                 pass  # noticed while sending
             finally:
                 self._caller.count_subscriptions(-len(self._subscriptions))
                 self._subscriptions.clear()
                 self._readers.cancel_scope.cancel()
+        return closing
+
+    async def _answer_frames(self) -> Closing | None:
+        while self._refused < MAX_REFUSED_FRAMES:
+            message = await self._ws.receive()
+            if message["type"] == "websocket.disconnect":
+                return None
+            text = message.get("text")
+            if text is not None and len(text) > MAX_FRAME_BYTES:
+                return Closing(TOO_LARGE, "The frame is too large.")
+            await self._answer(text)
+        return Closing(POLICY_VIOLATION, "Too many frames.")
 
     async def _answer(self, text: str | None) -> None:
-        known: dict[str, str] = {}
+        origin: dict[str, str] = {}
         kind = ""
         try:
             self._take_request()
             value = frames.read_object(text)
-            known = frames.origin(value)
+            origin = frames.origin_of(value)
             frame = frames.read_frame(value)
             kind = str(value["type"])
             await self._obey(frame)
@@ -172,9 +279,9 @@ class Socket:
             raise
         except Exception as exc:
             error = _refusal(exc)
-            target = known.get("conversationId", "")
-            await self._caller.refused(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
-            await self._send(frames.error(error, known, self._redact(self._user)))
+            target = origin.get("conversationId", "")
+            await self._caller.note_refusal(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
+            await self._send(self._encode_error(error, origin))
 
     def _take_request(self) -> None:
         """Count a frame; it is not even read when there were too many."""
@@ -198,7 +305,7 @@ class Socket:
                     self._user, frame.conversation_id, turn_id=frame.turn_id, queued=frame.queued
                 )
             case PingFrame():
-                await self._send(frames.reply("pong", requestId=frame.request_id))
+                await self._send(frames.encode_reply("pong", requestId=frame.request_id))
             case _:
                 assert_never(frame)
 
@@ -215,7 +322,7 @@ class Socket:
                 on_busy=frame.on_busy,
             )
             await self._send(
-                frames.reply(
+                frames.encode_reply(
                     "accepted",
                     conversationId=frame.conversation_id,
                     turnId=accepted.turn_id,
@@ -256,7 +363,7 @@ class Socket:
         after = frame.after or 0
         self._drop(frame.conversation_id)
         await self._send(
-            frames.reply(
+            frames.encode_reply(
                 "subscribed",
                 conversationId=frame.conversation_id,
                 turnId=turn_id,
@@ -294,9 +401,8 @@ class Socket:
             except _GONE:
                 raise
             except Exception as exc:
-                known = {"conversationId": subscription.conversation_id}
-                text = frames.error(_refusal(exc), known, self._redact(self._user))
-                await self._emit(subscription, [text.encode()])
+                error = self._encode_error(_refusal(exc), {"conversationId": subscription.conversation_id})
+                await self._emit(subscription, error)
             if self._is_current(subscription):
                 self._drop(subscription.conversation_id)
 
@@ -309,15 +415,17 @@ class Socket:
             try:
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
-                text = frames.reply("resync", conversationId=subscription.conversation_id, turnId=turn, reason=str(exc))
-                await self._emit(subscription, [text.encode()])
+                resync = frames.encode_reply(
+                    "resync", conversationId=subscription.conversation_id, turnId=turn, reason=str(exc)
+                )
+                await self._emit(subscription, resync)
             turn, after, last = None, 0, turn
 
     async def _relay(self, subscription: Subscription, turn: str, after: int) -> None:
         encode = get_dialect(self._dialect).frame
 
         def push(events: Sequence[AgentEvent]) -> int:
-            if not self._wire.ready or not self._is_current(subscription):
+            if not self._connection.ready or not self._is_current(subscription):
                 return 0
             texts: list[bytes] = []
             size = 0
@@ -326,30 +434,30 @@ class Socket:
                 size += len(texts[-1])
                 if size >= PIECE_BYTES:
                     break
-            self._wire.write([text for text in texts if text])
+            self._connection.write([text for text in texts if text])
             return len(texts)
 
         reader = self._turns.read(turn, after)
         while events := await reader.next(push):
             while events:
-                await self._wire.room()
+                await self._connection.room()
                 if not self._is_current(subscription):
                     return
                 events = events[push(events) :]
 
     async def _next(self, subscription: Subscription, last: str | None) -> str:
         """Return the turn to read after ``last``: one this socket started, else the next one to start."""
-        found: str | None = None
+        coming: str | None = None
         if not subscription.ahead:
             session_id = await self._session(subscription)
             with anyio.CancelScope() as subscription.waiting:
-                found = await self._turns.next_turn(session_id, last)
+                coming = await self._turns.next_turn(session_id, last)
             subscription.waiting = None
             if self._announced is not None:
                 await self._announced.wait()
-        if found is None or found in subscription.ahead:
+        if coming is None or coming in subscription.ahead:
             return subscription.ahead.pop(0)
-        return found
+        return coming
 
     async def _session(self, subscription: Subscription) -> str:
         if subscription.session_id is None:
@@ -362,14 +470,18 @@ class Socket:
     def _is_current(self, subscription: Subscription) -> bool:
         return self._subscriptions.get(subscription.conversation_id) is subscription
 
-    async def _emit(self, subscription: Subscription, texts: Sequence[bytes]) -> None:
+    async def _emit(self, subscription: Subscription, text: bytes) -> None:
         """Send for a subscription, unless it was replaced or dropped while this waited for room."""
-        await self._wire.room()
+        await self._connection.room()
         if self._is_current(subscription):
-            self._wire.write([text for text in texts if text])
+            self._connection.write([text])
 
-    async def _send(self, text: str) -> None:
-        await self._ws.send({"type": "websocket.send", "text": text})
+    async def _send(self, text: bytes) -> None:
+        await self._connection.room()
+        self._connection.write([text])
+
+    def _encode_error(self, error: AgenticRagError, origin: dict[str, str]) -> bytes:
+        return frames.encode_error(error, origin, redaction_for(self._redactor, self._user))
 
 
 def _refusal(exc: Exception) -> AgenticRagError:

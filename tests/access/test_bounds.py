@@ -11,8 +11,8 @@ from agentic_rag.access.keys import Entrant
 from agentic_rag.access.refusals import MAX_KINDS, MAX_OF_SOURCE, WINDOW_SECONDS, Refusal, Refusals
 from agentic_rag.access.users import User
 from agentic_rag.errors import RateLimited
+from agentic_rag.server.auth import MAX_TICKETS, TICKET_SECONDS, Tickets
 from agentic_rag.server.limits import Limits, Load, TokenBucket
-from agentic_rag.server.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
 
 pytestmark = pytest.mark.attack(kind="web")
 

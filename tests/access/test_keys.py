@@ -112,10 +112,21 @@ async def test_revoking_a_key_closes_its_sockets_and_streams_and_no_others(tmp_p
             assert await stays.ask("ping") == {"type": "pong"}
 
 
+class Ended:
+    """Collects the keys whose use is to end."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def end(self, key_id: str) -> None:
+        self.keys.append(key_id)
+
+
 async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "store.db")
     try:
-        access, gone = Access(database), list[str]()
+        ended = Ended()
+        access = Access(database, use=ended)
         await access.open()
         before = access.required
         other = Access(database)
@@ -126,11 +137,10 @@ async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_pat
         found = access.entrant(secret)
         assert found is not None
         assert found.user.operator
-        access.on_revoked.append(gone.append)
         await database.write(lambda conn: keys.revoke(conn, stored.id, now()))
         await access.refresh()
         assert access.entrant(secret) is None
-        assert gone == [stored.id]
+        assert ended.keys == [stored.id]
         assert access.required
         with pytest.raises(NotFound):
             await access.revoke(stored.id)

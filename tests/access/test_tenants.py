@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
-from agentic_rag.server.frames import _FRAMES
-from agentic_rag.server.rules import OPEN_PATHS, Rule, rule_of
+from agentic_rag.server.frames import FRAMES
+from agentic_rag.server.routes import Endpoint, Rule
 from tests.access.tenants import SECRET_WORDS, Tenants, audited, count_refused, make_key, socket, tenants
 from tests.ws.serving import serving
 
@@ -18,7 +18,15 @@ BODIES = {
     ("POST", "/api/conversations"): {"domainId": "{domain}"},
     ("POST", "/api/conversations/{conversation}/messages"): {"content": "Hi"},
 }
-LISTS = {"/api/health", "/api/ready", "/api/version", "/api/domains", "/api/conversations", "/api/ws-tickets"}
+LISTS = {
+    "/api/health",
+    "/api/ready",
+    "/api/version",
+    "/api/openapi.json",
+    "/api/domains",
+    "/api/conversations",
+    "/api/ws-tickets",
+}
 """Routes without ids that are for everybody: what they show must be one's own."""
 
 
@@ -31,7 +39,8 @@ def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
         assert isinstance(route, Route), "a mount needs its own test"
         path = re.sub(r"{(\w+)(:\w+)?}", lambda name: found.ids.get(name[1], "x"), route.path)
         for method in sorted(route.methods or ()):
-            yield method, route.path, path, rule_of(method, route.path)
+            assert isinstance(route.endpoint, Endpoint), "a route is declared with @route"
+            yield method, route.path, path, route.endpoint.declared.rule
 
 
 def body_of(found: Tenants, method: str, declared: str) -> object:
@@ -44,10 +53,10 @@ def body_of(found: Tenants, method: str, declared: str) -> object:
 async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         before, asked = await found.state(), 0
-        for method, declared, path, _ in routes(found):
+        for method, declared, path, rule in routes(found):
             for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
                 response = await found.ask(key, method, path, body_of(found, method, declared))
-                if key is None and declared in OPEN_PATHS:
+                if key is None and rule.allow == "anyone":
                     assert response.status_code == 200
                     continue
                 asked += 1
@@ -68,10 +77,10 @@ async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Pa
             hidden = "{domain}" in declared or "{conversation}" in declared or "{turn}" in declared
             if (method, declared) == ("POST", "/api/conversations") or hidden:
                 assert response.status_code == 404, (method, path, response.text)
-            elif rule.who == "operator":
+            elif rule.allow == "operator":
                 assert response.status_code == 403, (method, path)
             else:
-                assert declared in LISTS, f"{declared} has no id and no rule: add one to server.rules"
+                assert declared in LISTS, f"{declared} has no id and no rule: say who may use it"
                 assert response.status_code in (200, 201), (method, path)
                 continue
             refused += 1
@@ -138,7 +147,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
             await mallory.say("unsubscribe", conversationId=conversation)
             await mallory.say("interrupt", conversationId=found.own_conversation, turnId=turn)
             assert await mallory.ask("ping") == {"type": "pong"}
-        assert {kind for kind, *_ in frames} | {"unsubscribe", "ping"} == set(_FRAMES), "a new frame needs its line"
+        assert {kind for kind, *_ in frames} | {"unsubscribe", "ping"} == set(FRAMES), "a new frame needs its line"
         assert await found.state() == before
         told = await audited(found.rig, actor="mallory", outcome="refused")
         assert sum(row["count"] for row in told) == len(frames)

@@ -8,7 +8,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from agentic_rag.server.tickets import MAX_TICKETS
+from agentic_rag.server.auth import MAX_TICKETS
 from agentic_rag.server.ws import MAX_REFUSED_FRAMES
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say

@@ -16,9 +16,9 @@ from agentic_rag.chat.screen import Screen
 from agentic_rag.errors import AgenticRagError, NotFound
 from agentic_rag.redaction import Redactor
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.replies import on_refusal
+from agentic_rag.server.fast_socket import SocketProtocol
+from agentic_rag.server.replies import Replies
 from agentic_rag.server.ws import websocket_endpoint
-from agentic_rag.server.wsprotocol import SocketProtocol
 from tests.ws.memory import Desk
 from tests.ws.serving import serving
 
@@ -62,16 +62,19 @@ async def chat_server(desk: Desk) -> AsyncGenerator[str]:
         items = [{"role": "assistant", "turnId": turn.id, "content": f"stored {turn.id}"} for turn in found.turns]
         return JSONResponse({"items": items})
 
+    async def refuse(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, AgenticRagError)
+        return Replies(Redactor()).refusal(exc, request)
+
     app = Starlette(
         routes=[
             Route("/api/conversations", create, methods=["POST"]),
             Route("/api/conversations/{id}", get),
             Route("/api/conversations/{id}/messages", messages),
-            WebSocketRoute("/ws", websocket_endpoint(desk, desk)),
+            WebSocketRoute("/ws", websocket_endpoint(desk, desk, Redactor())),
         ],
-        exception_handlers={AgenticRagError: on_refusal},
+        exception_handlers={AgenticRagError: refuse},
     )
-    app.state.redact = Redactor()
     Connections.seen = []
     async with serving(Guard(app), ws=Connections) as address:
         yield f"http://{address}"

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag import failpoints
 from agentic_rag.app import open_application
-from agentic_rag.server.ws_needs import Wire
-from agentic_rag.server.wsprotocol import EXTENSION
+from agentic_rag.server.connection import EXTENSION, Connection
 from agentic_rag.serving import address_of, bind, serve
 from agentic_rag.settings import load_settings
 from agentic_rag.testing.failpoints import VARIABLE
@@ -53,24 +52,24 @@ class Failpoints:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class WatchedWire:
+class WatchedConnection:
     """A connection whose short way is watched too."""
 
-    def __init__(self, wire: Wire, points: Failpoints) -> None:
-        self._wire = wire
+    def __init__(self, connection: Connection, points: Failpoints) -> None:
+        self._connection = connection
         self._points = points
 
     @property
     def ready(self) -> bool:
-        return self._wire.ready
+        return self._connection.ready
 
     def write(self, texts: Sequence[bytes]) -> None:
         self._points("send.begin")
-        self._wire.write(texts)
+        self._connection.write(texts)
         self._points("send.end")
 
     async def room(self) -> None:
-        await self._wire.room()
+        await self._connection.room()
 
 
 class Watched:
@@ -92,7 +91,7 @@ class Watched:
 
         extensions = scope.get("extensions") or {}
         if EXTENSION in extensions:
-            extensions[EXTENSION] = {"wire": WatchedWire(extensions[EXTENSION]["wire"], self._points)}
+            extensions[EXTENSION] = {"connection": WatchedConnection(extensions[EXTENSION]["connection"], self._points)}
         await self._app(scope, receive, watched)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,7 +27,7 @@ HELLO = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,))
 STEP = Step((Think("hm"), Say("Grüße 🚀"), Use("look", {"q": "ü"}, "t1")))
 FRAMES = frames(step_events(STEP, model="claude-x"), "msg_1")
 SHORT = Step((Say("ü"), Use("look", {"q": "ü"}, "t1")), usage=Usage(1, 2, 3, 4))
-SHORT_FRAMES = frames(step_events(SHORT, model="claude-x"), "msg_" + "0" * 24)
+SHORTFRAMES = frames(step_events(SHORT, model="claude-x"), "msg_" + "0" * 24)
 
 
 @dataclass
@@ -156,7 +156,7 @@ async def test_a_connection_closed_without_an_answer_may_be_tried_again() -> Non
 )
 async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:
     whole = await completed(Fault(), SHORT)
-    size = sum(map(len, SHORT_FRAMES)) - 1  # without the very last line feed the last event is not complete
+    size = sum(map(len, SHORTFRAMES)) - 1  # without the very last line feed the last event is not complete
     places = range(0, size, stride)
     async with connected(*[Reply(SHORT, cut(at)) for at in places]) as (model, _):
         for at in places:

@@ -4,10 +4,21 @@ import pytest
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import Forbidden
-from agentic_rag.server.rules import check, rule_of
+from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
+from agentic_rag.server.routes import Rule, declarations_of
 
 BASE = "/api/domains/{domain}"
 MEMBER = User("mara", domains=frozenset({"dom_1"}))
+
+
+def rule_of(method: str, path: str) -> Rule:
+    (rule,) = [
+        each.rule
+        for kind in (RoleRoutes, MemoryRoutes)
+        for each in declarations_of(kind)
+        if (each.method, each.path) == (method, path)
+    ]
+    return rule
 
 
 @pytest.mark.parametrize(
@@ -23,14 +34,14 @@ MEMBER = User("mara", domains=frozenset({"dom_1"}))
 )
 def test_roles_are_for_admins_and_their_changes_are_audited(method: str, path: str) -> None:
     rule = rule_of(method, BASE + path)
-    assert rule.changes is (method != "GET")
+    assert rule.audited is (method != "GET")
     with pytest.raises(Forbidden):
-        check(MEMBER, rule, "dom_1")
-    check(User("anna", admin=True, domains=frozenset({"dom_1"})), rule, "dom_1")
+        rule.check(MEMBER, "dom_1")
+    rule.check(User("anna", admin=True, domains=frozenset({"dom_1"})), "dom_1")
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", ""), ("GET", "/export"), ("POST", "/import"), ("DELETE", "/{memory}")]
 )
 def test_memories_are_for_every_member(method: str, path: str) -> None:
-    check(MEMBER, rule_of(method, f"{BASE}/memories{path}"), "dom_1")
+    rule_of(method, f"{BASE}/memories{path}").check(MEMBER, "dom_1")

@@ -15,9 +15,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from agentic_rag.redaction import Redactor
 from agentic_rag.server.auth import Guard
+from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
-from agentic_rag.server.wsprotocol import UVICORN_OPTIONS
 
 PATIENCE = 10.0
 """Seconds after which a test that waits has failed."""
@@ -25,7 +26,7 @@ PATIENCE = 10.0
 
 def application(business: ConversationService, turns: Turns) -> ASGIApp:
     """Return the smallest application with `/ws`, guarded as the product's is."""
-    return Guard(Starlette(routes=[WebSocketRoute("/ws", websocket_endpoint(business, turns))]))
+    return Guard(Starlette(routes=[WebSocketRoute("/ws", websocket_endpoint(business, turns, Redactor()))]))
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from agentic_rag.events import Text
-from agentic_rag.server.wsprotocol import SocketProtocol
+from agentic_rag.server.fast_socket import SocketProtocol
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving
 

@@ -1,7 +1,7 @@
 """uvicorn's WebSocket protocol, made to cut a peer that stopped reading, and the options to run it with.
 
-Owns the limits of a socket: frame size, pings, how long one send may take; and the short way for events, past the
-layers of ASGI: most of what a delta would cost there. Knows no frame's meaning.
+Owns the short way for events, past the layers of ASGI: most of what a delta would cost there; and what ASGI cannot do:
+pings, and the end of a connection whose peer does nothing. Knows no frame's meaning.
 
 uvicorn waits without end when a peer does not read: ``send`` waits for room, and closing waits until what is
 buffered was taken. Only the transport can end that, and only the protocol holds it; so the limit lives here
@@ -18,25 +18,14 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 from websockets.protocol import State
 
-SEND_SECONDS: Final = 30.0
-"""A connection is cut when one send waits longer than this for room."""
-
-CLOSE_SECONDS: Final = 10.0
-"""What is still buffered when a socket is closed may take this long to be read; then it is cut."""
+from agentic_rag.server.connection import CLOSE_SECONDS, EXTENSION, MAX_FRAME_BYTES, SEND_SECONDS, ConnectionGone
 
 LINGER_SECONDS: Final = 1.0
 """After a frame that breaks the protocol (too big, not UTF-8) input is read and thrown away for this long: a
 socket closed with unread input is reset, and the peer would never see why."""
 
-MAX_FRAME_BYTES: Final = 1024 * 1024
-"""A larger frame closes the socket with 1009."""
 
-
-EXTENSION: Final = "agentic_rag.wire"
-"""Where an endpoint finds the protocol itself in its scope's extensions, as ``wire``."""
-
-
-def framed(texts: Sequence[bytes]) -> bytes:
+def frame_texts(texts: Sequence[bytes]) -> bytes:
     """Return each text (UTF-8) as a frame of its own: whole and unmasked, as servers send (RFC 6455, 5.2)."""
     parts: list[bytes] = []
     for text in texts:
@@ -65,47 +54,43 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             ClientDisconnected: the connection is gone, closing, or was cut because the peer does not read.
         """
         if not self.writable.is_set():
-            await self._drained()
+            await self._wait_for_room()
         if self.close_sent and message["type"] == "websocket.send":
             # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
             raise ClientDisconnected
         await super().send(message)
 
-    async def _drained(self) -> None:
+    async def _wait_for_room(self) -> None:
         with anyio.move_on_after(self.send_seconds) as limit:
             await self.writable.wait()
         if limit.cancelled_caught:
             self.transport.abort()
             raise ClientDisconnected
 
-    # The short way
+    # The short way: a `Connection`
 
     def handle_connect(self, event: Request) -> None:
         """Begin the endpoint, and let it find this protocol."""
         super().handle_connect(event)
         if not self.close_sent:
-            self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"wire": self}}
+            self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"connection": self}}
 
     @property
     def ready(self) -> bool:
-        """Whether `write` may be called: the connection is open and the peer takes what it is sent."""
         open_ = self.conn.state is State.OPEN and not self.close_sent and not self.transport.is_closing()
         return open_ and self.writable.is_set()
 
     def write(self, texts: Sequence[bytes]) -> None:
-        """Send each text (UTF-8) as a message, at once; only while `ready`."""
-        self.transport.write(framed(texts))
+        self.transport.write(frame_texts(texts))
 
     async def room(self) -> None:
-        """Wait until `ready`.
-
-        Raises:
-            ClientDisconnected: as for `send`.
-        """
-        while not self.writable.is_set():  # others that waited may have filled it again
-            await self._drained()
+        try:
+            while not self.writable.is_set():  # others that waited may have filled it again
+                await self._wait_for_room()
+        except ClientDisconnected:
+            raise ConnectionGone from None
         if not self.ready:
-            raise ClientDisconnected
+            raise ConnectionGone
 
     async def run_asgi(self) -> None:
         """Run the endpoint; afterwards the connection ends within ``close_seconds``."""

@@ -1,0 +1,271 @@
+"""How a route is declared, and what stands in front of every route.
+
+Owns `route`: a method of a class of routes carries where it is reached, who may use it, what it takes and what it
+answers; from that follow the checks before it runs, its audit row, and its line in the OpenAPI document
+(``openapi``). What a declaration leaves unsaid is closed: below a domain it is for the domain's admins, elsewhere for
+operators, and whatever they change is audited. Knows no route by name.
+
+::
+
+    class Conversations:
+        @route("POST", "/api/conversations", allow="user", status=201)
+        async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
+            '''Begin a conversation in a domain.'''
+
+A handler's parameters say what it reads: ``user``, ``caller``, ``request``, ``body`` and ``query`` (a form each; a body
+of another type is given as the JSON it is), and by their own names the ids in the path.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import anyio.to_thread
+import orjson
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
+
+from agentic_rag.access.auditing import AuditLog, change
+from agentic_rag.access.users import User, acting
+from agentic_rag.errors import AgenticRagError, Forbidden, InvalidInput, NotFound
+from agentic_rag.forms import read_form
+from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.replies import Replies, json_response, request_id
+
+Allow = Literal["anyone", "user", "member", "admin", "operator"]
+"""``anyone``: also without a key; ``user``: with any key; ``member``, ``admin``: of the domain the path names.
+
+Whose conversation a path names is the business layer's to check.
+"""
+
+MAX_JSON_BYTES = 1024 * 1024
+
+GONE = 499
+"""A status of nginx's: the client closed the request."""
+
+_DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
+_FREE_NAMES = frozenset({"name", "role"})
+"""Path parameters that are no ids: forms check them."""
+_GIVEN = frozenset({"user", "caller", "request", "body", "query"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may use a route, and what it takes.
+
+    ``sends`` a message; ``streams`` events, so that it holds a connection; ``audited``: a change that belongs into the
+    audit log, also when the layer below wrote no row of it.
+    """
+
+    allow: Allow
+    audited: bool = False
+    sends: bool = False
+    streams: bool = False
+
+    def check(self, user: User, domain_id: str | None) -> None:
+        """Refuse what the rule does not permit. ``domain_id``: the domain that the path names.
+
+        Raises:
+            NotFound: the domain does not exist for this user.
+            Forbidden: it does, but this is for others.
+        """
+        if domain_id is not None and not user.sees(domain_id):
+            raise NotFound("domain", domain_id, hidden=True)
+        if self.allow == "operator" and not user.operator:
+            raise Forbidden("Only an operator may do this.")
+        if self.allow == "admin" and not (domain_id is not None and user.administers(domain_id)):
+            raise Forbidden("Only an admin of the domain may do this.")
+
+
+class Handler(Protocol):
+    """A method of a class of routes."""
+
+    __qualname__: str
+    __doc__: str | None
+
+    def __call__(self, *args: Any, **values: Any) -> Awaitable[object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A route as it was declared. ``reads``: its parameters' types by name; ``answer``: what it returns.
+
+    ``status`` is that of a JSON answer. ``takes``: the media type of its body; ``large``: encoding the answer may take
+    a while, so that it is done in a thread.
+    """
+
+    method: str
+    path: str
+    rule: Rule
+    handler: Handler
+    reads: Mapping[str, Any]
+    answer: Any
+    status: int
+    takes: str
+    large: bool
+
+    @property
+    def doc(self) -> str:
+        """The documentation: the handler's docstring."""
+        return inspect.cleandoc(self.handler.__doc__ or "")
+
+
+def route(
+    method: str,
+    path: str,
+    *,
+    allow: Allow | None = None,
+    audited: bool | None = None,
+    sends: bool = False,
+    streams: bool = False,
+    status: int | None = None,
+    takes: str = "application/json",
+    large: bool = False,
+) -> Callable[[Handler], Declaration]:
+    """Declare the decorated method of a class as a route; see the module for what its parameters mean.
+
+    Raises:
+        TypeError: a parameter is neither a known one nor in the path, or nothing says what is answered.
+    """
+    if allow is None:
+        allow = "admin" if _DOMAIN.match(path) else "operator"
+    if audited is None:
+        audited = method != "GET" and allow in ("admin", "operator")
+    rule = Rule(allow, audited, sends, streams)
+
+    def declare(handler: Handler) -> Declaration:
+        signature = inspect.signature(handler)
+        reads = {name: each.annotation for name, each in list(signature.parameters.items())[1:]}
+        unknown = set(reads) - _GIVEN - set(re.findall(r"{(\w+)", path))
+        answer = signature.return_annotation
+        if unknown or answer is inspect.Signature.empty or not handler.__doc__:
+            raise TypeError(f"{method} {path}: unknown parameters {unknown}, no answer type, or no docstring")
+        ends_with = status or (204 if answer is None else 200)
+        return Declaration(method, path, rule, handler, reads, answer, ends_with, takes, large)
+
+    return declare
+
+
+def declarations_of(kind: type) -> list[Declaration]:
+    """Return what a class of routes declares, in its order."""
+    return [each for each in vars(kind).values() if isinstance(each, Declaration)]
+
+
+class Edge:
+    """What every route shares: the form of its answers, and the audit log."""
+
+    def __init__(self, replies: Replies, audit: AuditLog) -> None:
+        self.replies = replies
+        self.audit = audit
+
+    def routes_of(self, owner: object) -> list[Route]:
+        """Return the routes that the class of ``owner`` declares, in their order."""
+        return [
+            Route(declared.path, Endpoint(declared, owner, self), methods=[declared.method])
+            for declared in declarations_of(type(owner))
+        ]
+
+    def exception_handlers(self) -> dict[Any, ExceptionHandler]:
+        """Return what answers the exceptions of routes and of their finding."""
+        return {AgenticRagError: self._refuse, ClientDisconnect: _leave, HTTPException: self.replies.on_routing}
+
+    async def _refuse(self, request: Request, exc: Exception) -> Response:
+        """Write a refusal into the audit log and answer with it."""
+        assert isinstance(exc, AgenticRagError)
+        endpoint = request.scope.get("endpoint")
+        if isinstance(endpoint, Endpoint):
+            action, reference = f"{request.method} {endpoint.declared.path}", request_id(request.scope)
+            await caller_of(request.scope).note_refusal(exc, action, request.url.path, reference)
+        return self.replies.refusal(exc, request)
+
+
+class Endpoint:
+    """The ASGI application of one route. ``owner``: the object whose method handles it."""
+
+    def __init__(self, declared: Declaration, owner: object, edge: Edge) -> None:
+        self.declared = declared
+        self._owner = owner
+        self._edge = edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        declared, caller, request = self.declared, caller_of(scope), Request(scope, receive, send)
+        declared.rule.check(caller.user, scope["path_params"].get("domain"))
+        _check_ids(scope["path_params"])
+        if declared.rule.streams:
+            caller.check_connections()
+        if declared.rule.sends:
+            caller.take_message()
+        values = {name: await _read(name, kind, request, caller) for name, kind in declared.reads.items()}
+        response = await self._response(await declared.handler(self._owner, **values))
+        if declared.rule.audited and not acting().noted:
+            # before the answer: a client that reads it finds the change in the log
+            await self._edge.audit.note(change(f"{request.method} {declared.path}", scope["path"]))
+        await response(scope, receive, send)
+
+    async def _response(self, answer: object) -> ASGIApp:
+        if callable(answer):
+            return answer  # an answer of its own kind: an event stream
+        if answer is None:
+            return Response(status_code=self.declared.status)
+        if self.declared.large:
+            return await anyio.to_thread.run_sync(self._json, answer)
+        return self._json(answer)
+
+    def _json(self, answer: object) -> Response:
+        return json_response(self._edge.replies.json(answer), self.declared.status)
+
+
+async def _read(name: str, kind: Any, request: Request, caller: Caller) -> object:
+    """Return the value of a handler's parameter."""
+    match name:
+        case "user":
+            return caller.user
+        case "caller":
+            return caller
+        case "request":
+            return request
+        case "query":
+            return read_form(kind, dict(request.query_params))
+        case "body":
+            value = await _read_json(request)
+            return read_form(kind, value) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
+        case _:
+            return request.path_params[name]
+
+
+async def _read_json(request: Request) -> object:
+    """Return the parsed body; an absent one is ``{}``.
+
+    Raises:
+        InvalidInput: not JSON, or too large.
+    """
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_JSON_BYTES:
+            raise InvalidInput("body", f"larger than {MAX_JSON_BYTES // 1024} KiB.")
+    if not body.strip():
+        return {}
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
+    return value
+
+
+def _check_ids(params: Mapping[str, str]) -> None:
+    """Refuse what PostgreSQL does not take: nothing has an id with a NUL. Other names are not looked for in it."""
+    for noun, ident in params.items():
+        if "\0" in ident and noun not in _FREE_NAMES:
+            raise NotFound(noun, ident)
+
+
+async def _leave(request: Request, exc: Exception) -> Response:
+    """Answer a client that left while it was sending: nobody reads it, and nothing failed here."""
+    return Response(status_code=GONE)

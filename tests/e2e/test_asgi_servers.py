@@ -1,0 +1,118 @@
+"""The application under three ASGI servers and by itself: one turn has the same frames everywhere."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.e2e.serving import Server, environment
+
+QUESTION = "How many days of paid leave do full-time staff have?"
+
+PATIENCE = 180.0
+"""Seconds after which a server that was started, or told to stop, has failed: five of them are started here."""
+
+MODULE = (sys.executable, "-m")
+
+COMMANDS = {
+    "agentic-rag": [str(Path(sys.executable).with_name("agentic-rag")), "serve"],
+    "uvicorn": [*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"],
+    "uvicorn, fast": [
+        *(*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"),
+        *("--ws", "agentic_rag.server.fast_socket:SocketProtocol"),
+    ],
+    "hypercorn": [*MODULE, "hypercorn", "agentic_rag.asgi:app", "--bind", "127.0.0.1:{port}"],
+    "granian": [*MODULE, "granian", "--interface", "asgi", "--port", "{port}", "agentic_rag.asgi:app"],
+}
+
+CHANGING = re.compile(
+    r'"(?:conv|turn|msg|call|img|ref|ret|doc|toolu)_[^"]*"'
+    r'|"\d{4}-\d\d-\d\dT[^"]*"'
+    r'|"[0-9a-f]{8}-[0-9a-f-]{27}"'
+    r'|(?<="durationMs":)\d+'
+)
+"""Ids, times and durations inside a frame."""
+
+
+@contextmanager
+def hosted(command: list[str], data: Path) -> Iterator[Server]:
+    """Run a server on a free port; at the end it stops by itself and leaves the data folder to others."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = environment(AGENTIC_RAG_DATA=str(data), AGENTIC_RAG_PORT=str(port), AGENTIC_RAG_EMBEDDING="none")
+    words = [word.format(port=port) for word in command]
+    with subprocess.Popen(words, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        try:
+            yield Server(child, f"http://127.0.0.1:{port}", data)
+        finally:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise
+
+
+async def until_ready(server: Server) -> None:
+    with anyio.fail_after(PATIENCE):
+        while True:
+            assert server.child.poll() is None, server.child.stdout and server.child.stdout.read()
+            try:
+                await server.ask("GET", "/api/ready")
+            except urllib.error.URLError:
+                continue
+            return
+
+
+async def frames_of_a_turn(server: Server) -> list[str]:
+    await until_ready(server)
+    await server.indexed()
+    async with server.chat(await server.conversation()) as chat:
+        await chat.send(type="message", conversationId=chat.conversation, content=QUESTION, clientMessageId="m1")
+        texts: list[str] = []
+        with anyio.fail_after(PATIENCE):
+            while not texts or json.loads(texts[-1])["type"] not in ("done", "error"):
+                text = await chat.socket.recv()
+                assert isinstance(text, str)
+                texts.append(text)
+        return [CHANGING.sub('""', text) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The frames of the server's own process, by the fast way."""
+    with hosted(COMMANDS["agentic-rag"], tmp_path_factory.mktemp("own") / "data") as server:
+        return anyio.run(frames_of_a_turn, server)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "agentic-rag"])
+async def test_a_turn_has_the_same_frames_under_every_server(name: str, expected: list[str], tmp_path: Path) -> None:
+    with hosted(COMMANDS[name], tmp_path / "data") as server:
+        frames = await frames_of_a_turn(server)
+        assert (tmp_path / "data" / "server.json").exists()
+    assert frames == expected
+    assert json.loads(frames[-1])["type"] == "done"
+    assert not (tmp_path / "data" / "server.json").exists(), "the lifespan did not end"
+
+
+def test_a_second_process_refuses_the_data_folder(tmp_path: Path) -> None:
+    with hosted(COMMANDS["uvicorn"], tmp_path / "data") as server:
+        anyio.run(until_ready, server)
+        second = subprocess.run(
+            [sys.executable, "-m", "uvicorn", "agentic_rag.asgi:app", "--port", "0"],
+            env=environment(AGENTIC_RAG_DATA=str(tmp_path / "data"), AGENTIC_RAG_EMBEDDING="none"),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert second.returncode != 0
+        assert f"is in use by process {server.child.pid}" in second.stderr

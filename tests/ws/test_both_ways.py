@@ -1,0 +1,156 @@
+"""Over plain ASGI and by the short way past it a client gets the same frames."""
+
+from typing import Any
+
+import anyio
+import pytest
+from starlette.types import Message
+from starlette.websockets import WebSocket
+
+from agentic_rag.events import Text
+from agentic_rag.server.connection import BUFFER_BYTES, ConnectionGone, PlainConnection
+from tests.ws.memory import DONE, Desk
+from tests.ws.serving import PATIENCE, Client, application, client, serving
+
+PLAIN: dict[str, Any] = {"ws": "websockets-sansio"}
+
+
+def desk() -> Desk:
+    made = Desk()
+    for name in ("conv_1", "conv_2"):
+        made.open(name)
+    made.open("conv_x", owner="somebody else")
+    return made
+
+
+class Recording(Client):
+    """Keeps the text of each frame."""
+
+    def __init__(self, heard: Client) -> None:
+        super().__init__(heard.connection)
+        self.texts: list[str] = []
+
+    async def take(self, count: int) -> None:
+        with anyio.fail_after(PATIENCE):
+            for _ in range(count):
+                text = await self.connection.recv()
+                assert isinstance(text, str)
+                self.texts.append(text)
+
+
+async def script(**options: Any) -> list[str]:
+    """Hold one conversation after the other with a server and return all that it said."""
+    it = desk()
+    async with serving(application(it, it), **options) as address, client(address) as opened:
+        c = Recording(opened)
+        await c.say("subscribe", conversationId="conv_1", requestId="r1")
+        await c.take(1)
+        await c.say("message", conversationId="conv_1", content="Hi", clientMessageId="m1")
+        await c.take(2)
+        it.say("turn_1", Text("a"), Text("ü" * 40_000), *[Text("b" * 1_000)] * 200)
+        await c.take(202)
+        await c.say("message", conversationId="conv_1", content="Next", onBusy="queue")
+        await c.take(1)
+        await c.say("message", conversationId="conv_1", content="Not now")
+        await c.take(1)
+        it.say("turn_1", DONE)
+        await c.take(2)
+        await c.say("interrupt", conversationId="conv_1", turnId="turn_2")
+        await c.take(1)
+        await c.say("subscribe", conversationId="conv_1", turnId="turn_1", after=200)
+        await c.take(7)
+        await c.say("subscribe", conversationId="conv_x")
+        await c.say("unsubscribe", conversationId="conv_1")
+        await c.connection.send("nonsense")
+        await c.take(2)
+        await c.say("message", conversationId="conv_2", content="Hi")
+        await c.take(2)
+        it.answer("turn_3", "unheard", "heard")
+        await c.take(3)
+        await c.say("ping", requestId="p")
+        await c.take(1)
+        return c.texts
+
+
+async def test_a_conversation_has_the_same_frames_both_ways() -> None:
+    fast, plain = await script(), await script(**PLAIN)
+    assert fast == plain
+    assert len(fast) > 220
+
+
+async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_confirmed() -> None:
+    it = desk()
+    async with serving(application(it, it), **PLAIN) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        it.say("turn_1", *[Text("x" * 10_000)] * 100)
+        await c.say("subscribe", conversationId="conv_1", turnId="turn_1", after=100)
+        frames = [await c.hear()]
+        while frames[-1]["type"] != "subscribed":
+            frames.append(await c.hear())
+        assert [(await c.hear())["seq"]] == [101]
+        assert await c.ask("ping") == {"type": "pong"}
+
+
+async def test_an_oversize_frame_is_refused_whatever_the_server_takes() -> None:
+    it = desk()
+    async with serving(application(it, it), ws_max_size=16 * 1024 * 1024, **PLAIN) as address, client(address) as c:
+        await c.say("ping", padding="x" * (1024 * 1024))
+        assert await c.close_code() == 1009
+
+
+class Peer:
+    """A client that takes a frame only when it is allowed to, as ASGI's ``send`` sees it."""
+
+    def __init__(self) -> None:
+        self.allowed = anyio.Semaphore(0)
+        self.taken: list[str] = []
+
+    def connection(self, send_seconds: float) -> PlainConnection:
+        scope = {"type": "websocket", "headers": [], "path": "/ws", "query_string": b""}
+        return PlainConnection(WebSocket(scope, self.receive, self.send), send_seconds)
+
+    async def receive(self) -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "websocket.send":
+            await self.allowed.acquire()
+            self.taken.append(message["text"])
+
+
+async def accepted(peer: Peer, send_seconds: float = PATIENCE) -> PlainConnection:
+    made = peer.connection(send_seconds)
+    await made._websocket.accept()
+    return made
+
+
+async def test_writing_never_waits_and_what_a_peer_does_not_take_does_not_pile_up() -> None:
+    peer = Peer()
+    connection = await accepted(peer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.relay)
+        written = 0
+        while connection.ready:
+            connection.write([b"x" * 1_000])
+            written += 1
+        assert written * 1_000 <= BUFFER_BYTES + 1_000
+        for _ in range(2):
+            peer.allowed.release()
+        with anyio.fail_after(PATIENCE):
+            await connection.room()
+        for _ in range(written):
+            peer.allowed.release()
+        with anyio.fail_after(PATIENCE):
+            await connection.drain()
+        assert peer.taken == ["x" * 1_000] * written
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_peer_that_takes_nothing_for_too_long_is_given_up() -> None:
+    connection = await accepted(Peer(), send_seconds=0.01)
+    connection.write([b"x" * BUFFER_BYTES])
+    with anyio.fail_after(PATIENCE):
+        await connection.relay()
+    assert not connection.ready
+    with pytest.raises(ConnectionGone):
+        await connection.room()
