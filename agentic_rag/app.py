@@ -45,7 +45,7 @@ from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers

@@ -20,7 +20,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentProgress, DocumentStatus
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.turns import TurnStatus
 from mcp_servers.retriever.index import Index
@@ -111,7 +111,7 @@ class Doctor:
     async def _payloads(self, repair: bool) -> list[Finding]:
         # Records first: a file that is written meanwhile is listed with its record missing, never the reverse.
         known = await self._db.read(payloads.all_refs)
-        files = await anyio.to_thread.run_sync(self._files.listed)
+        files = await anyio.to_thread.run_sync(self._files.list_refs)
         known |= await self._db.read(payloads.all_refs)
         orphans, missing = sorted(files - known), sorted(known - files)
         if repair:

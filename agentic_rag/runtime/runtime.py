@@ -25,7 +25,7 @@ from agentic_rag.runtime.storing import end_without_agent, turns_left_running
 from agentic_rag.store import images, payloads, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
 
 MAX_TRANSCRIPTS = 256

@@ -20,7 +20,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import Toolset
 

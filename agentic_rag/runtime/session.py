@@ -577,5 +577,5 @@ def _accepted(row: TurnRecord, *, duplicate: bool) -> Accepted:
         message_id=row.message_id,
         client_message_id=row.client_message_id,
         duplicate=duplicate,
-        queued=row.status == "queued",
+        queued=row.status is TurnStatus.QUEUED,
     )

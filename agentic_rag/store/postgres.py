@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agentic_rag.errors import BadConfiguration
-from agentic_rag.store import json_text, migrations
+from agentic_rag.json_form import from_text, to_text
+from agentic_rag.store import migrations
 
 T = TypeVar("T")
 
@@ -35,8 +36,8 @@ class PostgresDatabase:
             pool_size=POOL,
             max_overflow=POOL,
             pool_pre_ping=True,
-            json_serializer=json_text.dumps,
-            json_deserializer=json_text.loads,
+            json_serializer=to_text,
+            json_deserializer=from_text,
         )
         self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 

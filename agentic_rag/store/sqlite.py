@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from agentic_rag.store import json_text, migrations
+from agentic_rag.json_form import from_text, to_text
+from agentic_rag.store import migrations
 from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 
 T = TypeVar("T")
@@ -55,8 +56,8 @@ class SqliteFile:
         self._engine = create_engine(
             URL.create("sqlite", database=str(path)),
             poolclass=NullPool,
-            json_serializer=json_text.dumps,
-            json_deserializer=json_text.loads,
+            json_serializer=to_text,
+            json_deserializer=from_text,
             # no implicit BEGIN; a reader is closed by another thread than the one that used it
             connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_SECONDS},
         )

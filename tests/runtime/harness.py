@@ -23,7 +23,7 @@ from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo

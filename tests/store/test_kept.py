@@ -10,7 +10,7 @@ from agentic_rag.events import Usage
 from agentic_rag.store import compactions, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
-from agentic_rag.store.payload_files import PayloadFiles
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
 
 from .records import AT, compaction, message, payload, spent, turn
@@ -73,13 +73,13 @@ async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
 async def test_payload_files_are_written_once_and_removed(tmp_path: Path) -> None:
     files = PayloadFiles(tmp_path / "payloads")
     ref = new_id("ref")
-    assert files.listed() == set()
+    assert files.list_refs() == set()
     assert await files.read(ref) is None
     await files.write(ref, "文字".encode())
     assert await files.read(ref) == "文字".encode()
-    assert files.listed() == {ref}
+    assert files.list_refs() == {ref}
     await files.remove([ref, ref])
-    assert files.listed() == set()
+    assert files.list_refs() == set()
 
 
 @pytest.mark.parametrize("ref", ["../test.db", "", "ref_", "ref_/etc/passwd", "ref_" + "0" * 25 + "\x00"])

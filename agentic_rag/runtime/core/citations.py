@@ -5,9 +5,9 @@ turn and no numbering of events.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from agentic_rag.events import Reference
+from agentic_rag.json_form import from_json
 from agentic_rag.messages import Message
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.request import REMOVED, CitablePassage
@@ -49,14 +49,10 @@ def verified(
 
 def references_of(messages: Sequence[Message]) -> list[Reference]:
     """Return the references of a turn from its committed messages, by number."""
-    found: dict[int, Reference] = {}
+    references: dict[int, Reference] = {}
     for message in messages:
         for block in message["content"]:
-            for kept in block.get("_references", ()):
-                found.setdefault(kept["number"], Reference(**kept))
-    return [found[number] for number in sorted(found)]
-
-
-def reference_json(reference: Reference) -> dict[str, Any]:
-    """Return the form in which a text block keeps its references (``_references``)."""
-    return {name: getattr(reference, name) for name in Reference.__slots__}
+            for document in block.get("_references", ()):
+                reference = from_json(Reference, document)
+                references.setdefault(reference.number, reference)
+    return [references[number] for number in sorted(references)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
+from agentic_rag.json_form import to_text
 from agentic_rag.messages import Block, clean_text, plain_text, text_block, tool_result_block
-from agentic_rag.store import json_text
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 
 RESULT_BUDGET = 16 * 1024
@@ -135,7 +135,7 @@ def _encoded(structured: Any) -> bytes | None:
     if structured is None:
         return None
     try:
-        return json_text.dumps(structured).encode()
+        return to_text(structured).encode()
     except RecursionError:
         return None
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from agentic_rag.json_form import to_text
 from agentic_rag.messages import Block, Message, plain_text, text_block, tool_uses, without_private
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.store import json_text
 from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
@@ -41,7 +41,7 @@ class Sheddable:
 
 def tokens_of(value: Any) -> int:
     """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
-    return (len(json_text.dumps(without_private(value)).encode("utf-8", "replace")) + 2) // 3
+    return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
 
 
 def message_tokens(message: Message) -> int:

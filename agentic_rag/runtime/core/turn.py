@@ -36,6 +36,7 @@ from agentic_rag.events import (
     ToolCall,
     Usage,
 )
+from agentic_rag.json_form import to_json
 from agentic_rag.messages import Block, Message, kept_of_partial, tool_uses, user_message, whole_content
 from agentic_rag.models.base import (
     BlockStarted,
@@ -49,7 +50,7 @@ from agentic_rag.models.base import (
     ThinkingDelta,
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, failed, plan_call, stopped
-from agentic_rag.runtime.core.citations import reference_json, references_of, verified
+from agentic_rag.runtime.core.citations import references_of, verified
 from agentic_rag.runtime.core.request import CitablePassage
 from agentic_rag.runtime.core.results import SEARCH_TOOL, FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
@@ -456,5 +457,5 @@ class Turn:
                 )
             )
         if references:
-            block["_references"] = [reference_json(reference) for reference in references]
+            block["_references"] = to_json(references)
         return tuple(bodies)
