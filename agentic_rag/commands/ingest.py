@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from agentic_rag.commands.client import Client
 from agentic_rag.documents.files import stamp_of
 from agentic_rag.errors import RequestRefused
-from mcp_servers.retriever.formats import SUFFIXES
+from mcp_servers.retriever.formats import suffixes
 
 POLL_SECONDS = 0.25
 WATCH_MILLISECONDS = 500
@@ -80,7 +80,7 @@ def chosen_files(paths: Sequence[Path]) -> Iterator[Path]:
 
 def _counts(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and path.suffix.lower() in SUFFIXES
+    return not hidden and path.suffix.lower() in suffixes()
 
 
 def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:

@@ -19,7 +19,7 @@ from agentic_rag.directory.languages import languages_of
 from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats import reader_for
+from mcp_servers.retriever.formats import format_of
 from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text
 from mcp_servers.retriever.lexical import document_vectors
 from mcp_servers.retriever.parsing import parse
@@ -117,7 +117,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         job = orjson.loads(line)
         try:
-            reader_for(str(job["name"]))  # imported here, it is there for every later child
+            format_of(str(job["name"])).load()  # imported here, it is there for every later child
         except DocumentError as error:
             write_frame(out, {"code": error.code, "message": error.message})
             write_frame(out, {"end": 0})

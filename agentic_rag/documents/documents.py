@@ -19,7 +19,7 @@ from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import UnknownDocument
-from mcp_servers.retriever.formats import SUFFIXES
+from mcp_servers.retriever.formats import suffixes
 from mcp_servers.retriever.hits import Retrieval
 
 
@@ -52,8 +52,8 @@ class Documents:
         """
         await self._directory.get(domain_id)
         cleaned = clean_name(name)
-        if split_name(cleaned)[1].lower() not in SUFFIXES:
-            raise DocumentUnsupported(cleaned, tuple(sorted(SUFFIXES)))
+        if split_name(cleaned)[1].lower() not in suffixes():
+            raise DocumentUnsupported(cleaned, suffixes())
         path = self._incoming / new_id("up")
         return Incoming(self.knowledge.intake, domain_id, cleaned, path, self.max_bytes, replace=replace)
 

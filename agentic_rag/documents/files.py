@@ -21,25 +21,6 @@ from agentic_rag.store.documents import DocumentRecord
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
 
-MEDIA_TYPES = {
-    ".md": "text/markdown",
-    ".markdown": "text/markdown",
-    ".txt": "text/plain",
-    ".text": "text/plain",
-    ".log": "text/plain",
-    ".rst": "text/x-rst",
-    ".csv": "text/csv",
-    ".tsv": "text/tab-separated-values",
-    ".htm": "text/html",
-    ".html": "text/html",
-    ".xhtml": "application/xhtml+xml",
-    ".pdf": "application/pdf",
-    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-}
-"""Our own: the standard library's map differs from host to host."""
-
 MAX_NAME_BYTES = 200
 """Of UTF-8: file systems take 255, and a number may be added."""
 
@@ -70,11 +51,6 @@ def numbered(name: str) -> Iterator[str]:
     while True:
         yield f"{stem} ({number}){suffix}"
         number += 1
-
-
-def media_type(name: str) -> str:
-    """Return the media type that the ending stands for."""
-    return MEDIA_TYPES.get(split_name(name)[1].lower(), "application/octet-stream")
 
 
 def place(source: Path, folder: Path, name: str, *, replace: bool = False) -> Path:

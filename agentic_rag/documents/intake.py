@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.directory import Directory
-from agentic_rag.documents.files import Incoming, files_of, hash_of, media_type, place, split_name, stamp_of
+from agentic_rag.documents.files import Incoming, files_of, hash_of, place, split_name, stamp_of
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
@@ -27,6 +27,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.retriever.errors import MISSING_FILE
+from mcp_servers.retriever.formats import media_type
 
 log = logging.getLogger(__name__)
 

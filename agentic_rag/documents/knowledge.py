@@ -24,6 +24,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexFault
+from mcp_servers.retriever.formats import all_formats
 from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ async def open_knowledge(settings: Settings, database: Database, directory: Dire
         BadConfiguration: the embedder's setting has no known form.
         IndexFault: the index cannot be opened.
     """
+    await anyio.to_thread.run_sync(all_formats)  # reads what is installed: the first upload does not wait for it
     async with (
         aclosing(_embedding(settings)) as embedding,
         aclosing(await anyio.to_thread.run_sync(_open_index, settings)) as index,

@@ -124,11 +124,15 @@ class ReadingProcess:
                 await process.aclose()
 
     async def _start(self) -> None:
-        root = str(Path(agentic_rag.__file__).parent.parent)
+        # Where we find packages, the child does too: ours, and those that add formats.
+        places = [str(Path(agentic_rag.__file__).parent.parent), *filter(None, sys.path)]
         self._process = await anyio.open_process(
             [sys.executable, "-P", "-m", "agentic_rag.documents.child"],
             stderr=subprocess.DEVNULL,
-            env={"PYTHONPATH": root, "PYTHONUTF8": "1"},  # nothing of ours: it reads what strangers sent
+            env={
+                "PYTHONPATH": os.pathsep.join(places),
+                "PYTHONUTF8": "1",
+            },  # nothing of ours: it reads what strangers sent
             start_new_session=True,
         )
         assert self._process.stdout is not None

@@ -7,6 +7,7 @@
     │   ├── IndexClosed      used after `aclose`
     │   ├── IndexUnavailable the engine or the Qdrant server refused or did not answer
     │   └── IndexMismatch    vectors do not fit what the collection records
+    ├── ExtensionBroken      an installed extension cannot be used
     ├── UnknownDocument      a search named a document that the caller cannot see, or that does not exist
     └── EmbeddingError
         ├── ModelMissing     weights are not on this machine
@@ -107,6 +108,17 @@ class UnknownDocument(RetrieverError):
     def __str__(self) -> str:
         known = "; ".join(self.names) or "none"
         return f"there is no one document called {self.document!r}. Documents: {known}. Leave it out to search all."
+
+
+@dataclass(eq=False)
+class ExtensionBroken(RetrieverError):
+    """``extension`` names it and its package; ``reason`` is one line."""
+
+    extension: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the extension {self.extension} cannot be used: {self.reason}"
 
 
 class EmbeddingError(RetrieverError):

@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from mcp_servers.retriever import model_files
 from mcp_servers.retriever.errors import EmbedderFailed, ModelBroken, ModelMissing
+from mcp_servers.retriever.model_files import Progress
 
 BATCH = 8
 """Texts in one trip to the worker thread: about 0.3 s of one core.
@@ -27,39 +28,25 @@ the whole run, gives a text the same vector whatever stands beside it - as it do
 MAX_REASON = 200
 
 
-class FastEmbedder:
-    """`Embedder` on a fastembed model name or a model folder; the model is loaded at the first use.
+class LocalModel:
+    """A fastembed model by name, or one in a folder; it is loaded at its first use, in a worker thread."""
 
-    `threads` bounds the cores one run uses (None: all).
-    """
-
-    def __init__(self, model: str | Path, cache: Path, threads: int | None = None) -> None:
+    def __init__(self, model: str | Path, cache: Path) -> None:
         self._model = model
         self._cache = cache
-        self._threads = threads
         self._loaded: Any = None
         self._loading = Lock()
-        self._documents = anyio.CapacityLimiter(1)
-        self._queries = anyio.CapacityLimiter(2)
 
     @property
     def name(self) -> str:
         return f"local:{self._model.name}" if isinstance(self._model, Path) else f"fastembed:{self._model}"
 
-    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        vectors: list[list[float]] = []
-        for at in range(0, len(texts), BATCH):
-            batch = texts[at : at + BATCH]
-            vectors += await anyio.to_thread.run_sync(self._embed, batch, False, limiter=self._documents)
-        return vectors
+    async def fetch(self, on_progress: Progress) -> None:
+        """Download the model if it has a name and is not here (see `model_files.fetch`), then load it.
 
-    async def embed_query(self, text: str) -> list[float]:
-        (vector,) = await anyio.to_thread.run_sync(self._embed, [text], True, limiter=self._queries)
-        return vector
-
-    async def fetch(self, on_progress: Callable[[int, int], None]) -> None:
-        """Download the model if it has a name and is not here (see `model_files.fetch`), then load it. Raises
-        `ModelMissing` and `FetchFailed`."""
+        Raises:
+            ModelMissing, FetchFailed: there is no such model, or it could not be fetched.
+        """
         try:
             await self.load()
         except ModelMissing:
@@ -75,6 +62,36 @@ class FastEmbedder:
     async def aclose(self) -> None:
         self._loaded = None
 
+    def _load(self) -> Any:
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = _open_model(self._model, self._cache, self._open)
+            return self._loaded
+
+    def _open(self) -> Any:
+        raise NotImplementedError
+
+
+class FastEmbedder(LocalModel):
+    """`Embedder` on a model name or a model folder. ``threads`` bounds the cores one run uses (None: all)."""
+
+    def __init__(self, model: str | Path, cache: Path, threads: int | None = None) -> None:
+        super().__init__(model, cache)
+        self._threads = threads
+        self._documents = anyio.CapacityLimiter(1)
+        self._queries = anyio.CapacityLimiter(2)
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for at in range(0, len(texts), BATCH):
+            batch = texts[at : at + BATCH]
+            vectors += await anyio.to_thread.run_sync(self._embed, batch, False, limiter=self._documents)
+        return vectors
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await anyio.to_thread.run_sync(self._embed, [text], True, limiter=self._queries)
+        return vector
+
     def _embed(self, texts: Sequence[str], query: bool) -> list[list[float]]:
         model = self._load()
         try:
@@ -82,12 +99,6 @@ class FastEmbedder:
             return [vector.tolist() for vector in vectors]
         except Exception as exc:  # the ONNX runtime raises its own undeclared classes
             raise EmbedderFailed(self.name, str(exc)) from exc
-
-    def _load(self) -> Any:
-        with self._loading:
-            if self._loaded is None:
-                self._loaded = _opened(self._model, self._cache, self._open)
-            return self._loaded
 
     def _open(self) -> Any:
         from fastembed import TextEmbedding
@@ -100,56 +111,34 @@ class FastEmbedder:
         )
 
 
-class FastReranker:
+class FastReranker(LocalModel):
     """`Reranker` on a fastembed cross-encoder, by name; local files only, but for `fetch`."""
 
     def __init__(self, model: str, cache: Path) -> None:
-        self._model = model
-        self._cache = cache
-        self._loaded: Any = None
+        super().__init__(model, cache)
         self._worker = anyio.CapacityLimiter(1)
-
-    @property
-    def name(self) -> str:
-        return f"fastembed:{self._model}"
-
-    async def fetch(self, on_progress: Callable[[int, int], None]) -> None:
-        """As `FastEmbedder.fetch`."""
-        try:
-            await anyio.to_thread.run_sync(self._load, limiter=self._worker)
-        except ModelMissing:
-            await model_files.fetch(self._model, self._cache, on_progress)
-            await anyio.to_thread.run_sync(self._load, limiter=self._worker)
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         return await anyio.to_thread.run_sync(self._rerank, query, list(texts), limiter=self._worker)
-
-    async def aclose(self) -> None:
-        self._loaded = None
 
     def _rerank(self, query: str, texts: Iterable[str]) -> list[float]:
         model = self._load()
         try:
             scores = [float(score) for score in model.rerank(query, texts)]
         except Exception as exc:  # as in `FastEmbedder._embed`
-            raise EmbedderFailed(self._model, str(exc)) from exc
+            raise EmbedderFailed(str(self._model), str(exc)) from exc
         if not all(map(math.isfinite, scores)):  # no order can be made of them
-            raise EmbedderFailed(self._model, "its scores are no numbers")
+            raise EmbedderFailed(str(self._model), "its scores are no numbers")
         return scores
-
-    def _load(self) -> Any:
-        if self._loaded is None:
-            self._loaded = _opened(self._model, self._cache, self._open)
-        return self._loaded
 
     def _open(self) -> Any:
         from fastembed.rerank.cross_encoder import TextCrossEncoder
 
-        return TextCrossEncoder(self._model, cache_dir=str(self._cache), local_files_only=True)
+        return TextCrossEncoder(str(self._model), cache_dir=str(self._cache), local_files_only=True)
 
 
-def _opened(model: str | Path, cache: Path, load: Callable[[], Any]) -> Any:
-    """What ``load`` returns. Raises `ModelMissing` when there is nothing to load, `ModelBroken` when there is."""
+def _open_model(model: str | Path, cache: Path, load: Callable[[], Any]) -> Any:
+    """Return what ``load`` returns. Raises `ModelMissing` if there is nothing to load, `ModelBroken` if there is."""
     model_files.quiet()
     if isinstance(model, Path) and not model.is_dir():
         raise ModelMissing(str(model))

@@ -1,7 +1,6 @@
 """Embedding by an HTTP endpoint with the shape of OpenAI's `POST /embeddings`."""
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +8,7 @@ from urllib.parse import quote
 import anyio
 import httpx2
 
+from mcp_servers.retriever.embedding import check_vectors
 from mcp_servers.retriever.errors import EmbedderFailed
 
 BATCH = 64
@@ -19,9 +19,6 @@ RETRY_SECONDS = 0.5
 TIMEOUT_SECONDS = 30.0
 MAX_REASON = 200
 """Characters of an error answer that are told."""
-
-MAX_LENGTH = 1e18
-"""Of a vector. The index keeps 32-bit numbers: the square of a longer one would be infinite there."""
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -76,12 +73,12 @@ class HttpEmbedder:
                 continue
             if response.status_code == 200:
                 return self._json(response)
-            reason = f"status {response.status_code}: {self._told(response.text)}"
+            reason = f"status {response.status_code}: {self._shorten(response.text)}"
             if response.status_code not in _RETRIED:
                 break
         raise EmbedderFailed(self.name, reason)
 
-    def _told(self, text: str) -> str:
+    def _shorten(self, text: str) -> str:
         """What of an error answer may stand in health and logs: one line, not endless, without the key."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "…")
@@ -100,9 +97,4 @@ class HttpEmbedder:
             vectors = [[float(number) for number in row["embedding"]] for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError) as exc:
             raise EmbedderFailed(self.name, "the endpoint's answer has not the shape of /embeddings") from exc
-        if len(vectors) != count or not all(vectors):
-            raise EmbedderFailed(self.name, f"the endpoint returned {len(vectors)} vectors for {count} texts")
-        # A comparison with NaN is false.
-        if not all(math.hypot(*vector) <= MAX_LENGTH for vector in vectors):
-            raise EmbedderFailed(self.name, "the endpoint returned a vector with a value that is not a usable number")
-        return vectors
+        return check_vectors(self.name, "the endpoint", vectors, count)

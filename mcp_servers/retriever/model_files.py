@@ -13,6 +13,9 @@ import anyio.to_thread
 
 from mcp_servers.retriever.errors import FetchFailed, ModelMissing, ModelUnknown
 
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are here and the bytes expected."""
+
 PROGRESS_SECONDS = 0.5
 
 MAX_REASON = 200
@@ -82,7 +85,7 @@ def quiet() -> None:
     disable_progress_bars()
 
 
-async def fetch(name: str, cache: Path, on_progress: Callable[[int, int], None]) -> None:
+async def fetch(name: str, cache: Path, on_progress: Progress) -> None:
     """Download the files of a model that are not here; `on_progress(bytes here, bytes expected)` is called twice a
     second. One attempt: whoever wants more makes them. Raises `ModelUnknown` and `FetchFailed`; cancelling waits for
     the file in flight."""
@@ -113,7 +116,7 @@ def _download(source: Source, cache: Path) -> None:
         raise FetchFailed(source.name, f"{constants.ENDPOINT}: {said}") from exc
 
 
-async def _report(source: Source, cache: Path, on_progress: Callable[[int, int], None]) -> None:
+async def _report(source: Source, cache: Path, on_progress: Progress) -> None:
     while True:
         on_progress(await anyio.to_thread.run_sync(_size, source, cache), source.size)
         await anyio.sleep(PROGRESS_SECONDS)

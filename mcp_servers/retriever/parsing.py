@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats import reader_for
+from mcp_servers.retriever.formats import format_of
 
 DEFAULT_LIMITS = ParseLimits()
 
@@ -19,18 +19,22 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed
     Blocking. Raises `DocumentError`, and `MemoryError` or whatever a format library throws at hostile input only
     as `DOCUMENT_BROKEN`.
     """
-    reader = reader_for(name)
+    known = format_of(name)
     size = path.stat().st_size
     if size == 0:
         raise DocumentError("DOCUMENT_EMPTY", "the file is empty")
     if size > limits.max_bytes:
         raise DocumentError("DOCUMENT_TOO_LARGE", f"the file has {_mib(size)}; the limit is {_mib(limits.max_bytes)}")
     try:
-        parsed = reader(path, limits)
+        parsed = known.load()(path, limits)
+        if not isinstance(parsed, ParsedDocument):
+            raise TypeError(f"{type(parsed).__name__} is no ParsedDocument")
     except (DocumentError, MemoryError):
         raise
     except Exception as exc:  # third-party readers throw anything at broken files: this is the one boundary
-        raise DocumentError("DOCUMENT_BROKEN", f"the file cannot be read ({type(exc).__name__}: {exc})"[:500]) from exc
+        by = f" by {known.extension}" if known.extension else ""
+        reason = f"the file cannot be read{by} ({type(exc).__name__}: {exc})"[:500]
+        raise DocumentError("DOCUMENT_BROKEN", reason) from exc
     if not any(block.text.strip() for block in parsed.blocks):
         raise DocumentError("DOCUMENT_EMPTY", "the file holds no text")
     characters = sum(len(block.text) for block in parsed.blocks)

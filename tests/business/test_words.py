@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from agentic_rag.conversations.titles import MAX_CHARACTERS, title_of
 from agentic_rag.directory.collection import CollectionFacts, collection_note
 from agentic_rag.directory.languages import languages_of
-from agentic_rag.documents.files import MAX_NAME_BYTES, clean_name, media_type
+from agentic_rag.documents.files import MAX_NAME_BYTES, clean_name
+from mcp_servers.retriever.formats import media_type
 
 
 @pytest.mark.parametrize(

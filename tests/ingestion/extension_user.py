@@ -1,0 +1,41 @@
+"""Run as a program by `test_extensions`, in a process that finds the installed extension: takes in files, searches."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tests.server.rig import Rig
+
+
+async def main(folder: Path, embedding: str, names: list[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {"documents": {}}
+    async with Rig(folder, embedding=embedding) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        for name in names:
+            path = f"/api/domains/{domain}/documents"
+            answer = await rig.http.post(path, files={"f": (name, f"name=the Octopus\nfile={name}\n".encode())})
+            if answer.is_success:
+                document = await rig.settled(domain, answer.json()["items"][0]["id"])
+                told["documents"][name] = [document["status"], document["mediaType"], document.get("error", {})]
+            else:
+                told["documents"][name] = ["refused", "", answer.json()["error"]]
+        if embedding == "acme:small":
+            items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+            for each in items:
+                if each["status"] == "indexed":
+                    await rig.dense(domain, each["id"])
+        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
+        told["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in found["hits"]]
+        told["mode"] = found["mode"]
+        told["health"] = (await rig.ok("GET", "/api/health"))["embedder"]
+    return told
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    sys.stdout.write(json.dumps(anyio.run(main, Path(sys.argv[1]), sys.argv[2], sys.argv[3:])))

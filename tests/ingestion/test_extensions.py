@@ -1,0 +1,125 @@
+"""Formats and embedders of an installed package: used without a change here; one that fails costs only itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.retriever.embedding import check_vectors
+from mcp_servers.retriever.errors import EmbedderFailed
+from tests.e2e.serving import environment
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+ENTRY_POINTS = """
+[agentic_rag.document_formats]
+pairs = acme_pairs
+broken = acme_nowhere:FORMAT
+odd = acme_odd
+
+[agentic_rag.embedders]
+acme = acme_embedder:make
+"""
+
+PAIRS = """
+from mcp_servers.retriever.document import Block, ParsedDocument
+
+WANTED = 2
+media_types = {".pairs": "application/x-pairs"}
+
+
+def read(path, limits):
+    lines = path.read_text().splitlines()
+    if len(lines) != WANTED:
+        raise ValueError("two lines are needed")
+    return ParsedDocument(tuple(Block("prose", line.replace("=", " is ") + ".") for line in lines))
+"""
+
+ODD = 'media_types = {"odd": "no ending"}\n\n\ndef read(path, limits): ...\n'
+
+EMBEDDER = """
+class Embedder:
+    name = "ignored"
+
+    async def embed_documents(self, texts):
+        return [[1.0, float(len(text)), 0.5] for text in texts]
+
+    async def embed_query(self, text):
+        return [1.0, float(len(text)), 0.5]
+
+    async def aclose(self):
+        pass
+
+
+def make(setting, cache, api_key):
+    if setting != "acme:small":
+        raise LookupError("there is only acme:small")
+    return Embedder()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder that looks as if pip had installed a package into it."""
+    folder = tmp_path / "site"
+    about = folder / "acme_things-1.2.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-things\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "acme_pairs.py").write_text(PAIRS)
+    (folder / "acme_odd.py").write_text(ODD)
+    (folder / "acme_embedder.py").write_text(EMBEDDER)
+    return folder
+
+
+def used(installed: Path, folder: Path, embedding: str, *names: str) -> tuple[Any, str]:
+    """Return what a server with the extension says, and its log."""
+    command = [sys.executable, "-m", "tests.ingestion.extension_user", str(folder), embedding, *names]
+    variables = environment(PYTHONPATH=os.pathsep.join([str(installed), str(REPOSITORY)]))
+    done = subprocess.run(command, env=variables, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout), done.stderr
+
+
+def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Path, tmp_path: Path) -> None:
+    told, log = used(installed, tmp_path / "data", "acme:small", "a.pairs", "b.odd", "c.md")
+    assert told["documents"]["a.pairs"][:2] == ["indexed", "application/x-pairs"]
+    assert told["documents"]["c.md"][:2] == ["indexed", "text/markdown"]
+    assert told["documents"]["b.odd"][0] == "refused"
+    assert told["documents"]["b.odd"][2]["code"] == "DOCUMENT_UNSUPPORTED"
+    assert ["a.pairs", "name is the Octopus."] in told["hits"]
+    assert told["mode"] == "hybrid"
+    assert told["health"] == {"name": "acme:small", "state": "ready"}
+    assert "the extension broken (acme-things 1.2) cannot be used: ModuleNotFoundError" in log
+    assert "the extension odd (acme-things 1.2) cannot be used: 'odd'" in log
+
+
+def test_an_extension_that_fails_costs_its_document_and_its_leg_alone(installed: Path, tmp_path: Path) -> None:
+    reader = installed / "acme_pairs.py"
+    reader.write_text(PAIRS.replace("WANTED = 2", "WANTED = 3"))
+    told, _ = used(installed, tmp_path / "data", "acme:large", "a.pairs", "c.txt")
+    status, _, error = told["documents"]["a.pairs"]
+    assert (status, error["code"]) == ("failed", "DOCUMENT_BROKEN")
+    assert "by pairs (acme-things 1.2) (ValueError: two lines are needed)" in error["message"]
+    assert told["documents"]["c.txt"][0] == "indexed"
+    assert told["hits"]
+    assert told["mode"] == "lexical"
+    assert told["health"]["state"] in ("failing", "ready")
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        (None, "something else than vectors"),
+        ([["x"]], "something else than vectors"),
+        ([], "0 vectors for 1 texts"),
+        ([[]], "1 vectors for 1 texts"),
+        ([[float("nan")]], "not a usable number"),
+    ],
+)
+def test_vectors_that_are_none_are_a_typed_failure(vectors: object, reason: str) -> None:
+    with pytest.raises(EmbedderFailed, match=reason):
+        check_vectors("acme:small", "acme", vectors, 1)
