@@ -8,17 +8,17 @@ answers are frames on stdout: four bytes of length, then JSON. Knows no database
 import os
 import resource
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypedDict
 
 import orjson
 
 from agentic_rag.directory.languages import languages_of
 from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
-from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.document import Json, ParseLimits
+from mcp_servers.retriever.errors import DocumentCode, DocumentError
 from mcp_servers.retriever.formats import format_of
 from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text
 from mcp_servers.retriever.lexical import document_vectors
@@ -34,38 +34,64 @@ WARM_TEXT = "中文"
 """Loads the dictionary, a quarter of a second and 50 MB, once for all files."""
 
 
-def write_frame(out: BinaryIO, value: object) -> None:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A file to read. ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk."""
+
+    path: str
+    name: str
+    document_id: str
+    version: str
+    limits: ParseLimits
+
+    @classmethod
+    def from_json(cls, line: bytes) -> "Job":
+        """Return the job of a line, which is `orjson.dumps` of a job."""
+        job = orjson.loads(line)
+        return cls(**{**job, "limits": ParseLimits(**job["limits"])})
+
+
+class Frame(TypedDict, total=False):
+    """What is answered of a file: a summary, then batches of packed chunks; or why there are none; then its end."""
+
+    pages: int | None
+    notes: Sequence[str]
+    languages: Sequence[str]
+    chunks: int
+    batch: list[tuple[Json, list[int], list[float]]]
+    code: DocumentCode
+    message: str
+    end: int
+
+
+def write_frame(out: BinaryIO, value: Frame) -> None:
     """Write one frame and hand it on."""
     data = orjson.dumps(value)
     out.write(len(data).to_bytes(4, "big") + data)
     out.flush()
 
 
-def frames_of(
-    path: Path, name: str, document_id: str, version: str, limits: ParseLimits
-) -> Iterator[dict[str, object]]:
+def frames_of(job: Job) -> Iterator[Frame]:
     """Yield what the server gets of a file: a summary, then its chunks in batches.
-
-    ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk.
 
     Raises:
         DocumentError: the file cannot be read.
     """
-    parsed = parse(path, name, limits)
-    _limit_cpu(limits.seconds * CUTTING_FACTOR)
+    parsed = parse(Path(job.path), job.name, job.limits)
+    _limit_cpu(job.limits.seconds * CUTTING_FACTOR)
     chunks = [
-        replace(chunk, chunk_id=chunk_id(f"{document_id}\0{version}", chunk.ordinal))
-        for chunk in chunk_document(parsed, document_id, name)
+        replace(chunk, chunk_id=chunk_id(f"{job.document_id}\0{job.version}", chunk.ordinal))
+        for chunk in chunk_document(parsed, job.document_id, job.name)
     ]
-    summary = {"pages": parsed.pages, "notes": parsed.notes, "languages": languages_of(parsed.text)}
-    yield {**summary, "chunks": len(chunks)}
+    languages = languages_of(parsed.text)
+    yield {"pages": parsed.pages, "notes": parsed.notes, "languages": languages, "chunks": len(chunks)}
     for at in range(0, len(chunks), UPSERT_BATCH):
-        yield {"batch": [_packed(chunk) for chunk in chunks[at : at + UPSERT_BATCH]]}
+        yield {"batch": [_pack(chunk) for chunk in chunks[at : at + UPSERT_BATCH]]}
 
 
-def _packed(chunk: Chunk) -> list[object]:
+def _pack(chunk: Chunk) -> tuple[Json, list[int], list[float]]:
     (sparse,) = document_vectors([searchable_text(chunk)])
-    return [chunk.to_json(), sparse.indices, sparse.values]
+    return chunk.to_json(), sparse.indices, sparse.values
 
 
 def _limit_cpu(seconds: float) -> None:
@@ -73,18 +99,16 @@ def _limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), hard))
 
 
-def _run(job: dict[str, object], out: BinaryIO) -> None:
+def _run(job: Job, out: BinaryIO) -> None:
     """The forked child: limits first, then the file."""
-    limits = ParseLimits(**job["limits"])  # type: ignore[arg-type]
+    limits = job.limits
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
     whole = max(1, round(limits.seconds * CUTTING_FACTOR))
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(limits.seconds)), whole))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        for frame in frames_of(
-            Path(str(job["path"])), str(job["name"]), str(job["document_id"]), str(job["version"]), limits
-        ):
+        for frame in frames_of(job):
             write_frame(out, frame)
     except DocumentError as error:
         write_frame(out, {"code": error.code, "message": error.message})
@@ -93,7 +117,7 @@ def _run(job: dict[str, object], out: BinaryIO) -> None:
         write_frame(out, {"code": "DOCUMENT_TOO_LARGE", "message": needed})
 
 
-def _forked(job: dict[str, object], out: BinaryIO) -> int:
+def _fork(job: Job, out: BinaryIO) -> int:
     """Run the job in a child of this process and return its exit code, negative for a signal."""
     child = os.fork()
     if child == 0:
@@ -115,14 +139,14 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     document_vectors([WARM_TEXT])
     for line in sys.stdin.buffer:
-        job = orjson.loads(line)
+        job = Job.from_json(line)
         try:
-            format_of(str(job["name"])).load()  # imported here, it is there for every later child
+            format_of(job.name).load()  # imported here, it is there for every later child
         except DocumentError as error:
             write_frame(out, {"code": error.code, "message": error.message})
             write_frame(out, {"end": 0})
         else:
-            write_frame(out, {"end": _forked(job, out)})
+            write_frame(out, {"end": _fork(job, out)})
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class EmbeddingState:
                 log.info("%s; it is fetched", self.reason)
                 self.state = "fetching"
                 try:
-                    await embedder.fetch(self._fetched)
+                    await embedder.fetch(self._note_progress)
                 except EmbeddingError as exc:
                     self.reason = str(exc)
                 else:
@@ -132,7 +132,7 @@ class EmbeddingState:
             vectors = await embedder.embed_documents(texts)
             self._check_dimension(vectors)
         except EmbeddingError as exc:
-            self.failed(str(exc))
+            self.note_failure(str(exc))
             raise
         self._is_ready()
         return vectors
@@ -149,17 +149,17 @@ class EmbeddingState:
                 return vector
         except TimeoutError:
             error = EmbedderFailed(embedder.name, f"no answer within {QUERY_SECONDS:g} s")
-            self.failed(str(error))
+            self.note_failure(str(error))
             raise error from None
         except EmbeddingError as exc:
-            self.failed(str(exc))
+            self.note_failure(str(exc))
             raise
 
     def forget_dimension(self) -> None:
         """A collection is made anew: the embedder may have another dimension from now on."""
         self._dimension = None
 
-    def failed(self, reason: str) -> None:
+    def note_failure(self, reason: str) -> None:
         """Remember that it failed, and why."""
         self.state, self.reason = "failing", reason
         self._rests_until = time.monotonic() + REST_SECONDS
@@ -193,7 +193,7 @@ class EmbeddingState:
     def _is_ready(self) -> None:
         self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0
 
-    def _fetched(self, here: int, expected: int) -> None:
+    def _note_progress(self, here: int, expected: int) -> None:
         self.progress = here, expected
 
     def _missing(self) -> str:

@@ -43,7 +43,7 @@ def split_name(name: str) -> tuple[str, str]:
     return name.removesuffix(suffix), suffix
 
 
-def numbered(name: str) -> Iterator[str]:
+def free_names(name: str) -> Iterator[str]:
     """Yield the name, then ``name (2)``, ``name (3)`` … before its ending."""
     yield name
     stem, suffix = split_name(name)
@@ -66,7 +66,7 @@ def place(source: Path, folder: Path, name: str, *, replace: bool = False) -> Pa
         if replace:
             source.replace(folder / name)
             return folder / name
-        for candidate in numbered(name):
+        for candidate in free_names(name):
             try:
                 os.link(source, folder / candidate)
             except FileExistsError:

@@ -133,9 +133,9 @@ class Ingestion:
             if job.domain_id == domain_id:
                 await self.stop(document_id)
 
-    def paused(self, domain_id: str) -> AbstractAsyncContextManager[None]:
+    def pause(self, domain_id: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which no document of the domain is stored: what was at work has ended, the rest waits."""
-        return self._pauses.paused(domain_id)
+        return self._pauses.pause(domain_id)
 
     async def sweep(self) -> None:
         """Take up what nobody works on: leases that ran out, and failures that were the index's or the disk's.
@@ -210,9 +210,9 @@ class Ingestion:
             log.error("ingesting %s failed", document_id, exc_info=exc)
             code, message = "INTERNAL_ERROR", "something went wrong on the server; see its log"
         await reader.reset()
-        await self._failed(document_id, job.domain_id, code, message)
+        await self._record_failure(document_id, job.domain_id, code, message)
 
-    async def _failed(self, document_id: str, domain_id: str, code: str, message: str) -> None:
+    async def _record_failure(self, document_id: str, domain_id: str, code: str, message: str) -> None:
         try:
             await self._index.delete_document(collection_of(domain_id), document_id)  # half a document is none
         except IndexFault as exc:
@@ -343,7 +343,7 @@ class Pauses:
                     self._changed.notify_all()
 
     @asynccontextmanager
-    async def paused(self, domain_id: str) -> AsyncIterator[None]:
+    async def pause(self, domain_id: str) -> AsyncIterator[None]:
         """Have a domain to oneself, once nobody works in it."""
         async with self._changed:
             while domain_id in self._paused:

@@ -182,7 +182,7 @@ class Intake:
 
     async def stop_domain(self, domain_id: str) -> None:
         """End all work on a domain that is being deleted; nothing more begins, since its record is hidden by now."""
-        async with self._storing.paused(domain_id):
+        async with self._storing.pause(domain_id):
             pass
         await self._ingestion.stop_domain(domain_id)
         await self._reindexing.stop(domain_id)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
 import orjson
@@ -18,6 +17,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import agentic_rag
+from agentic_rag.documents.child import Frame, Job
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -69,13 +69,7 @@ class ReadingProcess:
         Raises:
             DocumentError: it cannot be read; the process is ready for the next file.
         """
-        job = {
-            "path": str(path),
-            "name": name,
-            "document_id": document_id,
-            "version": version,
-            "limits": {field: getattr(self._limits, field) for field in ParseLimits.__slots__},
-        }
+        job = Job(str(path), name, document_id, version, self._limits)
         patience = self._limits.seconds
         if self._process is None:
             patience += START_SECONDS
@@ -88,10 +82,10 @@ class ReadingProcess:
         except anyio.BrokenResourceError:  # it died between two files
             await self.aclose()
             return await self.begin(path, name, document_id, version)
-        found = await self._frame(patience)
-        if found is None:
+        frame = await self._frame(patience)
+        if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
-        return Summary(found["pages"], found["chunks"], tuple(found["languages"]), tuple(found["notes"]))
+        return Summary(frame["pages"], frame["chunks"], tuple(frame["languages"]), tuple(frame["notes"]))
 
     async def batch(self) -> Batch | None:
         """Return the next chunks; None after the last ones.
@@ -99,10 +93,10 @@ class ReadingProcess:
         Raises:
             DocumentError: the rest cannot be read.
         """
-        found = await self._frame(self._limits.seconds)
-        if found is None:
+        frame = await self._frame(self._limits.seconds)
+        if frame is None:
             return None
-        packed = found["batch"]
+        packed = frame["batch"]
         return Batch(
             [Chunk.from_json(chunk) for chunk, _, _ in packed],
             [Sparse(indices, values) for _, indices, values in packed],
@@ -138,14 +132,14 @@ class ReadingProcess:
         assert self._process.stdout is not None
         self._frames = BufferedByteReceiveStream(self._process.stdout)
 
-    async def _frame(self, seconds: float) -> dict[str, Any] | None:
+    async def _frame(self, seconds: float) -> Frame | None:
         """Return the next frame of a file; None at its end."""
         try:
             with anyio.fail_after(seconds):
-                found = await self._receive()
-                if "code" in found:
+                frame = await self._receive()
+                if "code" in frame:
                     await self._receive()  # its end
-                self._busy = "batch" in found or "chunks" in found
+                self._busy = "batch" in frame or "chunks" in frame
         except TimeoutError:
             await self.aclose()
             raise DocumentError(
@@ -154,20 +148,20 @@ class ReadingProcess:
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as exc:
             await self.aclose()
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash") from exc
-        if "code" in found:
-            raise DocumentError(found["code"], found["message"])
-        if "end" not in found:
-            return found
-        if found["end"] == 0:
+        if "code" in frame:
+            raise DocumentError(frame["code"], frame["message"])
+        if "end" not in frame:
+            return frame
+        if frame["end"] == 0:
             return None
-        if found["end"] in (-signal.SIGXCPU, -signal.SIGKILL):
+        if frame["end"] in (-signal.SIGXCPU, -signal.SIGKILL):
             text = f"reading the file took more than {self._limits.seconds:g} s of work"
             raise DocumentError("DOCUMENT_TIMEOUT", text)
         raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
 
-    async def _receive(self) -> dict[str, Any]:
+    async def _receive(self) -> Frame:
         size = int.from_bytes(await self._frames.receive_exactly(4), "big")
         if size > MAX_FRAME:
             raise anyio.EndOfStream
-        found: dict[str, Any] = orjson.loads(await self._frames.receive_exactly(size))
-        return found
+        frame: Frame = orjson.loads(await self._frames.receive_exactly(size))
+        return frame

@@ -88,7 +88,7 @@ class Reindexing:
             await self.request(domain_id)
         for domain in await self._db.read(domains.list_all):
             meta = await self._index.meta(collection_of(domain.id))
-            if meta is not None and await self._outdated(domain.id, meta):
+            if meta is not None and await self._is_outdated(domain.id, meta):
                 log.info("the collection of %s was made with other settings: it is made anew", domain.id)
                 await self.request(domain.id)
 
@@ -103,7 +103,7 @@ class Reindexing:
         if row.state is CollectionState.REBUILDING:
             raise ReindexRunning(domain_id)
         collection = collection_of(domain_id)
-        async with self._ingestion.paused(domain_id):
+        async with self._ingestion.pause(domain_id):
             if not await self._index.roll_back(collection):
                 raise NothingToRollBack(domain_id)
             # Kept from the next start on: an operator's word, until one asks for a rebuild.
@@ -139,7 +139,7 @@ class Reindexing:
         if scope is not None:
             scope.cancel()
 
-    async def _outdated(self, domain_id: str, meta: CollectionMeta) -> bool:
+    async def _is_outdated(self, domain_id: str, meta: CollectionMeta) -> bool:
         fresh = CollectionMeta()
         if (await self.state(domain_id)).state is CollectionState.ROLLED_BACK:
             return False
@@ -197,7 +197,7 @@ class Reindexing:
         if self._embedding.usable:
             await self._dense.fill(generation)
         failpoints.reached("reindex.filled")
-        async with self._ingestion.paused(domain_id):
+        async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
                 await self._index.delete_document(generation, document.id)
                 await self._copy(generation, document)

@@ -114,7 +114,7 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
         _check(questions, whole[name])
         answers = await embedder.embed_documents([answer for _, answer in pairs])
         _check(answers, whole[name])
-        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compared, questions, answers, whole[name])
+        unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name])
         noise += unrelated
         matches += copies
         if len(pairs) >= MINIMUM_SAMPLE:
@@ -171,7 +171,7 @@ def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
     return fmean(found)
 
 
-def _compared(
+def _compare(
     questions: Sequence[Sequence[float]], answers: Sequence[Sequence[float]], whole: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float], list[list[float]]]:
     """Cosines: of questions with chunks that they are not of, of answers with their own chunk, of all questions with
@@ -183,14 +183,14 @@ def _compared(
 
 
 def _cosines(questions: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> list[list[float]]:
-    answers = [_normalised(answer) for answer in answers]
+    answers = [_normalise(answer) for answer in answers]
     return [
         [sum(a * b for a, b in zip(question, answer, strict=True)) for answer in answers]
-        for question in map(_normalised, questions)
+        for question in map(_normalise, questions)
     ]
 
 
-def _normalised(vector: Sequence[float]) -> list[float]:
+def _normalise(vector: Sequence[float]) -> list[float]:
     length = math.hypot(*vector) or 1.0
     return [each / length for each in vector]
 

@@ -1,6 +1,6 @@
 """Chunks: the indexed pieces of a parsed document, each with the sentences that can be cited from it.
 
-Pure: no I/O, no clock, no `async`. It does not know file formats, vectors or the index.
+Pure: no I/O, no clock, nothing that is awaited. It does not know file formats, vectors or the index.
 """
 
 from collections.abc import Iterator

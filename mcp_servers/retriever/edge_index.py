@@ -102,18 +102,20 @@ class EdgeIndex:
             sparse = lexical[part] if lexical else None
             vectors = Dense(dense.embedder, dense.vectors[part]) if dense else None
             change = partial(self._upsert, collection, chunks[part], vectors, sparse)
-            at += await self._paced(self._upserts, change)
+            at += await self._change_paced(self._upserts, change)
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
         at = 0
         while at < len(chunk_ids):
             part = slice(at, at + self._additions.batch)
             vectors = Dense(dense.embedder, dense.vectors[part])
-            at += await self._paced(self._additions, partial(self._add_dense, collection, chunk_ids[part], vectors))
+            at += await self._change_paced(
+                self._additions, partial(self._add_dense, collection, chunk_ids[part], vectors)
+            )
 
     async def delete_document(self, collection: str, document_id: str) -> None:
         delete_some = partial(self._delete_some, collection, document_id)
-        while await self._paced(self._deletions, partial(delete_some, self._deletions.batch)):
+        while await self._change_paced(self._deletions, partial(delete_some, self._deletions.batch)):
             pass
 
     @in_worker
@@ -261,7 +263,7 @@ class EdgeIndex:
             return shard.engine.count(engine.CountRequest(filter=engine.Filter(must=must)))
 
     @in_worker
-    def _paced(self, pace: Pace, change: Callable[[], int]) -> int:
+    def _change_paced(self, pace: Pace, change: Callable[[], int]) -> int:
         """Run what changes some points, return how many, and let the next call have as many as fit its time."""
         # CPU time: a machine that is busy with something else does not make smaller calls shorter.
         started = time.thread_time()
@@ -270,7 +272,7 @@ class EdgeIndex:
             pace.took(points, time.thread_time() - started)
         return points
 
-    # Blocking, each called by `_paced`.
+    # Blocking, each called by `_change_paced`.
 
     def _upsert(
         self, collection: str, chunks: Sequence[Chunk], dense: Dense | None, lexical: Sequence[Sparse] | None

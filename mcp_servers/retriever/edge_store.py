@@ -45,6 +45,9 @@ ORDINAL = "ordinal"
 
 STORED = "stored"
 
+Payload = dict[str, Any]
+"""A JSON object, as the engine takes it."""
+
 _SEPARATOR = "\n"
 """Between id and name of a document; ids are made by the server and are one line."""
 
@@ -281,7 +284,7 @@ class ShardStore:
         self._pointers[name] = pointer
 
 
-def point_payload(chunk: Chunk) -> dict[str, Any]:
+def point_payload(chunk: Chunk) -> Payload:
     """Return a point's payload: the stored text that citations are checked against, and what filters look at.
 
     The engine's binding takes about 8 µs for each string and each list element, with the interpreter lock held, so
@@ -290,7 +293,7 @@ def point_payload(chunk: Chunk) -> dict[str, Any]:
     """
     offsets = [offset for span in chunk.sentences for offset in span]
     stored = (chunk.heading_path, chunk.page, chunk.cells, chunk.text, chunk.start, chunk.end, offsets)
-    payload: dict[str, Any] = {
+    payload: Payload = {
         DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
         ORDINAL: chunk.ordinal,
         STORED: orjson.dumps(stored).decode(),

@@ -61,8 +61,7 @@ class Searcher(Protocol):
 class Retriever:
     """Searches collections of `index`; one serves all domains.
 
-    Without `embedder`, or where a collection's vectors are not of that embedder, searches are lexical. `on_retrieval`
-    is awaited with each finished retrieval before `search` returns: the host stores its trace there.
+    Without `embedder`, or where a collection's vectors are not of that embedder, searches are lexical.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Retriever:
         ranked = [(each, chunks[each.chunk_id]) for each in kept if each.chunk_id in chunks]
         if self._reranker and ranked:
             try:
-                ranked = await _reranked(self._reranker, query, ranked)
+                ranked = await _rerank(self._reranker, query, ranked)
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
         return Retrieval(
@@ -189,7 +188,7 @@ def _relevance(bm25: float | None, cosine: float | None, self_score: float, vote
     return 1 - (1 - matched) * (1 - meant)
 
 
-async def _reranked(
+async def _rerank(
     reranker: Reranker, query: str, ranked: Sequence[tuple[Candidate, Chunk]]
 ) -> list[tuple[Candidate, Chunk]]:
     """In the order of the reranker's scores."""

@@ -1,8 +1,8 @@
 """The index on a Qdrant server, for installations that outgrow one machine.
 
-Same vectors, ids and payload as the embedded one. The collection `domain_x` is an alias of its live generation
-`domain_x__3`; `domain_x__previous` is an alias of the one before, for `roll_back`. What a generation was made with is
-its collection metadata. Importing this costs 0.4 s (`qdrant_client`).
+It has the vectors and ids of the embedded one. The collection ``domain_x`` is an alias of its live generation
+``domain_x__3``; ``domain_x__previous`` is an alias of the one before, for `roll_back`. What a generation was made
+with is its collection metadata. Importing this costs 0.4 s (`qdrant_client`).
 """
 
 import math
@@ -368,7 +368,7 @@ def _sparse(vector: Sparse) -> m.SparseVector:
     return m.SparseVector(indices=vector.indices, values=vector.values)
 
 
-def _payload(chunk: Chunk) -> dict[str, Any]:
+def _payload(chunk: Chunk) -> m.Payload:
     return {**chunk.to_json(), "type": ending(chunk.document_name)}
 
 

@@ -39,7 +39,7 @@ def html_blocks(source: str) -> list[Block]:
     builder = _Builder()
     builder.feed(source)
     builder.close()
-    return builder.finished()
+    return builder.finish()
 
 
 def _decode(data: bytes) -> str:
@@ -150,7 +150,7 @@ class _Builder(HTMLParser):
         if not self._skipping and not self._hidden[1]:
             self._text.append(data)
 
-    def finished(self) -> list[Block]:
+    def finish(self) -> list[Block]:
         """Return all blocks, once everything was fed."""
         self.flush()
         self._end_list()

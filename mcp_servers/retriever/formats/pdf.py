@@ -131,7 +131,7 @@ def _line_spacing(pages: Sequence[Sequence[_Line]]) -> float:
 
 def _page(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
     """Blocks of a page: two lines with gaps, one below the other, begin a table."""
-    for is_table, run in groupby(_marked(lines), lambda marked: marked[0]):
+    for is_table, run in groupby(_mark_rows(lines), lambda marked: marked[0]):
         part = [line for _, line in run]
         if is_table:
             rows = [line.cells for line in part]
@@ -140,7 +140,7 @@ def _page(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float)
             yield from _prose(part, page, sizes, spacing)
 
 
-def _marked(lines: Sequence[_Line]) -> Iterator[tuple[bool, _Line]]:
+def _mark_rows(lines: Sequence[_Line]) -> Iterator[tuple[bool, _Line]]:
     """Each line with whether it is a row of a table."""
     for at, line in enumerate(lines):
         beside = (*lines[max(0, at - 1) : at], *lines[at + 1 : at + 2])
