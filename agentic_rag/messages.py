@@ -4,12 +4,14 @@ Owns the shapes of content blocks and the rules that keep a transcript sendable.
 no store and no event.
 
 Blocks are plain JSON objects, exactly as the API takes them, with one addition: a key that starts with
-``_`` is the product's own (for example ``_passage`` on a ``search_result``: where each sentence comes
-from). `without_private` removes those before a request leaves.
+``_`` is the product's own. `without_private` removes those before a request leaves.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NotRequired, TypedDict
+
+from agentic_rag.json_form import from_json
 
 Role = Literal["user", "assistant"]
 
@@ -33,18 +35,59 @@ class ToolSpec(TypedDict):
     cache_control: NotRequired[dict[str, str]]
 
 
-class Passage(TypedDict):
-    """``_passage`` of a stored ``search_result`` block: what a citation of it is tied to.
+# Members of blocks that are the product's own: what later steps need and no model is sent
 
-    ``chunk_ids[i]`` is the chunk that holds the sentence of the block's ``content[i]``.
+PASSAGE: Final = "_passage"
+"""Of a ``search_result``: the `Passage` that a citation of it is tied to."""
+REFERENCES: Final = "_references"
+"""Of a text: the verified citations in it, as `agentic_rag.events.Reference`."""
+ACTIVATION: Final = "_role"
+"""Of a ``tool_result``, or of the text that stands for one: the role it activated, as `Activation`."""
+REF: Final = "_ref"
+"""Of a ``tool_result``: where its whole text is kept. In structured content, alone: what the object is kept under."""
+STRUCTURED: Final = "_structured"
+"""Of a ``tool_result``: the server's structured content."""
+SHED: Final = "_shed"
+"""Of a ``tool_result`` that requests leave out: ``{"name", "ref"}`` for the mark that stands there."""
+SAID: Final = "_said"
+"""Of the text that a compaction left: the user's messages in it, verbatim."""
+BROKEN_INPUT: Final = "_broken_input"
+"""Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
+SECRET: Final = "_secret"
+"""Of a ``tool_use``: its arguments held a secret, so that it must not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Where the sentences of a ``search_result`` come from: ``chunk_ids[i]`` holds the block's ``content[i]``.
+
+    ``cells``: rows of a sheet, such as ``Rates!A2:D9``.
     """
 
     document_id: str
     document_name: str
-    chunk_ids: list[str]
-    page: int | None
-    cells: str | None
-    score: float
+    chunk_ids: tuple[str, ...]
+    page: int | None = None
+    cells: str | None = None
+    score: float = 0.0
+
+    @classmethod
+    def of(cls, block: Block) -> "Passage | None":
+        """Return the passage of a block, None when it has none."""
+        return from_json(cls, block[PASSAGE]) if PASSAGE in block else None
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A role that was activated, and the hash of its text then."""
+
+    role: str
+    hash: str
+
+    @classmethod
+    def of(cls, block: Block) -> "Activation | None":
+        """Return the activation of a block, None when it activated nothing."""
+        return from_json(cls, block[ACTIVATION]) if ACTIVATION in block else None
 
 
 def text_block(text: str) -> Block:
@@ -88,7 +131,7 @@ def without_private(value: Any) -> Any:
     return value
 
 
-def joined(messages: Sequence[Message]) -> list[Message]:
+def join_neighbours(messages: Sequence[Message]) -> list[Message]:
     """Join neighbouring messages of one role; in user messages tool results come first.
 
     The API joins neighbours itself, but wants the results of a ``tool_use`` at the head of the next user

@@ -22,6 +22,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.status import ConnectionState, State
+from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
@@ -45,9 +46,9 @@ def make_hub(
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
     builtin = {
-        "delegate": create_delegate(children),
-        "promptx": create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
-        "retriever": create_retriever(retriever, bound_by_meta=True),
+        DELEGATION: create_delegate(children),
+        PROMPTX: create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
+        RETRIEVER: create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()
     return Hub(builtin, policy, redact=redact, on_refused=on_refused)
@@ -93,8 +94,8 @@ async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: 
         spec_of(
             entry,
             domain=definition.domain_id,
-            workspace=str(definition.bound["workspace"]),
-            user=str(definition.bound["user"]),
+            workspace=definition.binding.workspace,
+            user=definition.binding.user,
             secrets=secrets,
         )
         for entry in definition.entries

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.events import Reference
-from agentic_rag.messages import Block, plain_text, text_block, without_private
+from agentic_rag.messages import REF, STRUCTURED, Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -78,8 +78,8 @@ def refs_in(rows: Sequence[MessageRecord]) -> set[str]:
 
     for row in rows:
         for block in row.content:
-            if "_structured" in block:
-                _resolved(block["_structured"], note)
+            if STRUCTURED in block:
+                _resolved(block[STRUCTURED], note)
     return refs
 
 
@@ -93,8 +93,8 @@ def _resolved(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> A
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, dict):
-        if value.keys() == {"_ref"}:
-            return look_up(value["_ref"])
+        if value.keys() == {REF}:
+            return look_up(value[REF])
         return {key: _resolved(item, look_up, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolved(item, look_up, depth + 1) for item in value]
@@ -103,13 +103,13 @@ def _resolved(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> A
 
 def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
     shown: Block = without_private(block)
-    if "_structured" in block:
+    if STRUCTURED in block:
         unknown = unavailable("the reference is not valid")
 
         def look_up(ref: object) -> Any:
             return found.get(ref, unknown) if isinstance(ref, str) else unknown
 
-        shown["structuredContent"] = _resolved(block["_structured"], look_up)
+        shown["structuredContent"] = _resolved(block[STRUCTURED], look_up)
     return shown
 
 

@@ -12,11 +12,10 @@ from agentic_rag.json_form import Json
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.entries.entry import McpEntry
+from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER, promptx_tools
 
-PROMPTX_TOOLS = ("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover")
-AUTHOR_TOOLS = ("role_write", "role_check")
-"""Only in a domain with the role that uses them, for a user who is its admin: a role steers everyone."""
 AUTHOR_ROLE = "nuwa"
+"""A domain's admin is offered the tools that write roles only where this role is: a role steers everyone."""
 
 
 def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
@@ -28,9 +27,9 @@ def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
         "RETRIEVAL_THRESHOLD": f"{settings.retrieval_threshold:g}",
     }
     own: tuple[tuple[str, str, Json], ...] = (
-        ("promptx", "system", {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}),
-        ("delegate", "system", {}),
-        ("retriever", "builtin", {"env": retriever}),
+        (PROMPTX, "system", {"env": {"PROMPTX_PROJECT_DIR": record.workspace}}),
+        (DELEGATION, "system", {}),
+        (RETRIEVER, "builtin", {"env": retriever}),
     )
     return {
         name: {"type": "memory", **document, "enabled": True, "origin": origin, "readOnly": True}
@@ -57,11 +56,11 @@ def enabled_hashes(settings: DomainSettings) -> dict[str, str]:
 def system_servers(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -> tuple[SystemServer, ...]:
     """Return our own servers of a turn. ``author``: the user may write this domain's roles."""
     writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
-    servers = [SystemServer("promptx", "system", PROMPTX_TOOLS + (AUTHOR_TOOLS if writes_roles else ()))]
+    servers = [SystemServer(PROMPTX, "system", promptx_tools(author=writes_roles))]
     if settings.sub_role_ids:
-        servers.append(SystemServer("delegate", "system"))
+        servers.append(SystemServer(DELEGATION, "system"))
     if facts.count:
-        servers.append(SystemServer("retriever", "builtin"))
+        servers.append(SystemServer(RETRIEVER, "builtin"))
     return tuple(servers)
 
 

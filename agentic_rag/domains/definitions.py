@@ -18,6 +18,7 @@ from agentic_rag.events import Notice
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.tools.base import Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +110,17 @@ def definition_of(
             settings.context_tokens,
             settings.context_messages,
         ),
-        bound={
-            "workspace": record.workspace,
-            "collection": collection_of(record.id),
-            "documents": list(conversation.context_document_ids) or None,
-            "top_k": settings.retrieval_top_k,
-            "threshold": settings.retrieval_threshold,
-            "user": user.id,
-            "scope": settings.memory_scope or ("domain" if alone else "user"),
-            "admin": user.administers(record.id),
-            "sub_roles": list(settings.sub_role_ids),
-        },
+        binding=Binding(
+            workspace=record.workspace,
+            collection=collection_of(record.id),
+            documents=tuple(conversation.context_document_ids) or None,
+            top_k=settings.retrieval_top_k,
+            threshold=settings.retrieval_threshold,
+            user=user.id,
+            scope=settings.memory_scope or ("domain" if alone else "user"),
+            admin=user.administers(record.id),
+            sub_roles=tuple(settings.sub_role_ids),
+        ),
         tool_policy=settings.tool_policy,
         effects_allowed_by_default=alone,
         collection_note=collection_note(facts, settings.expertise),

@@ -46,9 +46,11 @@ from agentic_rag.models.words import (
     numbered_things,
     terms,
 )
+from agentic_rag.tools import system
 
 NAME = "extractive"
-ACTION, RECALL, REMEMBER, SEARCH = "promptx_action", "promptx_recall", "promptx_remember", "search_documents"
+ACTION, RECALL = system.ACTION.name, system.RECALL.name
+REMEMBER, SEARCH = system.REMEMBER.name, system.SEARCH.name
 
 Intent = Literal["question", "greeting", "thanks", "about"]
 
@@ -599,7 +601,7 @@ def _extracts(text: str) -> Iterator[str]:
             yield ("? " if message.get("role") == "user" else "- ") + extract
 
 
-_ROLE = re.compile(r"promptx_action[^\n]*?\brole\b[^\n\"“”'`]*[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
+_ROLE = re.compile(ACTION + r"[^\n]*?\brole\b[^\n\"“”'`]*[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _SMALL_TALK: Mapping[Intent, re.Pattern[str]] = {
     "greeting": re.compile(
         r"(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|greetings"
@@ -668,10 +670,10 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "saved": "I will remember: {}",
         "no memory": "I have no memory here, so I cannot save that.",
         "failed": "A tool failed: {}",
-        "failed promptx_action": "My role could not be activated: {}",
-        "failed promptx_recall": "My memory could not be read: {}",
-        "failed promptx_remember": "That could not be saved: {}",
-        "failed search_documents": "The documents could not be searched: {}",
+        f"failed {ACTION}": "My role could not be activated: {}",
+        f"failed {RECALL}": "My memory could not be read: {}",
+        f"failed {REMEMBER}": "That could not be saved: {}",
+        f"failed {SEARCH}": "The documents could not be searched: {}",
     },
     "zh": {
         "quotes": "文档中写道：",
@@ -688,9 +690,9 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "saved": "记住了：{}",
         "no memory": "这里没有记忆功能，无法保存。",
         "failed": "工具出错：{}",
-        "failed promptx_action": "角色未能激活：{}",
-        "failed promptx_recall": "未能读取记忆：{}",
-        "failed promptx_remember": "未能保存：{}",
-        "failed search_documents": "未能查找文档：{}",
+        f"failed {ACTION}": "角色未能激活：{}",
+        f"failed {RECALL}": "未能读取记忆：{}",
+        f"failed {REMEMBER}": "未能保存：{}",
+        f"failed {SEARCH}": "未能查找文档：{}",
     },
 }

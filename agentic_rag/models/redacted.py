@@ -10,7 +10,11 @@ whatever a tool is given are all made of this.
 
 from collections.abc import Iterator
 
-from agentic_rag.messages import Block
+from agentic_rag.messages import (
+    BROKEN_INPUT,
+    SECRET,
+    Block,
+)
 from agentic_rag.models.base import BlockStarted, BlockStopped, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.redaction import Pieces, Redaction
 
@@ -44,7 +48,7 @@ class RedactedAnswer:
     def _block(self, block: Block) -> Block:
         if block["type"] == "text":
             return {**block, "text": self._redact(block["text"])}
-        if block["type"] == "tool_use" and self._redact.found_in([block["input"], block.get("_broken_input")]):
-            broken = {name: self._redact(block[name]) for name in ("_broken_input",) if name in block}
-            return {**block, **broken, "input": self._redact.members(block["input"]), "_secret": True}
+        if block["type"] == "tool_use" and self._redact.found_in([block["input"], block.get(BROKEN_INPUT)]):
+            broken = {name: self._redact(block[name]) for name in (BROKEN_INPUT,) if name in block}
+            return {**block, **broken, "input": self._redact.members(block["input"]), SECRET: True}
         return block

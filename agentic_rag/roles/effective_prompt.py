@@ -14,11 +14,11 @@ from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
-from agentic_rag.runtime.core.results import SEARCH_TOOL
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import SystemServer, ToolInfo
+from agentic_rag.tools.system import SEARCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
         NotFound: there is no such domain.
     """
     definition = await definition_now(definitions, user, domain_id)
-    workspace = Path(definition.bound["workspace"])
+    workspace = Path(definition.binding.workspace)
     read = definitions.components(workspace)  # what the definition was made from: nothing was awaited since
     tools = with_own_tools(definition, tuple(tool for server in definition.system for tool in _own_tools(server)))
     system = build_request(definition, tools, ()).request.system
@@ -102,5 +102,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
 
 def _own_tools(server: SystemServer) -> list[ToolInfo]:
     """The tools of one of our own servers, by name alone: the prompt asks for no more."""
-    names = server.tools if server.tools is not None else {"retriever": (SEARCH_TOOL,)}.get(server.name, (server.name,))
+    names = (
+        server.tools if server.tools is not None else {SEARCH.server: (SEARCH.name,)}.get(server.name, (server.name,))
+    )
     return [ToolInfo(name, name, server.name, server.origin, "", {"type": "object"}) for name in names]

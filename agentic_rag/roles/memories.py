@@ -160,8 +160,8 @@ class Memories:
         return await _run(work)
 
     async def _place(self, user: User, domain_id: str) -> Place:
-        bound = (await definition_now(self._definitions, user, domain_id)).bound
-        return Place(Path(bound["workspace"]), bound["scope"], user.id)
+        binding = (await definition_now(self._definitions, user, domain_id)).binding
+        return Place(Path(binding.workspace), binding.scope, user.id)
 
     def _check_write(self, user: User, domain_id: str, place: Place) -> None:
         if place.scope == "domain" and not user.administers(domain_id):

@@ -25,7 +25,7 @@ from agentic_rag.errors import (
     first_cause,
 )
 from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
-from agentic_rag.messages import text_block
+from agentic_rag.messages import Block, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.context import Context
@@ -137,7 +137,7 @@ class Agent:
             self.lost = self.over = True
             self.log.close()
         except Exception as exc:  # the last resort: readers must see an end whatever happened
-            error = first_cause(exc) or self._unexpected(exc)
+            error = first_cause(exc) or self._internal_error(exc)
             self.over = True
             self.failure = Error(error.code, str(error), error.retryable)
             self.log.deliver_unjournalled(self.failure)
@@ -166,7 +166,7 @@ class Agent:
                 await self._prepare(resume)
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
-                failure = first_cause(exc) or self._unexpected(exc)
+                failure = first_cause(exc) or self._internal_error(exc)
         await self._end_children()
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
@@ -179,7 +179,7 @@ class Agent:
         with anyio.fail_after(FINISH_SECONDS, shield=True):
             await self._drive()
 
-    def _unexpected(self, exc: Exception) -> InternalError:
+    def _internal_error(self, exc: Exception) -> InternalError:
         reference = new_id("err")
         logger.error("turn %s failed (%s)", self.row.id, reference, exc_info=exc)
         return InternalError(reference)
@@ -215,11 +215,10 @@ class Agent:
         activation = last_activation(self.transcript.window())
         if activation is None:
             return None
-        role, known = activation
-        current = await self.resources.services.role_hash(self._definition.domain_id, role)
-        return role if current is not None and current != known else None
+        current = await self.resources.services.role_hash(self._definition.domain_id, activation.role)
+        return activation.role if current is not None and current != activation.hash else None
 
-    async def _prepend(self, notes: list[dict[str, object]]) -> None:
+    async def _prepend(self, notes: list[Block]) -> None:
         """Put notes at the start of the turn's user message, in memory and in the store."""
         entry = next(entry for entry in reversed(self.transcript.entries) if entry.turn_id == self.row.id)
         content = [*notes, *entry.message["content"]]
@@ -320,10 +319,9 @@ class Agent:
         elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None
-            limits, ids = self._definition.limits, {"turn": self.row.id, "call": call.id}
-            bound = {**self._definition.bound, **ids} if call.tool.origin != "user" else {}
+            limits = self._definition.limits
             timeout = limits.turn_timeout if call.delegates else limits.tool_timeout
-            request = CallRequest(call.id, call.tool, call.arguments, bound)
+            request = CallRequest(call.id, call.tool, call.arguments, self.row.id, self._definition.binding)
             failpoints.reached("tool.begin")
             outcome = await self._toolset.call(request, timeout, self._progress_of(call.id))
             failpoints.reached("tool.end")
@@ -378,5 +376,5 @@ class Agent:
         await self.log.commit(bodies, store, durable=effects)
         self.transcript.extend(entries)
         if commit.usage is not None and entries:
-            self._context.measured(commit.usage, entries[0].seq)
-        self._turn.committed(commit)
+            self._context.take_measure(commit.usage, entries[0].seq)
+        self._turn.take_commit(commit)

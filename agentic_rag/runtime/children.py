@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.messages import clean_text, plain_text, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
-from agentic_rag.runtime.core.calls import DELEGATE_TOOL, PlannedCall
+from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Image
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
@@ -31,6 +31,7 @@ from agentic_rag.runtime.storing import (
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.turns import TurnRecord, TurnStatus
+from agentic_rag.tools.system import DELEGATION
 
 MAX_DEPTH = 2
 """A delegate of a delegate is the last."""
@@ -84,7 +85,7 @@ class Delegations:
         parent = self._agents.get(request.turn_id)
         if parent is None or parent.ended.is_set() or parent.depth >= MAX_DEPTH:
             return ChildAnswer("Nothing can be delegated here. Do the task yourself.", failed=True)
-        if request.role not in parent.definition.bound.get("sub_roles", ()):
+        if request.role not in parent.definition.binding.sub_roles:
             return ChildAnswer(f"There is no role {request.role!r} to delegate to.", failed=True)
         try:
             async with self._slot(parent):
@@ -186,7 +187,7 @@ class Delegations:
 
 def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     """Return what a delegate runs on: its parent's definition in another role, with half of the steps."""
-    system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATE_TOOL)
+    system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATION)
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
     return replace(parent, persona=replace(parent.persona, role=role), system=system, limits=limits)
 

@@ -56,7 +56,7 @@ class Context:
         """About how many tokens the next request has."""
         return self._transcript.tokens(self._fixed)
 
-    def measured(self, usage: Usage, before: int) -> None:
+    def take_measure(self, usage: Usage, before: int) -> None:
         """Take what a model reported of a request that held the messages before a place."""
         if usage.sent:
             self._transcript.measure = Measure(usage.sent, before)

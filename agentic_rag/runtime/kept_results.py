@@ -1,26 +1,25 @@
 """Reading on in a result that is kept whole: the agent's own tool.
 
-Owns ``read_tool_result``: when it is offered and what it answers. A ref is bound to its session; another's looks
+Owns `READ_TOOL`: when it is offered and what it answers. A ref is bound to its session; another's looks
 like none.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from agentic_rag.events import ToolStatus
+from agentic_rag.json_form import Json
 from agentic_rag.messages import text_block
-from agentic_rag.runtime.core.calls import failed
+from agentic_rag.runtime.core.calls import error_outcome
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import RESULT_BUDGET, part_of
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads
 from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.system import READ_RESULT
 
 READ_TOOL = ToolInfo(
-    name="read_tool_result",
-    remote_name="read_tool_result",
-    server="agent",
-    origin="system",
+    name=READ_RESULT.name,
+    remote_name=READ_RESULT.name,
+    server=READ_RESULT.server,
+    origin=READ_RESULT.origin,
     description=(
         "Read a tool result that was too long to be shown whole. "
         f"An answer holds up to {RESULT_BUDGET // 1024} KiB; read on with the next range."
@@ -55,17 +54,17 @@ def with_own_tools(definition: Definition, tools: tuple[ToolInfo, ...]) -> tuple
     return (READ_TOOL, *(tool for tool in tools if tool.name != READ_TOOL.name))
 
 
-async def read_on(resources: Resources, session_id: str, arguments: Mapping[str, Any]) -> CallOutcome:
+async def read_on(resources: Resources, session_id: str, arguments: Json) -> CallOutcome:
     """Answer a call of `READ_TOOL`; ``arguments`` fit its schema."""
     ref = arguments["ref"]
     start, end = arguments.get("range") or (0, None)
     payload = await resources.database.read(lambda conn: payloads.get(conn, session_id, ref))
     if payload is None:
-        return failed(f"There is no result kept as {ref!r} in this conversation.")
+        return error_outcome(f"There is no result kept as {ref!r} in this conversation.")
     data = await resources.payloads.read(ref)
     if data is None:
-        return failed(f"The result kept as {ref!r} is gone. Call the tool again.")
+        return error_outcome(f"The result kept as {ref!r} is gone. Call the tool again.")
     text = data.decode(errors="replace")
     if start >= len(text) or (end is not None and end <= start):
-        return failed(f"Nothing lies in that range: the result has {len(text)} characters.")
+        return error_outcome(f"Nothing lies in that range: the result has {len(text)} characters.")
     return CallOutcome(ToolStatus.OK, (text_block(part_of(text, start, end)),))

@@ -208,7 +208,7 @@ def stored_definition(image: Json | None) -> Definition | None:
         return None
     try:
         return Definition.from_json(image)
-    except (TypeError, KeyError) as exc:
+    except (TypeError, KeyError, ValueError) as exc:
         logger.error("a stored definition cannot be used: %r", exc)
         return None
 

@@ -23,7 +23,7 @@ import orjson
 
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.messages import BROKEN_INPUT, Block
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -158,7 +158,7 @@ def _block_events(index: int, block: StepBlock, results: Sequence[Block]) -> lis
     opened: Block = {"type": "tool_use", "id": block.id or f"toolu_{uuid.uuid4().hex[:20]}", "name": block.name}
     closed: Block = {**opened, "input": dict(block.input)}
     if block.raw is not None:
-        closed = {**opened, "input": {}, "_broken_input": block.raw}
+        closed = {**opened, "input": {}, BROKEN_INPUT: block.raw}
     return [BlockStarted(index, {**opened, "input": {}}), BlockStopped(index, closed)]
 
 
@@ -218,5 +218,5 @@ def _block_from_json(value: Json) -> StepBlock:
 
 def input_json(block: Block) -> str:
     """Return the JSON text a ``tool_use`` block is streamed as."""
-    raw = block.get("_broken_input")
+    raw = block.get(BROKEN_INPUT)
     return raw if isinstance(raw, str) else orjson.dumps(block["input"]).decode()

@@ -3,6 +3,7 @@
 Owns values only. Knows neither MCP nor the model.
 """
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -11,6 +12,9 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block
 
 Origin = Literal["system", "builtin", "user"]
+
+META_PREFIX = "agentic_rag/"
+"""Of the members of a call's ``_meta`` that are ours."""
 
 ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes progress, total (None: unknown) and a message of a running call."""
@@ -47,17 +51,45 @@ class ToolInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """What is bound to our own servers' calls on our side: a model can neither see nor choose it.
+
+    ``collection`` is where the domain's chunks are, ``documents`` those that a search sees (None: all), ``top_k`` and
+    ``threshold`` the domain's settings for it. ``user`` and ``scope`` (``domain`` | ``user``) decide whose memory it
+    is, ``admin`` whether the user may write the domain's roles, ``sub_roles`` whom a task may be handed to.
+    """
+
+    workspace: str = ""
+    collection: str = ""
+    documents: tuple[str, ...] | None = None
+    top_k: int | None = None
+    threshold: float | None = None
+    user: str = ""
+    scope: str = ""
+    admin: bool = False
+    sub_roles: tuple[str, ...] = ()
+
+    def to_meta(self, turn_id: str, call_id: str) -> dict[str, Any]:
+        """Return the members of a call's ``_meta`` that our servers read."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        values |= {"turn": turn_id, "call": call_id}
+        return {
+            META_PREFIX + name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CallRequest:
     """One call the model asked for, already checked against the tool's schema and the policy.
 
-    ``bound`` are values the model never sees (``agentic_rag/workspace``, …); they travel in the call's
-    ``meta`` and are sent to in-process servers only.
+    ``binding`` is sent to in-process servers only, with the ids of the turn and the call.
     """
 
     id: str
     tool: ToolInfo
     arguments: Mapping[str, Any]
-    bound: Mapping[str, Any] = field(default_factory=dict)
+    turn_id: str = ""
+    binding: Binding = field(default_factory=Binding)
 
 
 @dataclass(frozen=True, slots=True)

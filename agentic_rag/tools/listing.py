@@ -16,16 +16,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from agentic_rag.tools.base import Origin, ToolInfo
+from agentic_rag.tools.system import SYSTEM_TOOLS
 
-OUR_TOOLS = (
-    "promptx_action",
-    "promptx_recall",
-    "promptx_remember",
-    "promptx_discover",
-    "search_documents",
-    "delegate",
-    "read_tool_result",
-)
+OUR_TOOLS = tuple(tool.name for tool in SYSTEM_TOOLS if not tool.authors_only)
 """The order of our tools, and names that no server of a user can have. Our other tools follow in server order."""
 
 DESCRIPTION_BYTES = 8 * 1024

@@ -20,9 +20,6 @@ from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, folded
 from agentic_rag.tools.lists import ToolLists
 
-META_PREFIX = "agentic_rag/"
-"""Bound values travel in a call's ``meta`` under this prefix."""
-
 
 class ServerToolset:
     """Implements `base.Toolset`; made by `open_toolset`."""
@@ -52,9 +49,7 @@ class ServerToolset:
         connection = self._connections.get(tool.server)
         if connection is None:
             return _failure(f"There is no server {tool.server!r}.", started)
-        meta = None
-        if connection.in_process:
-            meta = {META_PREFIX + key.removeprefix(META_PREFIX): value for key, value in request.bound.items()}
+        meta = request.binding.to_meta(request.turn_id, request.id) if connection.in_process else None
         try:
             result = await connection.call(
                 tool.remote_name, clean_json(dict(request.arguments)), timeout=timeout, meta=meta, progress=progress

@@ -157,6 +157,6 @@ async def test_with_a_key_memories_are_the_users_own_and_effects_need_a_word(tmp
         alone, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")
         shared, _ = await definitions.definition(LOCAL, local)
-        assert (alone.bound["scope"], shared.bound["scope"]) == ("domain", "user")
+        assert (alone.binding.scope, shared.binding.scope) == ("domain", "user")
         assert (alone.effects_allowed_by_default, shared.effects_allowed_by_default) == (True, False)
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is False

@@ -1,7 +1,8 @@
 """Roles between the turns of a conversation: what a model and a client see of edits, and nuwa at work."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentic_rag.access.users import User
 from agentic_rag.testing.steps import Step, say, use
@@ -146,7 +147,8 @@ async def test_the_right_to_write_roles_is_asked_for_again_at_the_call(tmp_path:
         assert tools["role_check"].read_only
         for name, arguments in (("role_write", {"role": "clerk", "files": NEW_ROLE}), ("role_check", {})):
             for right in (False, None, "yes"):
-                call = CallRequest("c", tools[name], arguments, {**definition.bound, "admin": right})
+                binding = replace(definition.binding, admin=cast(Any, right))
+                call = CallRequest("c", tools[name], arguments, "turn_1", binding)
                 outcome = await toolset.call(call, 30)
                 assert (outcome.status, "only for administrators" in str(outcome.content)) == ("error", True)
         assert (await rig.refused("GET", f"/api/domains/{domain}/roles/clerk"))[0] == 404

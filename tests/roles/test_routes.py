@@ -175,4 +175,4 @@ async def test_only_an_admin_may_have_the_author_tools(tmp_path: Path) -> None:
             conversation = await business.conversations.create(user, domain)
             definition, _ = await business.definitions.definition(user, conversation)
             assert ("role_write" in (definition.system[0].tools or ())) is allowed
-            assert definition.bound["admin"] is allowed
+            assert definition.binding.admin is allowed

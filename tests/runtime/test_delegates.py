@@ -18,7 +18,7 @@ from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
-from agentic_rag.tools.base import CallOutcome, CallRequest, SystemServer, ToolInfo
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, ToolInfo
 from mcp_servers.delegate.server import ChildRequest
 from tests.runtime.harness import SESSION, Bench, MemoryToolset, Services, bench, definition, info, kinds, ok, text_of
 
@@ -30,7 +30,7 @@ def leading(**changes: Any) -> Definition:
     """Return a definition with three roles to delegate to."""
     values: dict[str, Any] = {
         "system": (SystemServer("delegate", "system"),),
-        "bound": {"sub_roles": ["digger", "writer"]},
+        "binding": Binding(sub_roles=("digger", "writer")),
     }
     return definition(**(values | changes))
 
@@ -60,8 +60,7 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
     """Open a bench on which ``delegate`` runs children, as the in-process server does."""
 
     async def delegate(request: CallRequest) -> CallOutcome:
-        turn, call = str(request.bound["turn"]), str(request.bound["call"])
-        task = ChildRequest(turn, call, request.arguments["role"], request.arguments["task"])
+        task = ChildRequest(request.turn_id, request.id, request.arguments["role"], request.arguments["task"])
         answer = await delegations.run(task)
         return CallOutcome(ToolStatus.ERROR if answer.failed else ToolStatus.OK, (text_block(answer.text),))
 

@@ -37,7 +37,7 @@ def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the
 
 def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
     images, plain = Images(), definition()
-    made = [replace(plain, bound={**plain.bound, "user": f"user_{n}"}) for n in range(MAX_KNOWN + 3)]
+    made = [replace(plain, binding=replace(plain.binding, user=f"user_{n}")) for n in range(MAX_KNOWN + 3)]
     ids = [images.of(each).id for each in made]
     assert len(set(ids)) == len(made)
     assert [images.of(each).id for each in made] == ids

@@ -171,7 +171,7 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
         refused, other = desk.log, RunLog(desk.journal, "conv_test", "turn_other")
         refused.append(Text("lost"))
         refused.take()
-        refused.failed(StorageFull("disk full"))
+        refused.take_failure(StorageFull("disk full"))
         refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)

@@ -77,7 +77,7 @@ class Run:
                 self.transcript.extend(instruction.messages)
                 if instruction.final is not None:
                     self.terminals.append(instruction.final.type)
-                self.turn.committed(instruction)
+                self.turn.take_commit(instruction)
                 valid(self.transcript)
                 stopped = stopped or self.moment()
             elif isinstance(instruction, CallModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.redaction import Redaction
-from agentic_rag.tools.base import CallRequest, SystemServer, Toolset
+from agentic_rag.tools.base import Binding, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
@@ -76,13 +76,14 @@ async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path:
     async def bound(ctx: Context) -> dict[str, Any]:
         return {key: value for key, value in (ctx.request_context.meta or {}).items() if key.startswith("agentic_rag/")}
 
-    values = {"workspace": "/w", "documents": ["d1"], "top_k": 3, "admin": False}
+    binding = Binding(workspace="/w", documents=("d1",), top_k=3)
+    values = {"workspace": "/w", "documents": ["d1"], "top_k": 3, "admin": False, "turn": "turn_1", "call": "1"}
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
         toolset = await open_toolset(hub, [memory("ours"), plain()], wait=20)
-        inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, values), 5)
-        assert inside.structured == {f"agentic_rag/{key}": value for key, value in values.items()}
+        inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, "turn_1", binding), 5)
+        assert {f"agentic_rag/{key}": value for key, value in values.items()}.items() <= inside.structured.items()
         assert tool(toolset, "bound").input_schema.get("properties", {}) == {}
-        outside = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, values), 5)
+        outside = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, "turn_1", binding), 5)
         assert "agentic_rag" not in text_of(outside)
 
 

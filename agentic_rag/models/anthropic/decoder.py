@@ -8,7 +8,7 @@ import orjson
 
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.messages import BROKEN_INPUT, Block
 from agentic_rag.models.anthropic.errors import broken_stream, stream_error
 from agentic_rag.models.base import (
     BlockStarted,
@@ -61,7 +61,7 @@ class _OpenBlock:
             parsed = orjson.loads(joined)
         except orjson.JSONDecodeError:
             parsed = None
-        return {"input": parsed} if isinstance(parsed, dict) else {"input": {}, "_broken_input": joined}
+        return {"input": parsed} if isinstance(parsed, dict) else {"input": {}, BROKEN_INPUT: joined}
 
 
 class AnswerDecoder:

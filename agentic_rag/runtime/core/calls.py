@@ -12,14 +12,15 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from agentic_rag.events import ToolStatus
-from agentic_rag.messages import Block, text_block
+from agentic_rag.json_form import Json
+from agentic_rag.messages import (
+    BROKEN_INPUT,
+    SECRET,
+    Block,
+    text_block,
+)
 from agentic_rag.tools.base import CallOutcome, ToolInfo
-
-EFFECTS = frozenset({"role_write"})
-"""Our own tools that count as having effects on what others see."""
-
-DELEGATE_TOOL = "delegate"
-"""Hands a task to another role."""
+from agentic_rag.tools.system import BY_NAME, DELEGATE
 
 IGNORED_KEYWORDS = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema"})
 """Not checked on our side for a user's tool: a regular expression can take for ever, references can multiply."""
@@ -63,7 +64,9 @@ class Policy:
         if matching:
             *_, denied = max(matching)
             return f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without." if denied else ""
-        has_effects = tool.name in EFFECTS or (tool.origin == "user" and not tool.read_only)
+        has_effects = (tool.name in BY_NAME and BY_NAME[tool.name].effects) or (
+            tool.origin == "user" and not tool.read_only
+        )
         if has_effects and not self.effects_allowed:
             return (
                 f"Denied: {tool.name!r} may have effects, and this domain's setting toolPolicy does not allow it. "
@@ -96,7 +99,7 @@ class PlannedCall:
     @property
     def delegates(self) -> bool:
         """Whether a child does the work: it takes as long as a turn, and running it again goes on with that child."""
-        return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE_TOOL
+        return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE.name
 
 
 def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> PlannedCall:
@@ -106,37 +109,37 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> Pl
     """
     tool = tools.get(block["name"])
     refusal = _refusal(block, tool, tools, policy)
-    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, "_secret" in block)
+    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, SECRET in block)
 
 
 def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo], policy: Policy) -> CallOutcome | None:
     name = block["name"]
     if tool is None:
-        return failed(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
-    if "_secret" in block:
+        return error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
+    if SECRET in block:
         return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
-    if "_broken_input" in block:
-        return failed(f"The arguments are not a JSON object: {block['_broken_input'][:200]!r}")
+    if BROKEN_INPUT in block:
+        return error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
     denial = policy.denial(tool)
     if denial:
         return CallOutcome(ToolStatus.DENIED, (text_block(denial),))
     problem = _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user")
-    return failed(f"The arguments do not fit the tool: {problem}") if problem else None
+    return error_outcome(f"The arguments do not fit the tool: {problem}") if problem else None
 
 
-def failed(text: str) -> CallOutcome:
+def error_outcome(text: str) -> CallOutcome:
     """Return an error outcome in words for the model."""
     return CallOutcome(ToolStatus.ERROR, (text_block(text),))
 
 
-def stopped(by_user: bool) -> CallOutcome:
+def stop_outcome(by_user: bool) -> CallOutcome:
     """Return the outcome of a call that the end of its turn cut off."""
     if by_user:
         return CallOutcome(ToolStatus.INTERRUPTED, (text_block("interrupted by the user; the outcome is unknown"),))
-    return failed("not finished: the turn ended while this ran; the outcome is unknown")
+    return error_outcome("not finished: the turn ended while this ran; the outcome is unknown")
 
 
-def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any], *, user: bool) -> str | None:
+def _schema_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
     """Return what is wrong with the arguments, or None. A schema that is itself broken refuses nothing.
 
     ``user``: the schema is a stranger's. Nothing in it may cost more than its length, and no reference of any
@@ -148,7 +151,7 @@ def _schema_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any], *, 
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    checked = _harmless(schema) if user else dict(schema)
+    checked = _harmless(schema) if user else schema
     try:
         if user:
             Draft202012Validator.check_schema(checked)

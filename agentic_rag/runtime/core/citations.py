@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from agentic_rag.events import Reference
 from agentic_rag.json_form import from_json
-from agentic_rag.messages import Message
+from agentic_rag.messages import REFERENCES, Message
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.request import REMOVED, CitablePassage
 
 
-def verified(
+def verify(
     citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
 ) -> Reference | None:
     """Return the reference a citation stands for: one of ``known`` or a new one with the next number.
@@ -22,28 +22,28 @@ def verified(
     """
     if not 0 <= citation.search_result_index < len(passages):
         return None
-    passage = passages[citation.search_result_index]
-    if passage is None or not 0 <= citation.start < citation.end <= len(passage.texts):
+    citable = passages[citation.search_result_index]
+    if citable is None or not 0 <= citation.start < citation.end <= len(citable.texts):
         return None
-    texts = passage.texts[citation.start : citation.end]
+    texts = citable.texts[citation.start : citation.end]
     cited = " ".join(citation.cited_text.split())
     stored = " ".join("".join(texts).split())
     spaced = " ".join(" ".join(texts).split())
     if not cited or REMOVED in texts or (cited not in stored and cited not in spaced):
         return None
-    chunk = passage.chunk_ids[citation.start]
+    chunk = citable.source.chunk_ids[citation.start]
     for reference in known:
         if reference.chunk_id == chunk and reference.cited_text == spaced:
             return reference
     return Reference(
         number=len(known) + 1,
-        document_id=passage.document_id,
-        document_name=passage.document_name,
+        document_id=citable.source.document_id,
+        document_name=citable.source.document_name,
         chunk_id=chunk,
-        page=passage.page,
-        cells=passage.cells,
+        page=citable.source.page,
+        cells=citable.source.cells,
         cited_text=spaced,
-        relevance_score=passage.score,
+        relevance_score=citable.source.score,
     )
 
 
@@ -52,7 +52,7 @@ def references_of(messages: Sequence[Message]) -> list[Reference]:
     references: dict[int, Reference] = {}
     for message in messages:
         for block in message["content"]:
-            for document in block.get("_references", ()):
+            for document in block.get(REFERENCES, ()):
                 reference = from_json(Reference, document)
                 references.setdefault(reference.number, reference)
     return [references[number] for number in sorted(references)]

@@ -5,17 +5,16 @@ resumed turn runs on the settings it began with and a reader can tell which sett
 database, no HTTP and no MCP client.
 """
 
-import dataclasses
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import orjson
 
-from agentic_rag.json_form import from_json, to_json
-from agentic_rag.tools.base import SystemServer
+from agentic_rag.json_form import Json, from_json, to_json
+from agentic_rag.tools.base import Binding, SystemServer
 from agentic_rag.tools.entries.entry import McpEntry
 
 
@@ -52,8 +51,6 @@ class Definition:
     """Everything a turn runs on.
 
     ``system``: our own servers; ``entries``: the user's, without secret values, placeholders unresolved.
-    ``bound``: values for in-process servers that the model never sees (keys without the ``agentic_rag/``
-    prefix: workspace, collection, documents, top_k, threshold, user, scope, admin, sub_roles).
     ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; see `calls.Policy`.
     ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
     """
@@ -67,27 +64,27 @@ class Definition:
     temperature: float | None = None
     thinking: Literal["off", "adaptive"] = "off"
     limits: Limits = field(default_factory=Limits)
-    bound: Mapping[str, Any] = field(default_factory=dict)
+    binding: Binding = field(default_factory=Binding)
     tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
     effects_allowed_by_default: bool = False
     collection_note: str = ""
     """What `search_documents` says of the collection: count class, languages, expertise."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the JSON form (`from_json` reverses it)."""
         entries = {entry.name: entry.to_json() for entry in self.entries}
-        plain = dataclasses.asdict(dataclasses.replace(self, system=(), entries=()))
-        return plain | {"system": to_json(self.system), "entries": entries}
+        value: Json = to_json(replace(self, entries=()))
+        return value | {"entries": entries}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Definition":
-        """Rebuild a definition from its JSON form."""
-        data = dict(value)
-        data["persona"] = Persona(**{**data["persona"], "components": tuple(data["persona"]["components"])})
-        data["limits"] = Limits(**data["limits"])
-        data["system"] = tuple(from_json(SystemServer, server) for server in data["system"])
-        data["entries"] = tuple(McpEntry.from_json(name, entry) for name, entry in data["entries"].items())
-        return cls(**data)
+    def from_json(cls, value: Json) -> "Definition":
+        """Rebuild a definition from its JSON form.
+
+        Raises:
+            TypeError, KeyError, ValueError: it is not one, or of a version that this program cannot run.
+        """
+        entries = tuple(McpEntry.from_json(name, entry) for name, entry in value["entries"].items())
+        return replace(from_json(cls, value | {"entries": []}), entries=entries)
 
 
 MAX_KNOWN = 256
@@ -100,7 +97,7 @@ class Image:
 
     id: str
     definition: Definition
-    content: Mapping[str, Any]
+    content: Json
 
     @classmethod
     def of(cls, definition: Definition) -> "Image":
@@ -114,11 +111,11 @@ class Images:
     """The images of late: a definition that is as it was for its user's last turn is not hashed again."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, object], Image] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], Image] = OrderedDict()
 
     def of(self, definition: Definition) -> Image:
         """Freeze a definition."""
-        key = (definition.domain_id, definition.bound.get("user"))
+        key = (definition.domain_id, definition.binding.user)
         image = self._known.get(key)
         if image is None or image.definition != definition:
             image = self._known[key] = Image.of(definition)

@@ -7,16 +7,27 @@ previous one as its prefix (a deleted document aside). Knows no store and no clo
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from agentic_rag.messages import Block, Message, ToolSpec, joined, text_block, tool_result_block, tool_uses
+from agentic_rag.json_form import Json
+from agentic_rag.messages import (
+    SHED,
+    Activation,
+    Block,
+    Message,
+    Passage,
+    ToolSpec,
+    join_neighbours,
+    text_block,
+    tool_result_block,
+    tool_uses,
+)
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
-from agentic_rag.runtime.core.results import SEARCH_TOOL
 from agentic_rag.runtime.core.transcript import as_sent, tokens_of
 from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.system import ACTION, SEARCH
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
@@ -25,14 +36,9 @@ REMOVED = "[removed]"
 
 @dataclass(frozen=True, slots=True)
 class CitablePassage:
-    """One ``search_result`` of a request; ``texts[i]`` is its block i and lies in ``chunk_ids[i]``."""
+    """One ``search_result`` of a request: ``texts[i]`` is its block i. A chunk that is gone has no id."""
 
-    document_id: str
-    document_name: str
-    page: int | None
-    cells: str | None
-    score: float
-    chunk_ids: tuple[str, ...]
+    source: Passage
     texts: tuple[str, ...]
 
 
@@ -50,7 +56,7 @@ def tool_specs(definition: Definition, tools: Iterable[ToolInfo]) -> tuple[ToolS
         ToolSpec(
             name=tool.name,
             description=f"{tool.description}\n{definition.collection_note}".strip()
-            if tool.name == SEARCH_TOOL and tool.origin == "builtin"
+            if tool.name == SEARCH.name and tool.origin == "builtin"
             else tool.description,
             input_schema=dict(tool.input_schema),
         )
@@ -64,7 +70,7 @@ def build_request(
     transcript: Sequence[Message],
     *,
     gone: Collection[str] = (),
-    tool_choice: dict[str, Any] | None = None,
+    tool_choice: Json | None = None,
 ) -> BuiltRequest:
     """Build the request of the next step.
 
@@ -75,7 +81,7 @@ def build_request(
         gone: ids of chunks that no longer exist; their sentences read `REMOVED`.
         tool_choice: None, or an API value; without tools there is no choice to make.
     """
-    messages, passages = _rendered(answered(transcript), frozenset(gone))
+    messages, passages = _render(answer_calls(transcript), frozenset(gone))
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
@@ -96,16 +102,16 @@ def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
     names = [tool.name for tool in tools]
-    return bootstrap_prompt(definition.persona, names, definition.bound.get("sub_roles", ()))
+    return bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
 
 
-def answered(transcript: Sequence[Message]) -> list[Message]:
+def answer_calls(transcript: Sequence[Message]) -> list[Message]:
     """Return the transcript joined by role, with a result for every ``tool_use``.
 
     A transcript cut at any point (a crash, a kill) stays sendable: calls without a result get one that says
     that the outcome is unknown. Results without a call, which only a moved window can leave, are dropped.
     """
-    merged = joined(transcript)
+    merged = join_neighbours(transcript)
     result: list[Message] = []
     open_ids: list[str] = []
     for message in merged:
@@ -140,7 +146,7 @@ def _unknown(tool_use_id: str) -> Block:
     return tool_result_block(tool_use_id, [text_block(OUTCOME_UNKNOWN)], is_error=True)
 
 
-def _rendered(messages: list[Message], gone: frozenset[str]) -> tuple[list[Message], list[CitablePassage | None]]:
+def _render(messages: list[Message], gone: frozenset[str]) -> tuple[list[Message], list[CitablePassage | None]]:
     passages: list[CitablePassage | None] = []
     for message in messages:
         if message["role"] != "user":
@@ -160,27 +166,19 @@ def _rendered(messages: list[Message], gone: frozenset[str]) -> tuple[list[Messa
 
 
 def _search_result(block: Block, gone: frozenset[str]) -> tuple[Block, CitablePassage | None]:
-    passage = block.get("_passage")
+    passage = Passage.of(block)
     if passage is None:
         return block, None
-    chunk_ids = passage["chunk_ids"]
-    if not gone.isdisjoint(chunk_ids):
+    if not gone.isdisjoint(passage.chunk_ids):
         content = [
             text_block(REMOVED) if chunk in gone else part
-            for chunk, part in zip(chunk_ids, block["content"], strict=True)
+            for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
         ]
         block = {**block, "content": content}
-        if all(chunk in gone for chunk in chunk_ids):
+        if all(chunk in gone for chunk in passage.chunk_ids):
             return {**block, "title": REMOVED}, None
-    return block, CitablePassage(
-        document_id=passage["document_id"],
-        document_name=passage["document_name"],
-        page=passage["page"],
-        cells=passage["cells"],
-        score=passage["score"],
-        chunk_ids=tuple("" if chunk in gone else chunk for chunk in chunk_ids),
-        texts=tuple(part["text"] for part in block["content"]),
-    )
+        passage = replace(passage, chunk_ids=tuple("" if chunk in gone else chunk for chunk in passage.chunk_ids))
+    return block, CitablePassage(passage, tuple(part["text"] for part in block["content"]))
 
 
 def cited_chunks(transcript: Iterable[Message]) -> set[str]:
@@ -189,20 +187,17 @@ def cited_chunks(transcript: Iterable[Message]) -> set[str]:
         chunk
         for message in transcript
         for block in message["content"]
-        if block["type"] == "tool_result" and "_shed" not in block
+        if block["type"] == "tool_result" and SHED not in block
         for part in block["content"]
-        if "_passage" in part
-        for chunk in part["_passage"]["chunk_ids"]
+        if (passage := Passage.of(part)) is not None
+        for chunk in passage.chunk_ids
     }
 
 
-def last_activation(transcript: Sequence[Message]) -> tuple[str, str] | None:
-    """Return ``(role, hash)`` of the newest role activation in a transcript, or None."""
-    for message in reversed(transcript):
-        for block in reversed(message["content"]):
-            if "_role" in block:
-                return block["_role"]["role"], block["_role"]["hash"]
-    return None
+def last_activation(transcript: Sequence[Message]) -> Activation | None:
+    """Return the newest role activation in a transcript, or None."""
+    blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
+    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
 
 
 def turn_notes(unavailable: Sequence[tuple[str, str]], changed_role: str | None) -> list[Block]:
@@ -213,6 +208,6 @@ def turn_notes(unavailable: Sequence[tuple[str, str]], changed_role: str | None)
     notes = [f"[note: the server {name} is not available now: {reason}]" for name, reason in unavailable]
     if changed_role is not None:
         notes.append(
-            f'[note: the role "{changed_role}" was edited; call promptx_action with role "{changed_role}" again]'
+            f'[note: the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again]'
         )
     return [text_block("\n".join(notes))] if notes else []

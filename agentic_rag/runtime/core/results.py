@@ -1,20 +1,31 @@
 """From a tool's outcome to the block the model reads and the events a client sees. Pure.
 
 Owns the size budgets of results, what is kept whole beside them, the ``search_result`` blocks made from hits, and
-the ``retrieval`` events. Private keys keep beside a block what later steps need and no model is sent: ``_passage``,
-``_role``, ``_ref`` (where the whole text is kept) and ``_structured`` (the server's structured content, or where
-that is kept).
+the ``retrieval`` events.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
-from agentic_rag.json_form import to_text
-from agentic_rag.messages import Block, clean_text, plain_text, text_block, tool_result_block
+from agentic_rag.json_form import Json, to_json, to_text
+from agentic_rag.messages import (
+    ACTIVATION,
+    PASSAGE,
+    REF,
+    STRUCTURED,
+    Activation,
+    Block,
+    Passage,
+    clean_text,
+    plain_text,
+    text_block,
+    tool_result_block,
+)
 from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
 
 RESULT_BUDGET = 16 * 1024
 """UTF-8 bytes of a user server's text result that go to the model: its head and its tail."""
@@ -22,10 +33,6 @@ ROLE_BUDGET = 96 * 1024
 """UTF-8 bytes of an activated role; cut at the end of a section."""
 SNIPPET = 240
 """Characters of a hit's snippet in a ``retrieval`` event."""
-
-SEARCH_TOOL = "search_documents"
-RECALL_TOOL = "promptx_recall"
-ACTION_TOOL = "promptx_action"
 
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -60,7 +67,7 @@ def finished_call(
     call_id: str,
     name: str,
     tool: ToolInfo | None,
-    arguments: Mapping[str, Any],
+    arguments: Json,
     outcome: CallOutcome,
     new_ref: Callable[[], str] = str,
 ) -> FinishedCall:
@@ -79,30 +86,30 @@ def finished_call(
         server=tool.server if tool else "",
         status=outcome.status,
         content=shown,
-        truncated=len(shown.encode()) < size or "_ref" in private,
+        truncated=len(shown.encode()) < size or REF in private,
         duration_ms=outcome.duration_ms,
-        ref=private.get("_ref"),
+        ref=private.get(REF),
     )
     retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if hits else ()
     return FinishedCall(
         block=tool_result_block(call_id, content, is_error=outcome.status is not ToolStatus.OK) | private,
         bodies=(*retrieval, result),
         size=size,
-        ref=private.get("_ref"),
+        ref=private.get(REF),
         kept=kept,
     )
+
+
+def _reader(name: str) -> ResultReader:
+    return BY_NAME[name].reader if name in BY_NAME else ResultReader.NOTHING
 
 
 def _own(name: str, blocks: list[Block], outcome: CallOutcome) -> tuple[list[Block], Block, tuple[Kept, ...]]:
     """Bound a result of our own servers; they bound what they find themselves, so that only a role is cut."""
     structured = outcome.structured
-    if (
-        name == ACTION_TOOL
-        and outcome.status is ToolStatus.OK
-        and isinstance(structured, dict)
-        and structured.get("hash")
-    ):
-        private: Block = {"_role": {"role": structured.get("role"), "hash": structured["hash"]}}
+    activates = _reader(name) is ResultReader.ACTIVATION
+    if activates and outcome.status is ToolStatus.OK and isinstance(structured, dict) and structured.get("hash"):
+        private: Block = {ACTIVATION: to_json(Activation(str(structured.get("role")), structured["hash"]))}
         return _with_text(blocks, cut_at_section(plain_text(blocks), ROLE_BUDGET)), private, ()
     return blocks, {}, ()
 
@@ -117,16 +124,16 @@ def _users(
     if len(whole.encode()) > RESULT_BUDGET:
         ref = new_ref()
         kept = (Kept(ref, "text/plain", whole.encode()),)
-        private["_ref"] = ref
+        private[REF] = ref
         blocks = _with_text(blocks, head_and_tail(whole, ref))
     data = _encoded(outcome.structured)
     if data is not None:
         if len(data) <= RESULT_BUDGET:
-            private["_structured"] = outcome.structured
+            private[STRUCTURED] = outcome.structured
         else:
             ref = new_ref()
             kept += (Kept(ref, "application/json", data),)
-            private["_structured"] = {"_ref": ref}
+            private[STRUCTURED] = {REF: ref}
     return blocks, private, kept
 
 
@@ -146,7 +153,7 @@ def head_and_tail(text: str, ref: str) -> str:
     tail = last_bytes(text, RESULT_BUDGET // 4)
     left = len(text) - len(head) - len(tail)
     where = f"characters {len(head)} to {len(head) + left} of {len(text)}"
-    return f'{head}\n[… {where} left out; read_tool_result with ref "{ref}" reads them …]\n{tail}'
+    return f'{head}\n[… {where} left out; {READ_RESULT.name} with ref "{ref}" reads them …]\n{tail}'
 
 
 def cut_at_section(text: str, budget: int) -> str:
@@ -182,14 +189,14 @@ def last_bytes(text: str, count: int) -> str:
 
 def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:
     structured = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
-    if name == SEARCH_TOOL:
+    if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
-    if name == RECALL_TOOL:
+    if _reader(name) is ResultReader.ENGRAMS:
         return tuple(_memory_hit(engram) for engram in structured.get("engrams") or ()), "memory"
     return (), "documents"
 
 
-def search_result_block(hit: Mapping[str, Any]) -> Block:
+def search_result_block(hit: Json) -> Block:
     """Return the ``search_result`` block of one hit of `search_documents`: one text block a sentence."""
     heading = " › ".join(hit.get("heading_path") or [])
     place = f" ({_place(hit)})" if _place(hit) else ""
@@ -200,35 +207,41 @@ def search_result_block(hit: Mapping[str, Any]) -> Block:
         "title": clean_text(f"{name} › {heading}{place}" if heading else f"{name}{place}"),
         "content": [text_block(clean_text(sentence["text"])) for sentence in hit["sentences"]],
         "citations": {"enabled": True},
-        "_passage": {
-            "document_id": hit["document_id"],
-            "document_name": name,
-            "chunk_ids": [sentence["chunk_id"] for sentence in hit["sentences"]],
-            "page": hit.get("page"),
-            "cells": hit.get("cells"),
-            "score": hit.get("relevance_score", hit.get("score", 0.0)),
-        },
+        PASSAGE: to_json(
+            Passage(
+                document_id=hit["document_id"],
+                document_name=name,
+                chunk_ids=tuple(sentence["chunk_id"] for sentence in hit["sentences"]),
+                page=hit.get("page"),
+                cells=hit.get("cells"),
+                score=_score(hit),
+            )
+        ),
     }
 
 
-def _place(hit: Mapping[str, Any]) -> str:
+def _place(hit: Json) -> str:
     if hit.get("page") is not None:
         return f"p. {hit['page']}"
     return str(hit.get("cells") or "")
 
 
-def _query(arguments: Mapping[str, Any]) -> str:
+def _query(arguments: Json) -> str:
     query = arguments.get("query")
     return query if isinstance(query, str) else ""
 
 
-def _document_hit(hit: Mapping[str, Any]) -> Hit:
+def _score(hit: Json) -> float:
+    return float(hit["relevance_score"] if "relevance_score" in hit else hit.get("score") or 0.0)
+
+
+def _document_hit(hit: Json) -> Hit:
     first = hit["sentences"][0]
     return Hit(
         id=first["chunk_id"],
         name=hit["document_name"],
         snippet=" ".join(sentence["text"] for sentence in hit["sentences"])[:SNIPPET],
-        score=hit.get("relevance_score", hit.get("score", 0.0)),
+        score=_score(hit),
         document_id=hit["document_id"],
         chunk_id=first["chunk_id"],
         page=hit.get("page"),
@@ -236,7 +249,7 @@ def _document_hit(hit: Mapping[str, Any]) -> Hit:
     )
 
 
-def _memory_hit(engram: Mapping[str, Any]) -> Hit:
+def _memory_hit(engram: Json) -> Hit:
     cues = engram.get("cues") or []
     return Hit(
         id=str(engram["id"]),

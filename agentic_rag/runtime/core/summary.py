@@ -6,9 +6,18 @@ messages verbatim, newest first as far as they fit, and the role. Knows no store
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from agentic_rag.messages import Block, Message, plain_text, text_block, tool_uses, user_message
+from agentic_rag.json_form import Json
+from agentic_rag.messages import (
+    ACTIVATION,
+    SAID,
+    Block,
+    Message,
+    plain_text,
+    text_block,
+    tool_uses,
+    user_message,
+)
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import first_bytes
@@ -68,14 +77,14 @@ def head_after(summary: str, messages: Sequence[Message], said: Iterable[str], c
     carried = _newest([*said_before(messages), *said], context_tokens * CARRIED_SHARE)
     if carried:
         text = "\n---\n".join([CARRIED, *carried])
-        head.append(text_block(text) | {"_said": carried})
+        head.append(text_block(text) | {SAID: carried})
     role = carried_role(messages)
     return head if role is None else [*head, role]
 
 
 def said_before(messages: Iterable[Message]) -> list[str]:
     """Return the user's messages that an earlier compaction carried, oldest first."""
-    return [said for message in messages for block in message["content"] for said in block.get("_said", ())]
+    return [said for message in messages for block in message["content"] for said in block.get(SAID, ())]
 
 
 def words_of(message: Message) -> str:
@@ -94,7 +103,7 @@ def _newest(said: Sequence[str], budget: float) -> list[str]:
     return kept
 
 
-def _lines(message: Message) -> Iterable[dict[str, Any]]:
+def _lines(message: Message) -> Iterable[Json]:
     """Yield what a message says, does or brings, each as one object."""
     text = "\n".join(block["text"] for block in message["content"] if block["type"] == "text")
     if message["role"] == "assistant":
@@ -104,11 +113,11 @@ def _lines(message: Message) -> Iterable[dict[str, Any]]:
             yield {"call": use["name"], "arguments": use["input"]}
         return
     for block in message["content"]:
-        if block["type"] == "tool_result" and "_role" not in block:
+        if block["type"] == "tool_result" and ACTIVATION not in block:
             yield {"result": first_bytes(result_text(block), MAX_RESULT)}
     if text.strip():
         yield {"role": "user", "text": text}
 
 
-def _line(value: dict[str, Any]) -> str:
+def _line(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -12,7 +12,17 @@ from itertools import groupby
 from typing import Any
 
 from agentic_rag.json_form import to_text
-from agentic_rag.messages import Block, Message, plain_text, text_block, tool_uses, without_private
+from agentic_rag.messages import (
+    ACTIVATION,
+    REF,
+    SHED,
+    Block,
+    Message,
+    plain_text,
+    text_block,
+    tool_uses,
+    without_private,
+)
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store.sessions import SessionLabels
 
@@ -90,7 +100,7 @@ def move_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[M
 
     A role that is still activated inside the window is not said twice.
     """
-    others = [block for block in head if "_role" not in block]
+    others = [block for block in head if ACTIVATION not in block]
     if _activation(kept) is not None:
         return others
     before: list[Message] = [{"role": "user", "content": list(head)}, *fallen]
@@ -103,15 +113,15 @@ def carried_role(messages: Sequence[Message]) -> Block | None:
     found = _activation(messages)
     if found is None or found["type"] == "text":
         return found
-    role = found["_role"]
+    role = found[ACTIVATION]
     text = ROLE_CARRIED.format(role=role["role"], text=plain_text(found["content"]))
-    return text_block(text) | {"_role": role}
+    return text_block(text) | {ACTIVATION: role}
 
 
 def _activation(messages: Sequence[Message]) -> Block | None:
     for message in reversed(messages):
         for block in reversed(message["content"]):
-            if "_role" in block:
+            if ACTIVATION in block:
                 return block
     return None
 
@@ -121,11 +131,11 @@ def _activation(messages: Sequence[Message]) -> Block | None:
 
 def as_sent(block: Block) -> Block:
     """Return a block as requests hold it: a result that was left out is a mark."""
-    shed = block.get("_shed")
+    shed = block.get(SHED)
     if shed is None:
         return block
     mark = text_block(SHED_MARK.format(name=shed["name"], ref=shed["ref"]))
-    return {**{key: value for key, value in block.items() if key != "_shed"}, "content": [mark]}
+    return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
 
 
 def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
@@ -138,13 +148,13 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
     for message in messages:
         names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
         for block in message["content"]:
-            if block["type"] != "tool_result" or "_role" in block or "_shed" in block:
+            if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
                 continue
             name = names.get(block["tool_use_id"], "a tool")
-            mark = SHED_MARK.format(name=name, ref=block.get("_ref") or "ref_" + "0" * 26)
+            mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
             saved = tokens_of(block["content"]) - tokens_of([text_block(mark)])
             if saved > 0:
-                ref = block.get("_ref", "")
+                ref = block.get(REF, "")
                 found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved))
     return found
 
@@ -163,7 +173,7 @@ def choose_to_shed(results: Sequence[Sheddable], excess: int) -> list[Sheddable]
 def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
     """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
     return [
-        {**block, "_shed": refs[block["tool_use_id"]]}
+        {**block, SHED: refs[block["tool_use_id"]]}
         if block["type"] == "tool_result" and block["tool_use_id"] in refs
         else block
         for block in content

@@ -7,9 +7,9 @@ no clock; `agentic_rag.runtime.agent` does what it asks for.
 ::
 
     next() → CallModel ─► begin_step, receive… ─► next() → Commit(assistant message, calls)
-                ▲                                              │ committed()
+                ▲                                              │ take_commit()
                 │                                              ▼
-          committed()                                   next() → CallTools ─► finish_call…
+          take_commit()                                 next() → CallTools ─► finish_call…
                 └──────────── next() → Commit(results) ◄───────┘
 
 A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may come at any time between
@@ -37,7 +37,15 @@ from agentic_rag.events import (
     Usage,
 )
 from agentic_rag.json_form import to_json
-from agentic_rag.messages import Block, Message, kept_of_partial, tool_uses, user_message, whole_content
+from agentic_rag.messages import (
+    REFERENCES,
+    Block,
+    Message,
+    kept_of_partial,
+    tool_uses,
+    user_message,
+    whole_content,
+)
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -49,11 +57,12 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.runtime.core.calls import PlannedCall, Policy, failed, plan_call, stopped
-from agentic_rag.runtime.core.citations import references_of, verified
+from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
+from agentic_rag.runtime.core.citations import references_of, verify
 from agentic_rag.runtime.core.request import CitablePassage
-from agentic_rag.runtime.core.results import SEARCH_TOOL, FinishedCall, finished_call
+from agentic_rag.runtime.core.results import FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.system import SEARCH
 
 CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
@@ -95,7 +104,7 @@ class EndedCall:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then `Turn.committed`.
+    """Store ``messages`` with all events so far and ``bodies`` in one transaction, then `Turn.take_commit`.
 
     ``calls`` are started by it: their ``tool_call`` events are in ``bodies``. ``ended`` are calls that end with it,
     their ``tool_result`` events too. ``final`` is the terminal event (not in ``bodies``); with it the turn is over.
@@ -210,7 +219,7 @@ class Turn:
             return CallTools(tuple(call for call in self._calls if call.id not in self._finished))
         return Commit(self.iteration, (self._results(),))
 
-    def committed(self, commit: Commit) -> None:
+    def take_commit(self, commit: Commit) -> None:
         """Say that a `Commit` is stored."""
         self._answered = self._answered or any(message["role"] == "assistant" for message in commit.messages)
         del self._spent[: len(commit.spent)]
@@ -247,7 +256,7 @@ class Turn:
         if type(event) is CitationDelta:
             step.citations.setdefault(event.index, []).append(event.citation)
         elif type(event) is BlockStopped:
-            return self._blockstopped(event)
+            return self._block_stopped(event)
         elif type(event) is MessageCompleted:
             step.completed = event
             step.reported = event.usage
@@ -279,7 +288,7 @@ class Turn:
         """Take the outcome of a call; the last one makes the results ready to commit."""
         finished = finished_call(call.id, call.name, call.tool, call.arguments, outcome, self._new_ref)
         self._finished[call.id] = finished
-        if call.name == SEARCH_TOOL:
+        if call.name == SEARCH.name:
             self.timings["retrieval"] = self.timings.get("retrieval", 0) + outcome.duration_ms
         if all(planned.id in self._finished for planned in self._calls):
             self._state = "results"
@@ -341,7 +350,7 @@ class Turn:
                 messages = ({"role": "assistant", "content": kept},)
                 partial = True
         elif self._state in ("tools", "running", "results"):
-            outcome = stopped(self._stop == "interrupt")
+            outcome = stop_outcome(self._stop == "interrupt")
             still_open = [call for call in self._calls if call.id not in self._finished]
             ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in still_open)
             messages = (self._results(),)
@@ -393,7 +402,7 @@ class Turn:
             return Commit(self.iteration, messages, usage=usage, final=self._done(reason))
         # cut off by max_tokens or refused: none of them runs, each is answered
         self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
-        outcome = failed(f"not run: the message was cut off ({reason})")
+        outcome = error_outcome(f"not run: the message was cut off ({reason})")
         ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
         bodies = tuple(
             body
@@ -426,7 +435,7 @@ class Turn:
         self._step.text_length += len(first)
         return (Text(first),) if first else ()
 
-    def _blockstopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
+    def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)
         self._step.blocks[event.index] = block
         if block["type"] != "text":
@@ -434,7 +443,7 @@ class Turn:
         bodies = []
         references = []
         for citation in self._step.citations.get(event.index, ()):
-            reference = verified(citation, self._step.passages, self.references)
+            reference = verify(citation, self._step.passages, self.references)
             if reference is None:
                 self.dropped_citations += 1
                 continue
@@ -457,5 +466,5 @@ class Turn:
                 )
             )
         if references:
-            block["_references"] = to_json(references)
+            block[REFERENCES] = to_json(references)
         return tuple(bodies)

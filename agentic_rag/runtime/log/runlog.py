@@ -205,9 +205,9 @@ class RunLog:
         try:
             await self._journal.database.write(write, durable=durable)
         except BaseException as exc:
-            self.failed(exc)
+            self.take_failure(exc)
             raise
-        self.settled(batch)
+        self.take_success(batch)
 
     def deliver_unjournalled(self, body: EventBody) -> None:
         """Deliver a last event although it cannot be stored: the disk is full, and readers must not wait.
@@ -266,7 +266,7 @@ class RunLog:
         self._in_flight += 1
         return batch
 
-    def settled(self, batch: Sequence[AgentEvent]) -> None:
+    def take_success(self, batch: Sequence[AgentEvent]) -> None:
         """Say that a batch is in the store."""
         self._in_flight -= 1
         if batch:
@@ -276,7 +276,7 @@ class RunLog:
         if self._pending:  # came while this batch was under way
             self._journal.note(self, urgent=True)
 
-    def failed(self, exc: BaseException) -> None:
+    def take_failure(self, exc: BaseException) -> None:
         """Say that a batch could not be stored: the turn cannot go on."""
         self._in_flight -= 1
         self.failure = exc
@@ -382,16 +382,16 @@ class Journal:
         events = [event for _, batch in batches for event in batch]
         if not events:
             for log, batch in batches:
-                log.settled(batch)
+                log.take_success(batch)
             return
         try:
             await self.database.write(lambda conn: _append(conn, events))
         except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # each of these turns ends with it
             for log, _ in batches:
-                log.failed(exc)
+                log.take_failure(exc)
             return
         for log, batch in batches:
-            log.settled(batch)
+            log.take_success(batch)
 
 
 def _append(conn: Connection, events: Sequence[AgentEvent]) -> None:

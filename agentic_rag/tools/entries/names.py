@@ -3,7 +3,9 @@
 import re
 import unicodedata
 
-RESERVED = frozenset({"promptx", "delegate", "retriever"})
+from agentic_rag.tools.system import SERVERS
+
+RESERVED = SERVERS
 """Names of the system and built-in servers."""
 
 MAX_NAME = 32
