@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from agentic_rag import __version__
@@ -27,7 +27,7 @@ ERROR: Json = {"$ref": "#/components/responses/Error"}
 FILES: Json = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
 """A multipart body: files under any names."""
 
-_Key = tuple[str, Literal["body", "answer"]]
+_Key = tuple[str, Literal["query", "body", "answer"]]
 """Which schema: an operation's id, and what of it."""
 
 
@@ -43,7 +43,7 @@ class OpenApi:
         schemas, components = self._schemas()
         paths: dict[str, Json] = {}
         for declared in self._declarations:
-            paths.setdefault(declared.path, {})[declared.method.lower()] = _operation(declared, schemas)
+            paths.setdefault(declared.path, {})[declared.method.lower()] = _operation(declared, schemas, components)
         error = {"description": "Why it was refused or failed.", **_content(schemas[_ERROR])}
         return orjson.dumps(
             {
@@ -66,8 +66,10 @@ class OpenApi:
             ident = operation_id(declared)
             kinds = _json_kinds(declared.answer)
             inputs += [((ident, "answer"), "serialization", TypeAdapter(kind)) for kind in kinds]
-            if "body" in declared.reads:
-                inputs.append(((ident, "body"), "validation", TypeAdapter(declared.reads["body"])))
+            forms: tuple[Literal["query", "body"], ...] = ("query", "body")
+            for name in forms:
+                if name in declared.reads:
+                    inputs.append(((ident, name), "validation", TypeAdapter(declared.reads[name])))
         by_key, shared = TypeAdapter.json_schemas(inputs, ref_template=REFS)
         schemas = {key: _name_in_camel_case(schema) for (key, _), schema in by_key.items()}
         return schemas, {name: _name_in_camel_case(schema) for name, schema in shared["$defs"].items()}
@@ -87,14 +89,16 @@ def operation_id(declared: Declaration) -> str:
     return declared.handler.__qualname__.replace("Routes.", "_")
 
 
-def _operation(declared: Declaration, schemas: dict[_Key, Json]) -> Json:
+def _operation(declared: Declaration, schemas: dict[_Key, Json], components: dict[str, Json]) -> Json:
     ident = operation_id(declared)
+    query = schemas.get((ident, "query"))
+    form = {} if query is None else components[query["$ref"].rpartition("/")[2]]
     summary, _, description = declared.doc.partition("\n")
     operation: Json = {
         "operationId": ident,
         "tags": [ident.partition("_")[0]],
         "summary": summary,
-        "parameters": [*_path_parameters(declared.path), *_query_parameters(declared.reads.get("query"))],
+        "parameters": [*_path_parameters(declared.path), *_query_parameters(form)],
         "responses": {**_responses(declared, schemas.get((ident, "answer"))), "default": ERROR},
         "x-allow": declared.rule.allow,
         "x-audited": declared.rule.audited,
@@ -117,14 +121,11 @@ def _path_parameters(path: str) -> list[Json]:
     ]
 
 
-def _query_parameters(form: type[BaseModel] | None) -> list[Json]:
-    if form is None:
-        return []
-    schema = form.model_json_schema()
-    required = schema.get("required", ())
+def _query_parameters(form: Json) -> list[Json]:
+    required = form.get("required", ())
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": of_parameter}
-        for name, of_parameter in schema["properties"].items()
+        {"name": name, "in": "query", "required": name in required, "schema": schema}
+        for name, schema in form.get("properties", {}).items()
     ]
 
 

@@ -1,6 +1,12 @@
-"""What every dialect is: an encoder of one event stream into one wire format.
+"""What every dialect is: an encoder of one event stream into one format that clients read.
 
-Owns the protocol. Knows no socket, no clock and no store: an encoder is told events and returns bytes.
+Owns the protocol. Knows no socket, no clock and no store: an encoder is given events and returns bytes.
+
+An installed distribution adds dialects of its own by entry points in the group ``agentic_rag.dialects``. The name of an
+entry point is the dialect's; what it refers to is called without arguments for each stream and returns a `Dialect`::
+
+    [project.entry-points."agentic_rag.dialects"]
+    shout = "our_package.shout:Shout"
 """
 
 from typing import Protocol
@@ -12,7 +18,7 @@ class Dialect(Protocol):
     """Encodes the events of one stream (one SSE response, or one turn on a WebSocket), in order.
 
     An encoder may keep what it saw of its stream, so it is never shared between streams. Empty bytes mean
-    that the event has no form in this dialect: nothing is sent.
+    that the event has no form in this dialect: nothing is sent. An encoder neither waits nor raises.
     """
 
     @property

@@ -1,0 +1,215 @@
+"""The declared routes and the OpenAPI document that is made of them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from starlette.requests import Request
+from starlette.routing import Route, WebSocketRoute
+
+from agentic_rag.access.users import User
+from agentic_rag.server.routes import Declaration, Endpoint, route
+from agentic_rag.testing.steps import say
+from tests.server.rig import Json, Rig
+
+FIELDS = ("operationId", "summary", "description", "tags", "parameters", "requestBody", "responses", "security")
+METHODS = ("get", "post", "put", "patch", "delete")
+
+SHAPE: Json = {
+    "type": "object",
+    "required": ["openapi", "info", "paths", "components", "security"],
+    "additionalProperties": False,
+    "properties": {
+        "openapi": {"const": "3.1.0"},
+        "info": {
+            "type": "object",
+            "required": ["title", "version"],
+            "properties": {"title": {"type": "string"}, "version": {"type": "string"}},
+        },
+        "paths": {
+            "type": "object",
+            "propertyNames": {"pattern": "^/"},
+            "additionalProperties": {
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": {"enum": list(METHODS)},
+                "additionalProperties": {"$ref": "#/$defs/operation"},
+            },
+        },
+        "security": {"$ref": "#/$defs/security"},
+        "components": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                name: {"type": "object", "propertyNames": {"pattern": r"^[a-zA-Z0-9._-]+$"}}
+                for name in ("schemas", "responses", "securitySchemes")
+            },
+        },
+    },
+    "$defs": {
+        "security": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "array"}}},
+        "content": {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"pattern": "^[a-z]+/[a-z.+-]+$"},
+            "additionalProperties": {"type": "object", "required": ["schema"]},
+        },
+        "operation": {
+            "type": "object",
+            "required": ["operationId", "summary", "tags", "parameters", "responses"],
+            "propertyNames": {
+                "pattern": "^(x-.*|operationId|summary|description|tags|parameters|requestBody|responses|security)$"
+            },
+            "properties": {
+                "operationId": {"type": "string", "pattern": "^[A-Za-z_]+$"},
+                "summary": {"type": "string", "minLength": 5},
+                "description": {"type": "string", "minLength": 5},
+                "security": {"$ref": "#/$defs/security"},
+                "parameters": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name", "in", "schema"],
+                        "properties": {"in": {"enum": ["path", "query"]}, "required": {"type": "boolean"}},
+                        "if": {"properties": {"in": {"const": "path"}}},
+                        "then": {"required": ["required"], "properties": {"required": {"const": True}}},
+                    },
+                },
+                "requestBody": {
+                    "type": "object",
+                    "required": ["content"],
+                    "properties": {"content": {"$ref": "#/$defs/content"}},
+                },
+                "responses": {
+                    "type": "object",
+                    "required": ["default"],
+                    "minProperties": 2,
+                    "propertyNames": {"pattern": "^(default|20[0-4])$"},
+                    "additionalProperties": {
+                        "type": "object",
+                        "oneOf": [{"required": ["$ref"]}, {"required": ["description"]}],
+                        "properties": {"content": {"$ref": "#/$defs/content"}},
+                    },
+                },
+            },
+        },
+    },
+}
+"""What OpenAPI 3.1 asks of the parts of a document that ours has."""
+
+
+def declared(rig: Rig) -> list[Declaration]:
+    """Return the declarations of all routes there are; nothing else answers requests."""
+    found = []
+    for each in rig.application.app.routes:
+        if isinstance(each, WebSocketRoute):
+            assert each.path == "/ws"
+            continue
+        assert isinstance(each, Route)
+        assert isinstance(each.endpoint, Endpoint)
+        assert each.app is each.endpoint, "something was put over a route after its declaration"
+        found.append(each.endpoint.declared)
+    return found
+
+
+def references(value: Any) -> Iterator[str]:
+    """Yield every ``$ref`` in a document."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+async def test_the_document_is_valid_and_its_references_lead_somewhere(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        document = await rig.ok("GET", "/api/openapi.json")
+        Draft202012Validator.check_schema(SHAPE)
+        Draft202012Validator(SHAPE).validate(document)
+        for schema in document["components"]["schemas"].values():
+            Draft202012Validator.check_schema(schema)
+        for reference in references(document):
+            part: Any = document
+            for step in reference.removeprefix("#/").split("/"):
+                part = part[step]
+        operations = [
+            document["paths"][path][method] for path in document["paths"] for method in document["paths"][path]
+        ]
+        ids = [operation["operationId"] for operation in operations]
+        assert len(ids) == len(set(ids))
+        names = [name for schema in document["components"]["schemas"].values() for name in schema.get("properties", ())]
+        assert not [name for name in names if "_" in name], "the wire has camelCase"
+
+
+async def test_the_document_has_every_route_with_its_rule_its_parameters_and_its_answers(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        document, routes = await rig.ok("GET", "/api/openapi.json"), declared(rig)
+    listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    assert listed == {(each.method, each.path) for each in routes}
+    for each in routes:
+        operation = document["paths"][each.path][each.method.lower()]
+        assert (operation["x-allow"], operation["x-audited"]) == (each.rule.allow, each.rule.audited)
+        assert operation["summary"] == each.doc.partition("\n")[0]
+        in_path = [parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"]
+        assert in_path == re.findall(r"{(\w+)}", each.path)
+        assert ("requestBody" in operation) == ("body" in each.reads or each.takes != "application/json")
+        assert any(parameter["in"] == "query" for parameter in operation["parameters"]) == ("query" in each.reads)
+        assert each.rule.streams == ("text/event-stream" in str(operation["responses"]))
+
+
+async def test_what_a_declaration_does_not_say_is_closed(tmp_path: Path) -> None:
+    async def handler(self: object) -> None:
+        """Do something new."""
+
+    below = route("POST", "/api/domains/{domain}/new")(handler).rule
+    assert (below.allow, below.audited) == ("admin", True)
+    unsaid = [route(method, path)(handler).rule for method in ("GET", "POST") for path in ("/api/new", "/api/domains")]
+    assert [rule.allow for rule in unsaid] == ["operator"] * 4
+    assert [rule.audited for rule in unsaid] == [False, False, True, True]
+    async with Rig(tmp_path) as rig:
+        for each in declared(rig):
+            if each.rule.allow in ("admin", "operator") and each.method != "GET":
+                assert each.rule.audited or each.path.endswith("/search"), f"{each.method} {each.path}"
+
+
+def test_a_declaration_that_cannot_be_served_is_refused_when_it_is_made() -> None:
+    async def unknown(self: object, user: User, nothing: str) -> None:
+        """Ask for what is not in the path."""
+
+    async def silent(self: object, user: User) -> None: ...
+
+    async def vague(self: object, request: Request):  # type: ignore[no-untyped-def]
+        """Say nothing of the answer."""
+
+    for handler in (unknown, silent, vague):
+        with pytest.raises(TypeError, match="GET /api/new"):
+            route("GET", "/api/new")(handler)
+
+
+async def test_what_routes_answer_is_what_the_document_says(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Yes.")) as rig:
+        document = await rig.ok("GET", "/api/openapi.json")
+        domain = await rig.domain()
+        uploaded = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "Hi")
+        ids = {"domain": domain, "conversation": conversation, "turn": events[0]["turnId"], "role": "assistant"}
+        ids["document"] = uploaded["id"]
+        checked = []
+        for path, item in document["paths"].items():
+            if "get" not in item or not set(re.findall(r"{(\w+)}", path)) <= set(ids):
+                continue
+            response = await rig.http.get(path.format(**ids), params={"role": "assistant"} if "export" in path else {})
+            content = item["get"]["responses"]["200"]["content"].get("application/json")
+            if response.status_code != 200 or content is None:
+                continue
+            schema = {**content["schema"], "components": document["components"]}
+            Draft202012Validator(schema).validate(response.json())
+            checked.append(path)
+        assert len(checked) >= 24, checked
