@@ -1,4 +1,4 @@
-"""What a model is told before the first message, shown to who writes it: prompt, components, role, with sizes.
+"""What a model is sent before the first message, shown to its author: prompt, components, role, with sizes.
 
 Owns the assembly of that view. Starts no server: only our own tools have words in the prompt, and which of them a
 turn has follows from its definition. Knows no request.

@@ -30,9 +30,9 @@ def texts_of(workspace: Path, builtin: Path, role: str) -> tuple[RoleText, ...]:
     Raises:
         BadRoleId, UnknownRole: there is no such role.
     """
-    reading = _reading(workspace, builtin)
-    own = _found(reading.index, role)
-    files = dict.fromkeys([own, *_named(reading, own)])
+    reading = _read(workspace, builtin)
+    own = _find(reading.index, role)
+    files = dict.fromkeys([own, *_find_references(reading, own)])
     return tuple(RoleText(*file.key, file.source, file.shown, reading.raw(file)[0]) for file in files)
 
 
@@ -46,14 +46,15 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
         BadRoleId, UnknownRole: the workspace has no such role; a built-in one cannot be removed.
         OSError: the files cannot be removed; the role file goes first, so that no half role is left in use.
     """
-    reading = _reading(workspace, builtin)
+    reading = _read(workspace, builtin)
     index = reading.index
-    own = _found(index, role)
+    own = _find(index, role)
     roles = [file for file in index.files if file.key == own.key and file.source == "workspace"]
     if not roles:
         raise UnknownRole(role, _roles_in(index, "workspace"))
     folders = [file.path.parent for file in roles if file.path.parent.name == own.key[1]]
-    used = {named for file in index.winners.values() if _is_other_role(file, own) for named in _named(reading, file)}
+    others = [file for file in index.winners.values() if file.key[0] == "role" and file.key != own.key]
+    used = {part for file in others for part in _find_references(reading, file)}
     parts = [
         file
         for file in index.files
@@ -66,10 +67,6 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
     for folder in {parent for file in gone for parent in file.path.parents if parent.is_relative_to(root)} - {root}:
         _remove_empty(folder)
     return tuple(file.shown for file in gone)
-
-
-def _is_other_role(file: DiskFile, own: DiskFile) -> bool:
-    return file.key[0] == "role" and file.key != own.key
 
 
 def _below(path: Path, folders: Iterable[Path]) -> bool:
@@ -85,14 +82,14 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _reading(workspace: Path, builtin: Path) -> Reading:
+def _read(workspace: Path, builtin: Path) -> Reading:
     index = Index()
     collect(index, "builtin", builtin.absolute(), builtin.absolute())
     collect(index, "workspace", workspace.absolute() / RESOURCE_FOLDER, workspace.absolute())
     return Reading(index)
 
 
-def _found(index: Index, role: str) -> DiskFile:
+def _find(index: Index, role: str) -> DiskFile:
     file = index.find("role", check_id(role))
     if file is None:
         raise UnknownRole(role, _roles_in(index, None))
@@ -105,10 +102,10 @@ def _roles_in(index: Index, source: Origin | None) -> list[str]:
     )
 
 
-def _named(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
+def _find_references(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
     """The files a file refers to, one level, as rendering follows them."""
     for reference in references(reading.raw(file)[0] or ""):
         target = resolve(reference, reading.lookup)
-        found = None if target is None else reading.index.find(target[0], target[1])
-        if found is not None:
-            yield found
+        file_there = None if target is None else reading.index.find(target[0], target[1])
+        if file_there is not None:
+            yield file_there
