@@ -201,9 +201,8 @@ async def _open_machinery(
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory))
     roles = Roles(database, settings.roles)
     delegations = Delegations()
-    refused = ground.audit.server_refused
     tools = await stack.enter_async_context(
-        ToolServers(knowledge.search, settings.roles, policy, ground.vault, database, delegations, refused)
+        ToolServers(knowledge.search, settings.roles, policy, ground.vault, database, delegations, ground.audit)
     )
     runtime = await stack.enter_async_context(
         Runtime(

@@ -31,7 +31,7 @@ from agentic_rag.tools.status import ConnectionState
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
-    from agentic_rag.tools.hub import Hub, OnRefused
+    from agentic_rag.tools.hub import Hub, HubObserver
     from agentic_rag.tools.lists import ToolLists
     from mcp_servers.delegate.server import ChildRunner
 
@@ -54,11 +54,11 @@ class ToolServers:
         vault: Vault,
         database: Database,
         children: "ChildRunner",
-        on_refused: "OnRefused",
+        observer: "HubObserver",
     ) -> None:
-        """``on_refused`` hears of each entry that may not start, or not go where it leads."""
+        """``observer`` hears of each entry that may not start, or not go where it leads."""
         self._children = children
-        self._on_refused = on_refused
+        self._observer = observer
         self._retriever = retriever
         self._roles = roles
         self._policy = policy
@@ -90,7 +90,7 @@ class ToolServers:
 
     async def open(self, definition: Definition) -> Toolset:
         """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only."""
-        await self._loaded()
+        await self._wait_loaded()
         from agentic_rag.tool_servers import open_tools  # loaded by now
 
         values = await self._vault.values(definition.domain_id) if definition.entries else {}
@@ -99,33 +99,33 @@ class ToolServers:
 
     async def running(self, domain: str) -> Sequence[ConnectionState]:
         """See `Pool.running`."""
-        await self._loaded()
+        await self._wait_loaded()
         from agentic_rag.tool_servers import running
 
         return running(self._hub, domain)
 
     async def restart(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.restart`."""
-        await self._loaded()
+        await self._wait_loaded()
         from agentic_rag.tool_servers import restart
 
         return await restart(self._hub, spec)
 
     async def trial(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.trial`."""
-        await self._loaded()
+        await self._wait_loaded()
         from agentic_rag.tool_servers import trial
 
-        return await trial(self._policy, spec, self._on_refused)
+        return await trial(self._policy, spec, self._observer)
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """See `Pool.pending`."""
-        await self._loaded()
+        await self._wait_loaded()
         return await self._lists.pending(domain, entries)
 
     async def accept(self, domain: str, server: str, entry: str) -> tuple[str, ...]:
         """See `Pool.accept`."""
-        await self._loaded()
+        await self._wait_loaded()
         return await self._lists.accept(domain, server, entry)
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
@@ -137,7 +137,7 @@ class ToolServers:
             return  # nobody waits for them
         with anyio.move_on_after(END_SECONDS):
             for connection in leaving:
-                await connection.ended()
+                await connection.wait_ended()
         await anyio.to_thread.run_sync(self._policy.remove_homes, domain)
 
     def status(self) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class ToolServers:
             for each in self._hub.status()
         ]
 
-    async def _loaded(self) -> None:
+    async def _wait_loaded(self) -> None:
         self.load()
         await self._ready.wait()
 
@@ -158,10 +158,10 @@ class ToolServers:
         await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.tool_servers")
         from agentic_rag.tool_servers import make_hub, make_lists
 
-        redact = self._vault.redact
-        self._lists = make_lists(self._database, lambda domain: redact.of(domain).json)
+        redactor = self._vault.redact
+        self._lists = make_lists(self._database, redactor)
         async with make_hub(
-            self._retriever, self._roles, self._policy, redact.of, self._children, self._on_refused
+            self._retriever, self._roles, self._policy, redactor, self._children, self._observer
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

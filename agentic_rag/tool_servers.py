@@ -4,12 +4,11 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agentic_rag.errors import AgenticRagError
+from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
 from agentic_rag.store.clock import now
@@ -17,7 +16,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.fingerprints import ToolList
-from agentic_rag.tools.hub import Hub, OnRefused
+from agentic_rag.tools.hub import Hub, HubObserver
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
 from agentic_rag.tools.lists import Key, ToolLists
@@ -39,9 +38,9 @@ def make_hub(
     retriever: Searcher,
     roles: Path,
     policy: LaunchPolicy,
-    redact: Callable[[str], Callable[[str], str]],
+    redactor: Redactor,
     children: ChildRunner,
-    on_refused: OnRefused,
+    observer: HubObserver,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
@@ -51,10 +50,10 @@ def make_hub(
         RETRIEVER: create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy, redact=redact, on_refused=on_refused)
+    return Hub(builtin, policy, redactor=redactor, observer=observer)
 
 
-def make_lists(database: Database, redact: Callable[[str], Callable[[Any], Any]]) -> ToolLists:
+def make_lists(database: Database, redactor: Redactor) -> ToolLists:
     """Return the tool lists of users' servers, kept in the database without secrets of their domain."""
 
     async def load(key: Key) -> ToolList | None:
@@ -78,7 +77,7 @@ def make_lists(database: Database, redact: Callable[[str], Callable[[Any], Any]]
         rows = await database.read(lambda conn: tool_lists.of_domain(conn, domain))
         return {(row.domain_id, row.server, row.user_id): _list(row) for row in rows}
 
-    return ToolLists(load, save, of_domain, redact)
+    return ToolLists(load, save, of_domain, redactor)
 
 
 def _list(row: ToolListRecord) -> ToolList:
@@ -120,10 +119,10 @@ async def restart(hub: Hub, spec: LaunchSpec) -> ConnectionState:
 
 
 async def trial(
-    policy: LaunchPolicy, spec: LaunchSpec, on_refused: OnRefused, seconds: float = TRIAL_SECONDS
+    policy: LaunchPolicy, spec: LaunchSpec, observer: HubObserver, seconds: float = TRIAL_SECONDS
 ) -> ConnectionState:
     """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
-    async with Hub(None, policy, on_refused=on_refused) as hub:
+    async with Hub(None, policy, observer=observer) as hub:
         try:
             await hub.prepare(spec)
         except AgenticRagError as exc:

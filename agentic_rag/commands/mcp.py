@@ -72,7 +72,7 @@ def list_allowed(
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
-    for entry in catalogue.entries() if all_entries else catalogue.allowed():
+    for entry in catalogue.entries() if all_entries else catalogue.allowed_entries():
         typer.echo("\t".join([entry.id, _runs(entry), "network" if entry.network else "no network"]))
 
 

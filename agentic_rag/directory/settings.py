@@ -99,7 +99,7 @@ class DomainSettings(Form):
             raise ValueError('"ask" needs approvals, which this version does not have; use "allow" or "deny"')
         return value
 
-    def stored(self) -> Json:
+    def to_json(self) -> Json:
         """Return what was set, and only that, in the stored form."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -138,7 +138,7 @@ def merge_settings(
     """Return the settings after a change: an absent key stays, ``null`` resets. Blocks: programs are looked at.
 
     Args:
-        stored: as `DomainSettings.stored` gave it.
+        stored: as `DomainSettings.to_json` gave it.
         change: from a client, camelCase or snake_case.
         policy: decides whether an entry may be stored, and in which form.
         replace_maps: PUT replaces each map it names; PATCH merges it by name, ``null`` deletes an entry.

@@ -113,7 +113,7 @@ class Domains:
             id=domain_id,
             name=line("name", name, MAX_NAME, required=True),
             description=line("description", description, MAX_DESCRIPTION, required=False, breaks=True),
-            settings=checked.stored(),
+            settings=checked.to_json(),
             workspace=str(workspace),
             created_at=created,
             updated_at=created,
@@ -199,7 +199,7 @@ class Domains:
         found = await anyio.to_thread.run_sync(merge)  # programs are looked at
         settings = found.settings
         advice = await anyio.to_thread.run_sync(self._lifecycle.changing, Path(record.workspace), before, settings)
-        fields: domains.DomainFields = {"settings": settings.stored()}
+        fields: domains.DomainFields = {"settings": settings.to_json()}
         if name is not None:
             fields["name"] = line("name", name, MAX_NAME, required=True)
         if description is not None:

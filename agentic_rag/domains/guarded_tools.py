@@ -29,7 +29,7 @@ class GuardedTools:
     def tools(self) -> tuple[ToolInfo, ...]:
         """The inner tools; a description with a secret in it is redacted too."""
         return tuple(
-            _shown(tool, self.redact)
+            _redact_tool(tool, self.redact)
             for tool in self.inner.tools
             if (tool.server, tool.remote_name) not in self.excluded
         )
@@ -44,12 +44,12 @@ class GuardedTools:
         if self.redact.found_in(request.arguments):
             return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
 
-        async def redacted(done: float, total: float | None, message: str | None) -> None:
+        async def pass_on(done: float, total: float | None, message: str | None) -> None:
             assert progress is not None
             await progress(done, total, None if message is None else self.redact(message))
 
         timeout = (self.timeouts or {}).get(request.tool.server, timeout)
-        outcome = await self.inner.call(request, timeout, redacted if progress is not None else None)
+        outcome = await self.inner.call(request, timeout, pass_on if progress is not None else None)
         return replace(
             outcome,
             content=tuple(self._block(block) for block in outcome.content),
@@ -61,10 +61,10 @@ class GuardedTools:
 
 
 _SHOWN: dict[tuple[int, int], tuple[ToolInfo, Redaction, int, ToolInfo]] = {}
-"""What `_shown` found, by the identities of tool and domain's redaction, which stay the same from turn to turn."""
+"""Redacted tools, by the identities of tool and domain's redaction, which stay the same from turn to turn."""
 
 
-def _shown(tool: ToolInfo, redact: Redaction) -> ToolInfo:
+def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo:
     if redact.idle:
         return tool
     key = id(tool), id(redact)

@@ -29,6 +29,7 @@ from mcp.server import MCPServer
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.redaction import Redaction
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
@@ -64,9 +65,9 @@ class Connection:
         in_process: bool = False,
         patience: Patience | None = None,
         on_state: Callable[["Connection"], None] = lambda connection: None,
-        redact: Callable[[str], str] = str,
+        redaction: Redaction | None = None,
     ) -> None:
-        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redact``
+        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redaction``
         takes secrets out of what the server says.
 
         ``domain`` and ``user`` are labels; an empty one: shared. ``entry``: hash of the entry it was made for.
@@ -85,7 +86,7 @@ class Connection:
         self._dial = dial
         self._spawn = spawn
         self._on_state = on_state
-        self._redact = redact
+        self._redact = redaction or Redaction()
         self._patience = patience or Patience()
         self._mode = "auto"
         self._protocol = ""
@@ -121,7 +122,7 @@ class Connection:
         """
         await self._ready(timeout)
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until the server is ready or has failed; the caller bounds it."""
         while self._owned and not (self._attempt and self._attempt.ready):
             await self._changed.wait()
@@ -209,7 +210,7 @@ class Connection:
         if self._idle is not None:
             self._idle.deadline = min(self._idle.deadline, anyio.current_time() + self._patience.retired)
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until nothing of it runs any more; the caller bounds it."""
         while self._owned:
             await self._changed.wait()
@@ -227,7 +228,7 @@ class Connection:
         self.start()
         if not (self._attempt and self._attempt.ready):
             with anyio.move_on_after(timeout):
-                await self.settled()
+                await self.wait_settled()
         attempt = self._attempt
         if attempt is None or attempt.session is None or attempt.end.is_set():
             reason = "it was stopped" if self._closed else self.reason

@@ -5,10 +5,10 @@ Knows no tool names and no domains beyond the label in a spec.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
@@ -18,6 +18,7 @@ from mcp.client import Transport
 from mcp.server import MCPServer
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable
+from agentic_rag.redaction import Redactor
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
@@ -26,18 +27,19 @@ from agentic_rag.tools.launch.catalogue import CatalogueEntry
 from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, Patience, State
-from agentic_rag.tools.transports.http import HttpWire
-from agentic_rag.tools.transports.stdio import StdioWire
+from agentic_rag.tools.transports.http import HttpTransport
+from agentic_rag.tools.transports.stdio import StdioTransport
 
 CLOSE_SECONDS = 10.0
 """How long all connections together may take to close before they are cancelled (children are killed anyway)."""
 
 
-OnRefused = Callable[[LaunchSpec, AgenticRagError], Awaitable[None]]
+class HubObserver(Protocol):
+    """Hears what the hub refuses."""
 
-
-async def _nobody(spec: LaunchSpec, error: AgenticRagError) -> None:
-    """Tell nobody."""
+    async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
+        """Take note that an entry may not start, or not go where it leads; awaited before the attempt ends."""
+        ...
 
 
 class Hub:
@@ -53,15 +55,12 @@ class Hub:
         policy: LaunchPolicy | None = None,
         *,
         patience: Patience | None = None,
-        redact: Callable[[str], Callable[[str], str]] = lambda domain: str,
-        on_refused: OnRefused = _nobody,
+        redactor: Redactor | None = None,
+        observer: HubObserver | None = None,
     ) -> None:
-        """``redact`` gives for a domain what takes its secrets out of a text; all its servers say passes through it.
-
-        ``on_refused`` is awaited before the attempt ends in which an entry may not start, or not go where it leads.
-        """
-        self._redact = redact
-        self._on_refused = on_refused
+        """``redactor``: all that a domain's servers say passes through it."""
+        self._redactor = redactor or Redactor()
+        self._observer = observer
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
@@ -100,7 +99,7 @@ class Hub:
             connection.start()
         with anyio.move_on_after(wait):
             for connection in connections.values():
-                await connection.settled()
+                await connection.wait_settled()
         return connections
 
     def status(self, domain: str | None = None) -> tuple[ConnectionState, ...]:
@@ -139,7 +138,7 @@ class Hub:
         try:
             await self._policy.prepare(spec)
         except AgenticRagError as exc:
-            await self._on_refused(spec, exc)
+            await self._refuse(spec, exc)
             raise
 
     def trust(self, spec: LaunchSpec, connection: Connection) -> Trust:
@@ -193,7 +192,7 @@ class Hub:
             entry=spec.entry.hash(),
             patience=self._patience,
             on_state=self._heard,
-            redact=self._redact(spec.domain),
+            redaction=self._redactor.of(spec.domain),
         )
 
     def _dial(self, spec: LaunchSpec) -> Dial:
@@ -204,19 +203,23 @@ class Hub:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
             try:
                 if isinstance(spec.resolved, HttpTarget):
-                    return HttpWire(self._policy.endpoint(spec), spec.resolved.kind, lost, refused)
+                    return HttpTransport(self._policy.endpoint(spec), spec.resolved.kind, lost, tell_refusal)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
-                return StdioWire(command, lost, tail, refused)
+                return StdioTransport(command, lost, tail, tell_refusal)
             except AgenticRagError as exc:
-                await self._on_refused(spec, exc)
+                await self._refuse(spec, exc)
                 raise
 
-        async def refused(reason: str) -> None:
+        async def tell_refusal(reason: str) -> None:
             place = "url" if isinstance(spec.entry.target, HttpTarget) else "command"
-            await self._on_refused(spec, CommandNotAllowed(f"{spec.path}.{place}", reason))
+            await self._refuse(spec, CommandNotAllowed(f"{spec.path}.{place}", reason))
 
         return dial
+
+    async def _refuse(self, spec: LaunchSpec, error: AgenticRagError) -> None:
+        if self._observer is not None:
+            await self._observer.server_refused(spec, error)
 
     def _spawn(self, owner: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._tasks is None:

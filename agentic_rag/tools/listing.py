@@ -101,7 +101,7 @@ class Catalog:
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
-            info, unfit = _shown(tool, server, origin, trusted)
+            info, unfit = _describe_tool(tool, server, origin, trusted)
             problem = self._problem(info.name, origin) or unfit
             if problem:
                 self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
@@ -125,7 +125,7 @@ _SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str]]] = {}
 """What `_shown` found, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
-def _shown(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str]:
+def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str]:
     """Return a tool as the model sees it, and why it is left out (or nothing)."""
     known = _SHOWN.get(id(tool))
     if known is not None and known[0] is tool and known[1] == server and known[2] == trusted:
@@ -138,7 +138,7 @@ def _shown(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple
         server=server,
         origin=origin,
         description=clean_description(tool.description or ""),
-        input_schema={} if problem else _cleaned(tool.input_schema),
+        input_schema={} if problem else _clean_json(tool.input_schema),
         read_only=bool(hints and hints.read_only_hint) if trusted is None else trusted[0],
         idempotent=bool(hints and hints.idempotent_hint) if trusted is None else trusted[1],
         changed=trusted is not None and trusted[2],
@@ -164,7 +164,7 @@ def user_name(server: str, tool: str) -> str:
 
 
 @lru_cache(SHOWN_TOOLS)
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return the form in which server names are compared: two that look alike are one."""
     return unicodedata.normalize("NFKC", clean(name)).casefold().strip()
 
@@ -204,12 +204,12 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, inner), default=0)
 
 
-def _cleaned(value: Any) -> Any:
+def _clean_json(value: Any) -> Any:
     """Clean every string of a schema, keys too: all of it is read by the model."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(str(key)): _cleaned(item) for key, item in value.items()}
+        return {clean(str(key)): _clean_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return [_clean_json(item) for item in value]
     return value

@@ -5,11 +5,11 @@ Owns which list counts in a turn. Knows no database: it is given how to load and
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import anyio
 import mcp_types as types
 
+from agentic_rag.redaction import Redactor
 from agentic_rag.tools.fingerprints import ToolList, fingerprints, from_json, to_json
 from agentic_rag.tools.launch.spec import LaunchSpec
 
@@ -39,13 +39,13 @@ class ToolLists:
         load: Load,
         save: Save,
         load_domain: LoadDomain,
-        redact: Callable[[str], Callable[[Any], Any]] = lambda domain: lambda tool: tool,
+        redactor: Redactor | None = None,
     ) -> None:
-        """``redact`` gives for a domain what takes its secrets out of a JSON value: a server may tell of one."""
+        """``redactor``: takes a domain's secrets out of its lists, since a server may tell of one."""
         self._load = load
         self._save = save
         self._load_domain = load_domain
-        self._redact = redact
+        self._redactor = redactor or Redactor()
         self._known: dict[Key, _Known] = {}
         self._writing = anyio.Lock()
         """Held from reading a stored list to writing it: an acceptance in between would be overwritten."""
@@ -67,14 +67,14 @@ class ToolLists:
             known = self._known.get(key)
             if known is None:
                 stored = await self._load(key)
-                known = None if stored is None else _known(stored)
+                known = None if stored is None else _read_list(stored)
             if known is not None and known.stored.entry != entry:
                 known = None
             if listed is None:
                 if known is None:
                     return (), frozenset()
             elif known is None or known.listed is not listed:
-                known = await self._compared(key, entry, known, listed)
+                known = await self._compare(key, entry, known, listed)
             self._known[key] = known
             return known.tools, known.changed
 
@@ -100,8 +100,8 @@ class ToolLists:
                     self._known.pop(key, None)
         return tuple(sorted(waiting))
 
-    async def _compared(self, key: Key, entry: str, known: _Known | None, listed: tuple[types.Tool, ...]) -> _Known:
-        tools = tuple(map(self._redact(key[0]), to_json(listed)))
+    async def _compare(self, key: Key, entry: str, known: _Known | None, listed: tuple[types.Tool, ...]) -> _Known:
+        tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
         if known is None:
             stored = ToolList(entry, tools, fingerprints(tools))
         else:
@@ -111,5 +111,5 @@ class ToolLists:
         return _Known(stored, listed, frozenset(stored.changed), listed)
 
 
-def _known(stored: ToolList) -> _Known:
+def _read_list(stored: ToolList) -> _Known:
     return _Known(stored, from_json(stored.tools), frozenset(stored.changed))

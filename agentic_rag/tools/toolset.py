@@ -17,7 +17,7 @@ from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, to_blocks
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.listing import Catalog, folded
+from agentic_rag.tools.listing import Catalog, fold_name
 from agentic_rag.tools.lists import ToolLists
 
 
@@ -81,10 +81,10 @@ async def open_toolset(
     catalog = Catalog()
     chosen: dict[str, SystemServer | LaunchSpec] = {}
     for server in sorted(servers, key=_rank):  # stable: equal ranks keep their order
-        if folded(server.name) in chosen:
+        if fold_name(server.name) in chosen:
             catalog.notices.append((server.name, "left out: the name belongs to another server"))
         else:
-            chosen[folded(server.name)] = server
+            chosen[fold_name(server.name)] = server
     deadline = anyio.current_time() + wait
     connections = await hub.acquire(chosen.values(), wait)
     problems: dict[str, str] = {}

@@ -13,7 +13,7 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.policy import LaunchPolicy, StdioCommand
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.transports.stdio import StdioWire
+from agentic_rag.tools.transports.stdio import StdioTransport
 from tests.access.admins import admin
 from tests.tools.captives import CAPTIVE, PYTHON, beats, needs_bubblewrap, policy_in
 from tests.tools.support import QUICK, stdio_spec
@@ -50,12 +50,13 @@ async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_pat
     policy, spec, command = await swapped(tmp_path)
     told: list[tuple[str, str, str]] = []
 
-    async def on_refused(spec: LaunchSpec, error: AgenticRagError) -> None:
-        told.append((f"{spec.domain}/{spec.name}", error.code, str(error)))
+    class Observer:
+        async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
+            told.append((f"{spec.domain}/{spec.name}", error.code, str(error)))
 
     passed = CheckedBefore(policy.homes, catalogue=policy.catalogue, packages=policy.packages)
     passed.command = command
-    async with Hub(policy=passed, patience=QUICK, on_refused=on_refused) as hub:
+    async with Hub(policy=passed, patience=QUICK, observer=Observer()) as hub:
         connection = (await hub.acquire([spec], wait=20))["x"]
         assert connection.state != "ready"
         assert any(line.startswith("not started: ") for line in connection.status().log)
@@ -73,7 +74,7 @@ async def test_the_end_of_a_server_that_was_started_is_told_to_nobody(tmp_path: 
     async def refused(reason: str) -> None:
         told.append(reason)
 
-    async with StdioWire(command, lambda reason: ended.set(), deque(), refused) as (inbox, _):
+    async with StdioTransport(command, lambda reason: ended.set(), deque(), refused) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
     assert ended.is_set()

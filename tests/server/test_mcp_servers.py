@@ -130,7 +130,7 @@ async def test_an_entry_that_is_no_longer_allowed_shows_why_before_it_is_used(tm
         spec = await allow_captive(policy)
         domain = await rig.domain(mcpServers={"captive": spec.entry.to_json()})
         assert (await shown(rig, domain, "captive"))["reason"] == ""
-        policy.catalogue.revoke(policy.catalogue.allowed()[0].id)
+        policy.catalogue.revoke(policy.catalogue.allowed_entries()[0].id)
         assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed, InvalidInput, PackageProblem
+from agentic_rag.redaction import Redactor
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
@@ -144,7 +145,7 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
         for line in ([str(program)], [str(link)], [PYTHON, str(program)], [PYTHON, f"--script={program}"]):
             with pytest.raises((CommandNotAllowed, InvalidInput)):
                 await policy.catalogue.allow(line, Grant(), policy.packages, [tmp_path / "workspaces", policy.homes])
-    assert policy.catalogue.allowed() == ()
+    assert policy.catalogue.allowed_entries() == ()
     assert not (tmp_path / "mcp" / "allowed.json").exists()
 
 
@@ -185,7 +186,7 @@ async def test_a_whole_line_is_allowed_and_no_other_argument_with_it(tmp_path: P
 async def test_what_is_revoked_is_refused_from_the_next_start(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
-    (allowed,) = policy.catalogue.allowed()
+    (allowed,) = policy.catalogue.allowed_entries()
     policy.review(spec)
     other = LaunchCatalogue(tmp_path / "mcp")  # the command line, beside a running server
     assert other.revoke(allowed.id)
@@ -244,10 +245,9 @@ async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_pat
     shown = [repr(spec), repr(started), started.plan(), repr(policy.review(spec)), spec.key(), spec.entry.hash()]
     assert secret not in " ".join([*shown, *started.args])
 
-    def hidden(text: str) -> str:
-        return text.replace(secret, "[secret]")
-
-    async with Hub(policy=policy, patience=QUICK, redact=lambda domain: hidden) as hub:
+    redactor = Redactor()
+    redactor.add(spec.domain, "TOKEN", secret)
+    async with Hub(policy=policy, patience=QUICK, redactor=redactor) as hub:
         connection = (await hub.acquire([spec], wait=20))["x"]
         assert connection.state == "ready"
         connection._tail.append(f"starting with {secret}")

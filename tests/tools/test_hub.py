@@ -188,7 +188,7 @@ async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
         connection.start()
         connection.stop()
         with anyio.fail_after(5):
-            await connection.ended()
+            await connection.wait_ended()
     assert dialled == []
     assert connection.state == "stopped"
 
@@ -201,7 +201,7 @@ async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_a
         assert [each.state for each in leaving] == ["stopped"]
         with anyio.fail_after(10):
             for connection in leaving:
-                await connection.ended()
+                await connection.wait_ended()
         assert [(each.domain, each.name) for each in hub.status()] == [("a", "kept"), ("b", "hostile")]
         assert "it was stopped" in text_of(await call(toolset, "gone__fine"))
         again = await open_toolset(hub, [gone], wait=20)
@@ -226,9 +226,10 @@ async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_wh
 async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leaves_no_child(tmp_path: Path) -> None:
     policy = LaunchPolicy(tmp_path, allow_any_command=True, loopback=True)
 
-    async def refused(spec: LaunchSpec, error: AgenticRagError) -> None:
-        raise AssertionError(error)
+    class Observer:
+        async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
+            raise AssertionError(error)
 
-    found = await trial(policy, hostile("silent"), refused, seconds=0.3)
+    found = await trial(policy, hostile("silent"), Observer(), seconds=0.3)
     assert (found.state, found.reason) == ("starting", "it was not ready after 0.3 s")
     assert policy.sweep() == 0

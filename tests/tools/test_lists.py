@@ -9,6 +9,7 @@ import anyio
 import mcp_types as types
 import pytest
 
+from agentic_rag.redaction import Redactor
 from agentic_rag.store import tool_lists
 from agentic_rag.store.database import Database
 from agentic_rag.tool_servers import make_lists
@@ -29,14 +30,9 @@ def listed(**descriptions: str) -> tuple[types.Tool, ...]:
     return tuple(types.Tool(name=name, description=text, input_schema=OBJECT) for name, text in descriptions.items())
 
 
-def plain_json(value: Any) -> Any:
-    """No secret is known."""
-    return value
-
-
 async def opened(folder: Path) -> tuple[Database, ToolLists]:
     database = await Database.open(folder / "lists.db")
-    return database, make_lists(database, lambda domain: plain_json)
+    return database, make_lists(database, Redactor())
 
 
 async def test_the_first_list_is_accepted_with_the_entry(tmp_path: Path) -> None:
@@ -64,7 +60,7 @@ async def test_a_tool_that_changed_is_marked_until_it_is_accepted_also_after_a_r
     _, changed = await lists.current(SPEC, listed(**later))
     assert len(changed) == 1
     assert changed != {"write"}
-    again = make_lists(database, lambda domain: plain_json)
+    again = make_lists(database, Redactor())
     assert (await again.current(SPEC, listed(**later)))[1] == changed
     assert (await again.current(SPEC, None))[1] == changed
     assert await again.pending("law", ENTRIES) == {"files": tuple(changed)}
@@ -128,7 +124,7 @@ async def test_a_server_that_is_down_keeps_its_tools_also_after_a_restart(tmp_pa
     async with open_hub(tmp_path / "homes") as hub:
         up = await open_toolset(hub, [spec], wait=20, lists=lists)
     async with Hub() as hub:  # another process, in which the server cannot be started
-        down = await open_toolset(hub, [spec], lists=make_lists(database, lambda domain: plain_json))
+        down = await open_toolset(hub, [spec], lists=make_lists(database, Redactor()))
         assert down.tools == up.tools
         assert down.notices == (("hostile", "this process starts no other servers"),)
         outcome = await call(down, "hostile__fine")

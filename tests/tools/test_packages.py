@@ -64,8 +64,8 @@ async def test_a_package_is_installed_once_and_then_found(tmp_path: Path) -> Non
     assert found.args == ("-I", "-B", f"{found.tree}/bin/demo-server")
     assert found.executable == f"{found.tree}/bin/python"
     assert found.tree == str(tmp_path / "mcp" / "pypi" / "demo-server@1.2.3" / "tree")
-    assert (await packages.install(DEMO), packages.installed(DEMO)) == (found, found)
-    assert registry.packages(tmp_path / "mcp").installed(DEMO) == found
+    assert (await packages.install(DEMO), packages.find_installed(DEMO)) == (found, found)
+    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == found
     assert len(registry.calls) == 2
     assert left(tmp_path / "mcp") == ["pypi"]
 
@@ -92,13 +92,13 @@ async def test_two_processes_that_install_at_once_end_with_one_whole_package(tmp
             tasks.start_soon(registry.packages(tmp_path / "mcp").install, DEMO)
     assert len(registry.calls) == 6
     assert left(tmp_path / "mcp") == ["pypi"]
-    registry.packages(tmp_path / "mcp").installed(DEMO)
+    registry.packages(tmp_path / "mcp").find_installed(DEMO)
 
 
 async def test_an_unversioned_package_is_pinned_to_what_was_installed(tmp_path: Path) -> None:
     packages = Registry(tmp_path / "bin").packages(tmp_path / "mcp")
     assert (await packages.install(Package("pypi", "demo-server", ""))).version == "1.2.3"
-    packages.installed(DEMO)
+    packages.find_installed(DEMO)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_a_package_that_was_tampered_with_is_refused_in_this_process_and_i
     tampering(Path((await packages.install(DEMO)).tree))
     for each in (packages, registry.packages(tmp_path / "mcp")):
         with pytest.raises(PackageProblem, match="Remove"):
-            each.installed(DEMO)
+            each.find_installed(DEMO)
 
 
 async def test_what_a_dead_process_left_half_installed_is_removed(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ class _EntryReader:
 
     def read(self, name: str) -> McpEntry:
         target = self._target()
-        enabled = self._enabled()
+        enabled = self._read_enabled()
         identity = self._identity()
         timeout = self._timeout()
         include, exclude = self._tools()
@@ -382,7 +382,7 @@ class _EntryReader:
                 values[name] = _read_value(item, place, self.notes, header=header)
         return values
 
-    def _enabled(self) -> bool:
+    def _read_enabled(self) -> bool:
         """Return whether a server is on, from ``enabled`` or its opposite."""
         place = f"{self.path}.disabled"
         on = _read_truth(self.pasted.get("enabled"), f"{self.path}.enabled", self.notes)

@@ -51,7 +51,7 @@ def address_problem(address: Address) -> str:
         if address.version == network.version and address in network:
             return why
     if isinstance(address, ipaddress.IPv6Address):
-        inner = _embedded(address)
+        inner = _inner_address(address)
         if inner is not None:
             return address_problem(inner)
         if address not in _GLOBAL_UNICAST and address.is_global:
@@ -62,7 +62,7 @@ def address_problem(address: Address) -> str:
     return "" if address.is_global else "not a public address"
 
 
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+def _inner_address(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address that an IPv6 one leads to: mapped, 6to4, NAT64 or compatible."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped

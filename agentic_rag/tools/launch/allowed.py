@@ -54,7 +54,7 @@ class LaunchCatalogue:
         """Return all entries, the operator's first. A file that cannot be read allows nothing, and is logged."""
         return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
 
-    def allowed(self) -> tuple[CatalogueEntry, ...]:
+    def allowed_entries(self) -> tuple[CatalogueEntry, ...]:
         """Return what ``mcp allow`` allowed."""
         return self._of(ALLOWED)
 

@@ -91,11 +91,10 @@ class Packages:
         lock = self._locks.setdefault(f"{package.registry}:{package.name}", anyio.Lock())
         async with lock:
             if package.version and self.has(package):
-                return await anyio.to_thread.run_sync(self.installed, package)
+                return await anyio.to_thread.run_sync(self.find_installed, package)
             await anyio.to_thread.run_sync(self._remove_stale)
-            staging = Path(
-                await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=self._made(self.folder)))
-            )
+            folder = await anyio.to_thread.run_sync(self._make_folder, self.folder)
+            staging = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=folder)))
             try:
                 return await self._install(package, staging)
             finally:
@@ -106,7 +105,7 @@ class Packages:
         """Whether a package is there, as it is or changed."""
         return self._place(package).is_dir()
 
-    def installed(self, package: Package) -> Installed:
+    def find_installed(self, package: Package) -> Installed:
         """Return an installed package after looking whether it still is what was installed. Blocks.
 
         All files are read the first time in a process; later only what `os.lstat` tells is compared, change times
@@ -149,7 +148,7 @@ class Packages:
             except OSError as exc:
                 if not place.is_dir():
                     raise PackageProblem(str(exact), f"its folder cannot be made: {exc.strerror}") from exc
-            return self.installed(exact)  # ours, or that of a process that was faster
+            return self.find_installed(exact)  # ours, or that of a process that was faster
 
         return await anyio.to_thread.run_sync(finish)
 
@@ -158,7 +157,7 @@ class Packages:
         if npm is None:
             raise PackageProblem(str(package), "npm is not installed on this machine (it comes with Node.js).")
         _program("node", package)
-        await anyio.to_thread.run_sync(self._made, tree)
+        await anyio.to_thread.run_sync(self._make_folder, tree)
         wanted = f"{package.name}@{package.version}" if package.version else package.name
         flags = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(tree))
         await self._run(package, [npm, "install", *flags, wanted], tree)
@@ -211,7 +210,7 @@ class Packages:
     def _place(self, package: Package) -> Path:
         return self.folder / package.registry / f"{package.name.replace('/', '+')}@{package.version}"
 
-    def _made(self, folder: Path) -> str:
+    def _make_folder(self, folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
 

@@ -309,7 +309,7 @@ class LaunchPolicy:
         limits = ProcessLimits(**entry.limits)
         own = ((str(base.cwd), True), *((folder, False) for folder in entry.folders))
         if isinstance(entry.runs, Package):
-            installed = self._packages(entry.runs).installed(entry.runs)
+            installed = self._packages(entry.runs).find_installed(entry.runs)
             prefix = str(Path(installed.executable).resolve().parents[1])
             needed = (installed.tree,) if Path(prefix).is_relative_to("/usr") else (installed.tree, prefix)
             folders = (*own, *((folder, False) for folder in needed))

@@ -36,7 +36,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 Item = SessionMessage | Exception
 
 
-class HttpWire:
+class HttpTransport:
     """One session with one endpoint, as a `mcp.client.Transport`. Single use."""
 
     def __init__(

@@ -97,7 +97,7 @@ class CheckedBackend(AsyncNetworkBackend):
 
 
 @functools.cache
-def _trusted() -> ssl.SSLContext:
+def _trusted_authorities() -> ssl.SSLContext:
     """Reading the certificates of all authorities takes 50 ms of the event loop: once is enough."""
     return httpx2.create_ssl_context(trust_env=False)
 
@@ -106,7 +106,7 @@ class CheckedTransport(httpx2.AsyncHTTPTransport):
     """HTTP over checked connections. No proxy and no certificate store from the environment."""
 
     def __init__(self, backend: AsyncNetworkBackend, verify: ssl.SSLContext | None = None) -> None:
-        context = verify or _trusted()
+        context = verify or _trusted_authorities()
         super().__init__(verify=context, trust_env=False)
         # The one way to give it a network backend: the public constructor takes none.
         self._pool = httpcore2.AsyncConnectionPool(

@@ -82,7 +82,7 @@ _ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"
 Streams = tuple["_Inbox", MemoryObjectSendStream[SessionMessage]]
 
 
-class StdioWire:
+class StdioTransport:
     """One run of one child, as a `mcp.client.Transport`. Single use."""
 
     def __init__(
@@ -163,7 +163,7 @@ class StdioWire:
 
     async def _watch(self, process: Process, inbox: "_Inbox") -> None:
         """See the exit of a child whose output something it started still holds open."""
-        await _exited(process, math.inf, WATCH_SECONDS)
+        await _wait_exit(process, math.inf, WATCH_SECONDS)
         await anyio.sleep(WATCH_SECONDS)  # what it wrote last is still being read
         inbox.lose(_exit_reason(process))
 
@@ -232,7 +232,7 @@ class _Inbox:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             self.lose("its output cannot be read")
         except StopAsyncIteration:
-            await _exited(self._process, WATCH_SECONDS)  # the exit code says more than the end of the output
+            await _wait_exit(self._process, WATCH_SECONDS)  # the exit code says more than the end of the output
             self.lose(_exit_reason(self._process))
         return None
 
@@ -343,11 +343,11 @@ async def _end(process: Process, marker: str) -> None:
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             with anyio.move_on_after(EXIT_SECONDS):
                 await process.stdin.aclose()
-    if not await _exited(process, EXIT_SECONDS):
+    if not await _wait_exit(process, EXIT_SECONDS):
         _signal_group(process, signal.SIGTERM)
-        await _exited(process, EXIT_SECONDS)
+        await _wait_exit(process, EXIT_SECONDS)
     _signal_group(process, signal.SIGKILL)
-    await _exited(process, REAP_SECONDS)
+    await _wait_exit(process, REAP_SECONDS)
     # In a thread: it reads /proc. This finds what left the process group.
     await anyio.to_thread.run_sync(sweep_leftovers, marker)
     for stream in (process.stdout, process.stderr):
@@ -360,7 +360,7 @@ async def _end(process: Process, marker: str) -> None:
         transport.close()
 
 
-async def _exited(process: Process, seconds: float, poll: float = POLL_SECONDS) -> bool:
+async def _wait_exit(process: Process, seconds: float, poll: float = POLL_SECONDS) -> bool:
     """Wait for the exit itself: `Process.wait` also waits for pipes that a grandchild may hold open."""
     with anyio.move_on_after(seconds):
         while process.returncode is None:  # noqa: ASYNC110 - there is no event to wait on
