@@ -1,7 +1,6 @@
 """What a turn tells the world: one tagged union, from the turn to its readers.
 
 Owns the event bodies and the numbered event. Knows no clock, no store and no socket; the run log makes the JSON form.
-Field meanings are the specification's (runtime.md, "Events").
 """
 
 from collections.abc import Mapping

@@ -79,7 +79,7 @@ def refs_in(rows: Sequence[MessageRecord]) -> set[str]:
     for row in rows:
         for block in row.content:
             if STRUCTURED in block:
-                _resolved(block[STRUCTURED], note)
+                _resolve(block[STRUCTURED], note)
     return refs
 
 
@@ -88,16 +88,16 @@ def unavailable(reason: str) -> dict[str, Any]:
     return {"unavailable": True, "reason": reason}
 
 
-def _resolved(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> Any:
+def _resolve(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> Any:
     """Replace each ``{"_ref": …}`` in a JSON value by what it stands for; what was looked up is not searched."""
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, dict):
         if value.keys() == {REF}:
             return look_up(value[REF])
-        return {key: _resolved(item, look_up, depth + 1) for key, item in value.items()}
+        return {key: _resolve(item, look_up, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, look_up, depth + 1) for item in value]
+        return [_resolve(item, look_up, depth + 1) for item in value]
     return value
 
 
@@ -109,7 +109,7 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
         def look_up(ref: object) -> Any:
             return found.get(ref, unknown) if isinstance(ref, str) else unknown
 
-        shown["structuredContent"] = _resolved(block[STRUCTURED], look_up)
+        shown["structuredContent"] = _resolve(block[STRUCTURED], look_up)
     return shown
 
 

@@ -35,11 +35,11 @@ class RedactedAnswer:
         elif type(event) is BlockStarted and event.block["type"] == "text":
             yield BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])})
         elif type(event) is BlockStopped:
-            yield from self._stopped(event)
+            yield from self._close_block(event)
         else:
             yield event
 
-    def _stopped(self, event: BlockStopped) -> Iterator[ModelEvent]:
+    def _close_block(self, event: BlockStopped) -> Iterator[ModelEvent]:
         block, rest = event.block, self._open.end()
         if rest:
             yield (ThinkingDelta if block["type"] == "thinking" else TextDelta)(event.index, rest)

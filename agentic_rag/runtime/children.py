@@ -155,7 +155,7 @@ class Delegations:
                 parent_turn_id=parent.row.id,
                 tool_call_id=request.call_id,
             )
-            turns.accept(conn, row)
+            turns.TURNS.insert(conn, row)
             sessions.append_question(conn, row, place)
 
         await resources.database.write(store)

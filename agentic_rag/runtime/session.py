@@ -231,15 +231,15 @@ class LiveSession:
             self._end_late(conn, late)
             added = self._resources.hooks.turn_accepted(conn, row)
             images.put(conn, image.id, definition.domain_id, image.content)
-            turns.accept(conn, row)
+            turns.TURNS.insert(conn, row)
             if busy is None:
                 sessions.append_question(conn, row, place)
-                log.store_first(conn, (_started(row, definition.model), *notices, *added))
+                log.store_first(conn, (_start_event(row, definition.model), *notices, *added))
 
         try:
             await self._database.write(store, durable=True)
         except Duplicate as known:
-            return _accepted(known.turn, duplicate=True)
+            return _answer(known.turn, duplicate=True)
         self._resources.journal.add(log)
         self._unstored = self._unstored[len(late) :]
         for end in late:
@@ -249,7 +249,7 @@ class LiveSession:
             log.adopt()
             self._begin(Agent(self._resources, transcript, row, definition, log))
             self._resources.tasks.start_soon(self._run)
-        return _accepted(row, duplicate=False)
+        return _answer(row, duplicate=False)
 
     def _new_row(
         self, transcript: Transcript, content: str, image_id: str, client_message_id: str | None, *, queued: bool
@@ -356,7 +356,7 @@ class LiveSession:
                 until=later(LEASE_SECONDS),
             )
             sessions.append_question(conn, row, place)
-            log.store_first(conn, (_started(row, definition.model),))
+            log.store_first(conn, (_start_event(row, definition.model),))
             return definition
 
         with anyio.CancelScope(shield=True):
@@ -558,7 +558,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
         raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
 
 
-def _started(row: TurnRecord, model: str) -> EventBody:
+def _start_event(row: TurnRecord, model: str) -> EventBody:
     return TurnStarted(
         user_message_id=row.user_message_id,
         message_id=row.message_id,
@@ -569,7 +569,7 @@ def _started(row: TurnRecord, model: str) -> EventBody:
     )
 
 
-def _accepted(row: TurnRecord, *, duplicate: bool) -> Accepted:
+def _answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
     """Return what the sender of a message is answered."""
     return Accepted(
         turn_id=row.id,

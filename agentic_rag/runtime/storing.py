@@ -222,11 +222,11 @@ def turns_left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRec
     parents = sessions.parents(conn, [row.session_id for row in left])
     known = {row.id: row for row in left}
 
-    def orphaned(row: TurnRecord) -> bool:
+    def is_orphan(row: TurnRecord) -> bool:
         parent = parents.get(row.session_id)
-        return parent is not None and (parent not in known or orphaned(known[parent]))
+        return parent is not None and (parent not in known or is_orphan(known[parent]))
 
-    return [row for row in left if row.session_id not in parents], [row for row in left if orphaned(row)]
+    return [row for row in left if row.session_id not in parents], [row for row in left if is_orphan(row)]
 
 
 def load_transcript(conn: Connection, session_id: str) -> Transcript:

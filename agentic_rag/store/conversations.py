@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
-from agentic_rag.store.records import RecordTable
-from agentic_rag.store.statements import Prepared, parameter
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
 SortOrder = Literal["asc", "desc"]

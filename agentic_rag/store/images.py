@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, text
 
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import RecordTable
-from agentic_rag.store.statements import Prepared
+from agentic_rag.store.records import Prepared, RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

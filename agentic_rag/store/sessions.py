@@ -13,8 +13,7 @@ from sqlalchemy import Connection, Index, func, select, update
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Role, text_block
-from agentic_rag.store.records import RecordTable, delete_parts
-from agentic_rag.store.statements import Prepared, parameter
+from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord
 
 

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, update
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block
-from agentic_rag.store.records import RecordTable
-from agentic_rag.store.statements import Prepared, parameter
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

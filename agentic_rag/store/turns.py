@@ -11,8 +11,7 @@ from sqlalchemy import Connection, UniqueConstraint, and_, update
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
-from agentic_rag.store.records import RecordTable
-from agentic_rag.store.statements import Prepared, parameter
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 
 
 class TurnStatus(StrEnum):
@@ -76,15 +75,6 @@ _GET = TURNS.select.where(_BY_ID)
 _BY_CLIENT_MESSAGE = TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
 _QUEUED = _IN_ORDER.where(_turns.status == TurnStatus.QUEUED)
 _QUEUED_OF = _QUEUED.where(_OF_SESSION)
-
-
-def accept(conn: Connection, turn: TurnRecord) -> None:
-    """Store a new turn, running or queued.
-
-    Raises:
-        IntegrityError: the session has a turn of the same ``client_message_id`` (or the id is taken).
-    """
-    TURNS.insert(conn, turn)
 
 
 def get(conn: Connection, turn_id: str) -> TurnRecord | None:

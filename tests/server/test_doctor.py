@@ -64,8 +64,8 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
                 conn,
                 PayloadRecord(ref=missing, session_id=lost_session, media_type="text/plain", size=1, created_at=now()),
             )
-            turns.accept(conn, turn("turn_mute", lost_session, status="running"))
-            turns.accept(conn, turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3))
+            turns.TURNS.insert(conn, turn("turn_mute", lost_session, status="running"))
+            turns.TURNS.insert(conn, turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3))
             conn.execute(text("UPDATE documents SET chunk_count = 7 WHERE id = :id"), {"id": document["id"]})
 
         await rig.application.database.write(break_it)

@@ -60,7 +60,7 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
 
 
 async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn(fence=1)))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn(fence=1)))
     await database.write(lambda conn: turns.hold(conn, "turn_1", 1, AT))
     assert await database.write(lambda conn: turns.take_lease(conn, "turn_1", "other", None)) == 2
     with pytest.raises(LeaseLost):

@@ -11,8 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import TypeEngine
 
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA, EnumText, JsonDocument, RecordTable, delete_parts
-from agentic_rag.store.statements import Prepared, parameter
+from agentic_rag.store.records import METADATA, EnumText, JsonDocument, Prepared, RecordTable, delete_parts, parameter
 
 WidgetId = NewType("WidgetId", str)
 

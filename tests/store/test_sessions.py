@@ -193,7 +193,7 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
         _new(conn, "sess_grandchild", parent_turn_id="turn_child", tool_call_id="toolu_2")
         _new(conn, "sess_other")
         for name in ("1", "child", "grandchild", "other"):
-            turns.accept(conn, turn(f"turn_{name}", f"sess_{name}"))
+            turns.TURNS.insert(conn, turn(f"turn_{name}", f"sess_{name}"))
             sessions.append_message(conn, message(1, session_id=f"sess_{name}"))
             run_events.append(conn, [(f"turn_{name}", 1, b"x")])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])

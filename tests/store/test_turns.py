@@ -29,7 +29,7 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
         timings={"total": 12},
         error=Error("LLM_SERVICE_ERROR", "gone", True),
     )
-    await database.write(lambda conn: turns.accept(conn, accepted), durable=True)
+    await database.write(lambda conn: turns.TURNS.insert(conn, accepted), durable=True)
     assert await database.read(lambda conn: turns.get(conn, "turn_1")) == accepted
     assert await database.read(lambda conn: turns.by_client_message(conn, "sess_1", "cm_1")) == accepted
     assert await database.read(lambda conn: turns.by_client_message(conn, "sess_2", "cm_1")) is None
@@ -38,22 +38,22 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
 
 
 async def test_one_client_message_makes_one_turn_of_its_session(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn("turn_1", client_message_id="cm_1")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_1", client_message_id="cm_1")))
     with pytest.raises(IntegrityError):
-        await database.write(lambda conn: turns.accept(conn, turn("turn_2", client_message_id="cm_1")))
-    await database.write(lambda conn: turns.accept(conn, turn("turn_3", "sess_2", client_message_id="cm_1")))
-    await database.write(lambda conn: turns.accept(conn, turn("turn_4")))
-    await database.write(lambda conn: turns.accept(conn, turn("turn_5")))
+        await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_2", client_message_id="cm_1")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_3", "sess_2", client_message_id="cm_1")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_4")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_5")))
 
 
 async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
     def fill(conn: Connection) -> None:
-        turns.accept(conn, turn("turn_3", status="queued", started_at=LATER))
-        turns.accept(conn, turn("turn_2", status="queued"))
-        turns.accept(conn, turn("turn_1"))
-        turns.accept(conn, turn("turn_0", status="done"))
-        turns.accept(conn, turn("turn_4", "sess_2"))
-        turns.accept(conn, turn("turn_5", "sess_2", status="queued", started_at=LATER))
+        turns.TURNS.insert(conn, turn("turn_3", status="queued", started_at=LATER))
+        turns.TURNS.insert(conn, turn("turn_2", status="queued"))
+        turns.TURNS.insert(conn, turn("turn_1"))
+        turns.TURNS.insert(conn, turn("turn_0", status="done"))
+        turns.TURNS.insert(conn, turn("turn_4", "sess_2"))
+        turns.TURNS.insert(conn, turn("turn_5", "sess_2", status="queued", started_at=LATER))
 
     await database.write(fill)
 
@@ -80,7 +80,7 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
             conn, "turn_1", image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER
         )
 
-    await database.write(lambda conn: turns.accept(conn, turn(status="queued", image_id="img_1")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="queued", image_id="img_1")))
     assert await database.write(start) is True
     assert await database.write(start) is False
     found = await database.read(lambda conn: turns.get(conn, "turn_1"))
@@ -98,7 +98,7 @@ CITED = Reference(1, "doc_1", "notice.md", "doc_1-c0", "two months", 0.9, page=3
 
 
 async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn(lease_until=LATER)))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn(lease_until=LATER)))
 
     def finish(conn: Connection, status: TurnStatus = TurnStatus.DONE) -> bool:
         return turns.finish(
@@ -127,7 +127,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
 
 
 async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn()))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn()))
     error = Error("LLM_SERVICE_ERROR", "gone", True)
 
     def fail(conn: Connection) -> bool:
@@ -149,7 +149,7 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
 
 
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn(owner="host:1")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn(owner="host:1")))
     fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER)) for _ in range(3)]
     assert fences == [1, 2, 3]
     assert [await database.write(lambda conn: turns.count_resume(conn, "turn_1")) for _ in range(2)] == [1, 2]
@@ -163,7 +163,7 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
 
 
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
-    await database.write(lambda conn: turns.accept(conn, turn(status="done")))
+    await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER))
 
@@ -199,7 +199,7 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
             ("turn_5", "running", None),
             ("turn_6", "done", AT),
         ):
-            turns.accept(conn, turn(name, status=status, ended_at=ended_at))
+            turns.TURNS.insert(conn, turn(name, status=status, ended_at=ended_at))
             if name != "turn_6":
                 run_events.append(conn, [(name, seq, b"x") for seq in (1, 2, 3)])
 

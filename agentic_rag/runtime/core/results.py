@@ -126,7 +126,7 @@ def _users(
         kept = (Kept(ref, "text/plain", whole.encode()),)
         private[REF] = ref
         blocks = _with_text(blocks, head_and_tail(whole, ref))
-    data = _encoded(outcome.structured)
+    data = _encode(outcome.structured)
     if data is not None:
         if len(data) <= RESULT_BUDGET:
             private[STRUCTURED] = outcome.structured
@@ -137,7 +137,7 @@ def _users(
     return blocks, private, kept
 
 
-def _encoded(structured: Any) -> bytes | None:
+def _encode(structured: Any) -> bytes | None:
     """Return structured content as JSON; None when there is none, or it is nested too deep to be kept."""
     if structured is None:
         return None

@@ -1,6 +1,6 @@
 """When a failed model call is tried again. Pure: time spent and chance are arguments.
 
-Owns the rules of runtime.md, "Model errors". The agent sleeps; the model adapter only says what happened.
+Owns which errors are worth another try and how long is waited before it. The agent sleeps; the model adapter only says what happened.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A session's transcript in memory, and how much of it is sent. Pure.
 
-Owns the order of messages and the numbers they get; the rules of runtime.md, "Building the request", about size:
+Owns the order of messages and the numbers they get; the rules about size:
 counting tokens, moving the window, leaving out results. Tokens are what the model last reported plus a third of the
 UTF-8 bytes that were added since. The store is the truth; a transcript is its copy, kept so that a turn re-reads
 nothing. What is decided here, `context` carries out.

@@ -207,7 +207,7 @@ class Turn:
             return self._closing()
         if self._state in ("model", "streaming"):
             if self.iteration >= self._max_steps and self._state == "model":
-                return Commit(self.iteration, (), final=self._done("max_steps"))
+                return Commit(self.iteration, (), final=self._finish("max_steps"))
             if self._state == "model":
                 self.iteration += 1
                 self._state = "streaming"
@@ -363,7 +363,7 @@ class Turn:
         bodies = tuple(body for call in ended for body in call.finished.bodies)
         return Commit(self.iteration, messages, bodies, partial=partial, final=final, ended=ended)
 
-    def _done(self, stop_reason: str) -> Done:
+    def _finish(self, stop_reason: str) -> Done:
         return Done(
             message_id=self.message_id,
             usage=self.usage,
@@ -399,7 +399,7 @@ class Turn:
         if not calls:
             content = kept_of_partial(content)
             messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
-            return Commit(self.iteration, messages, usage=usage, final=self._done(reason))
+            return Commit(self.iteration, messages, usage=usage, final=self._finish(reason))
         # cut off by max_tokens or refused: none of them runs, each is answered
         self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
         outcome = error_outcome(f"not run: the message was cut off ({reason})")
@@ -419,7 +419,7 @@ class Turn:
             bodies,
             self._calls,
             usage=usage,
-            final=self._done(reason),
+            final=self._finish(reason),
             ended=ended,
         )
 

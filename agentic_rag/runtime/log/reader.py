@@ -46,7 +46,7 @@ class LogReader:
         while not self._over:
             batch = None if self._log is None else self._log.since(self._seq)
             if batch is None:
-                batch = await self._stored()
+                batch = await self._read_page()
             elif not batch:
                 await self._live(push)
             if batch:
@@ -93,7 +93,7 @@ class LogReader:
             self._seq = events[taken - 1].seq
         return taken == len(events)
 
-    async def _stored(self) -> list[AgentEvent]:
+    async def _read_page(self) -> list[AgentEvent]:
         """Return a page from the store; empty when it has no more and the log in memory goes on, or all has ended."""
         turn_id, after = self._turn_id, self._seq
         page = await self._database.read(lambda conn: run_events.read(conn, turn_id, after, PAGE))
