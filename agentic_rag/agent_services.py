@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
 from agentic_rag.events import Notice
+from agentic_rag.mcp_hub import McpHub
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store.database import Database
-from agentic_rag.tool_pool import ToolServers
 from agentic_rag.tools.base import Toolset
 
 EXTRACTIVE = Notice(
@@ -25,9 +25,7 @@ EXTRACTIVE = Notice(
 class Services:
     """Implements `agentic_rag.runtime.services.AgentServices`."""
 
-    def __init__(
-        self, model: Model, tools: ToolServers, roles: Roles, knowledge: Knowledge, database: Database
-    ) -> None:
+    def __init__(self, model: Model, tools: McpHub, roles: Roles, knowledge: Knowledge, database: Database) -> None:
         self._model = model
         self._tools = tools
         self._roles = roles

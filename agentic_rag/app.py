@@ -23,6 +23,7 @@ from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
+from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
@@ -46,7 +47,6 @@ from agentic_rag.server.limits import Limits
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
-from agentic_rag.tool_pool import ToolServers, launch_policy
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
@@ -75,7 +75,7 @@ class Machinery:
     choice: ChosenModel
     knowledge: Knowledge
     policy: LaunchPolicy
-    tools: ToolServers
+    tools: McpHub
     roles: Roles
     runtime: Runtime
 
@@ -202,7 +202,7 @@ async def _open_machinery(
     roles = Roles(database, settings.roles)
     delegations = Delegations()
     tools = await stack.enter_async_context(
-        ToolServers(knowledge.search, settings.roles, policy, ground.vault, database, delegations, ground.audit)
+        McpHub(knowledge.search, settings.roles, policy, ground.vault, database, delegations, ground.audit)
     )
     runtime = await stack.enter_async_context(
         Runtime(

@@ -16,7 +16,7 @@ LAYERS = (
     ("directory",),
     ("access", "domains", "roles", "documents", "conversations", "operations", "business"),
     ("server",),
-    ("tool_servers", "tool_pool", "agent_services", "app", "asgi", "serving", "commands", "chat", "cli", "testing"),
+    ("tool_servers", "mcp_hub", "agent_services", "app", "asgi", "serving", "commands", "chat", "cli", "testing"),
 )
 """agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
 

@@ -40,8 +40,8 @@ END_SECONDS = 10.0
 """How long the deletion of a domain waits for its servers to end; they are killed anyway."""
 
 
-class ToolServers:
-    """The hub; one task owns it from its first use to the end. Implements `agentic_rag.domains.servers.Pool`.
+class McpHub:
+    """All MCP connections of the process; one task owns them from their first use to the end. Implements `agentic_rag.domains.servers.Pool`.
 
     An async context manager. `open` is what the runtime calls before each turn.
     """
