@@ -113,6 +113,7 @@ async def test_a_save_of_a_package_that_is_not_installed_says_so_and_starts_noth
         assert not (rig.settings.data / "mcp" / "npm").exists()
 
 
+@needs_bubblewrap
 async def test_a_turn_without_the_package_goes_on_and_says_what_to_do(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Fine.")) as rig:
         domain = await rig.domain(mcpServers={"notes": MEMORY})

@@ -149,6 +149,7 @@ async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_p
     assert not (tmp_path / "mcp" / "allowed.json").exists()
 
 
+@needs_bubblewrap
 async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
@@ -157,6 +158,7 @@ async def test_a_workspace_that_grows_around_an_allowed_program_ends_the_right(t
         policy.resolve(inside)
 
 
+@needs_bubblewrap
 async def test_a_program_of_the_same_name_earlier_on_the_servers_path_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
