@@ -19,7 +19,7 @@ from dataclasses import KW_ONLY
 from math import ceil
 from typing import ClassVar, dataclass_transform
 
-from agentic_rag.json_form import camel
+from agentic_rag.json_form import Json, camel
 
 
 @dataclass_transform(eq_default=False)
@@ -63,7 +63,7 @@ class AgenticRagError(Exception):
         return self.text.format(self=self)
 
     @property
-    def details(self) -> dict[str, object]:
+    def details(self) -> Json:
         """Facts for a program, by camelCase name, without secrets."""
         return {camel(name): getattr(self, name) for name in self.facts}
 
@@ -192,7 +192,7 @@ class CommandNotAllowed(
     allow: str = ""
 
     @property
-    def details(self) -> dict[str, object]:
+    def details(self) -> Json:
         return {name: value for name, value in super().details.items() if value}
 
     def __str__(self) -> str:

@@ -243,7 +243,7 @@ class RedactingFilter(logging.Filter):
         self._formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = self._redact(record.getMessage()), None
+        record.__dict__ |= {"msg": self._redact(record.getMessage()), "args": None}
         if record.exc_info and not record.exc_text:
             record.exc_text = self._formatter.formatException(record.exc_info)
         if record.exc_text:

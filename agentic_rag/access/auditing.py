@@ -49,7 +49,7 @@ def change(action: str, target: str, **details: Any) -> Entry:
     ``action`` is ``noun.verb``; ``target`` names what is changed by ids. ``details``: JSON values, nothing secret.
     """
     present = acting()
-    present.noted += 1
+    present.note()
     return Entry(present.user_id, action, target, details=details)
 
 

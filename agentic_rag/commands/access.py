@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run
+from agentic_rag.commands.line import Data, Url, quoted, run, table
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
@@ -46,10 +46,18 @@ def create_key(
 def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all keys, revoked ones too: id, user, role, domains, when made, when revoked."""
     found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
-    for each in found["items"]:
-        state = f"revoked {each['revokedAt']}" if each["revokedAt"] else "active"
-        domains = ",".join(each["domains"]) or "*"
-        typer.echo("\t".join((each["id"], each["userId"], each["role"], domains, each["createdAt"], state)))
+    rows = [
+        (
+            each["id"],
+            each["userId"],
+            each["role"],
+            ",".join(each["domains"]) or "*",
+            each["createdAt"],
+            f"revoked {each['revokedAt']}" if each["revokedAt"] else "active",
+        )
+        for each in found["items"]
+    ]
+    table(("id", "user", "role", "domains", "made", "state"), rows)
 
 
 @keys_app.command("revoke")
@@ -76,9 +84,9 @@ def list_entries(
 
     params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
     found = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
-    for each in found["items"]:
-        told = (each["seq"], each["at"], each["outcome"], each["actor"], each["action"], each["target"], each["count"])
-        typer.echo("\t".join(_plain(str(part)) for part in (*told, json.dumps(each["details"]))))
+    names = ("seq", "at", "outcome", "actor", "action", "target", "count")
+    rows = [[*(str(each[name]) for name in names), json.dumps(each["details"])] for each in found["items"]]
+    table((*names, "details"), rows)
 
 
 @audit_app.command("verify")
@@ -99,8 +107,3 @@ def verify(
     sys.stdout.flush()
     if not found["intact"]:
         raise typer.Exit(1)
-
-
-def _plain(text: str) -> str:
-    """Return text that can neither steer a terminal nor break a line: paths in it came from anybody."""
-    return "".join(char if char.isprintable() else "�" for char in text)

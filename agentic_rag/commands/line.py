@@ -50,10 +50,14 @@ def show_json(value: object) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; when a program reads it, lines with tabs and without a head."""
+    """Print a table; when a program reads it, lines with tabs and without a head.
+
+    No cell can steer a terminal or break a line, whoever wrote what is in it.
+    """
+    lines = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in rows:
-            typer.echo("\t".join(" ".join(cell.split()) for cell in row))
+        for line in lines:
+            typer.echo("\t".join(line))
         return
     from rich import box
     from rich.console import Console
@@ -63,6 +67,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     shown = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(head):
         shown.add_column(name, no_wrap=number == 0)  # ids are copied
-    for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
+    for line in lines:
+        shown.add_row(*(Text(cell) for cell in line))
     Console().print(shown)
+
+
+def printable(text: str) -> str:
+    """Return text on one line, without control characters."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))

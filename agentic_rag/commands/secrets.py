@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run
+from agentic_rag.commands.line import Data, Url, quoted, run, table
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
@@ -31,8 +31,8 @@ def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -
 def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
     """List the names of a domain's secrets; no command shows a value."""
     found = run(data, url, lambda client: client.call("GET", _path(domain)))
-    for each in found["items"]:
-        typer.echo(f"{each['name']}\t{'…' + each['last4'] if 'last4' in each else 'set'}")
+    rows = [(each["name"], "…" + each["last4"] if "last4" in each else "set") for each in found["items"]]
+    table(("name", "value"), rows)
 
 
 @secrets_app.command("delete")

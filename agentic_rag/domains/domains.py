@@ -5,11 +5,9 @@ is `operations.deletion`'s. Knows no document, no message and no request.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -26,6 +24,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.forms import line, wire
+from agentic_rag.json_form import Json
 from agentic_rag.store import domains, secrets
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -43,7 +42,7 @@ class DomainView:
     """A domain as a client sees it: settings with defaults, and the merged server map."""
 
     record: DomainRecord
-    settings: dict[str, Any]
+    settings: Json
     documents: int
 
 
@@ -84,7 +83,7 @@ class Domains:
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Held from reading a record to writing what was merged from it."""
 
-    async def create(self, name: str, description: str = "", settings: Mapping[str, Any] | None = None) -> Saved:
+    async def create(self, name: str, description: str = "", settings: Json | None = None) -> Saved:
         """Make a domain with an empty workspace.
 
         Raises:
@@ -99,7 +98,7 @@ class Domains:
         await anyio.to_thread.run_sync(copy_template, template, workspace)
         return await self._insert(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
 
-    async def _insert(self, domain_id: str, name: str, description: str, settings: Mapping[str, Any]) -> Saved:
+    async def _insert(self, domain_id: str, name: str, description: str, settings: Json) -> Saved:
         workspace = (self._folder / domain_id).absolute()
         place = str(workspace)
         merge = partial(
@@ -149,7 +148,7 @@ class Domains:
         *,
         name: str | None = None,
         description: str | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Json | None = None,
         replace_maps: bool,
         version: int | None = None,
     ) -> Saved:
@@ -176,7 +175,7 @@ class Domains:
         domain_id: str,
         name: str | None,
         description: str | None,
-        change: Mapping[str, Any],
+        change: Json,
         replace_maps: bool,
         version: int | None,
     ) -> Saved:

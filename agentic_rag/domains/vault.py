@@ -8,15 +8,15 @@ A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext 
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 from sqlalchemy import Connection
 
+from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.domains.vault_keys import (
     FILE_NAME,
@@ -31,6 +31,7 @@ from agentic_rag.domains.vault_keys import (
     write_file,
 )
 from agentic_rag.errors import BadConfiguration, NotFound, SecretUnreadable
+from agentic_rag.json_form import Json
 from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
@@ -44,7 +45,7 @@ LAST4_FROM = 12
 ROTATE_ROWS = 50
 """How many secrets one transaction of a rotation seals anew."""
 
-Mask = dict[str, Any]
+Mask = Json
 """``{"set": true, "last4"?}``"""
 
 
@@ -217,13 +218,11 @@ async def rotate(
     setting: SecretStr | None,
     *,
     drop_unreadable: bool = False,
-    on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[int, int]:
     """Seal every secret anew: with a new key of the key file, or with the first key of the operator's setting.
 
     Cut off at any moment, all secrets can be read, and the next rotation goes on where it was: the old key leaves
-    the file only when nothing needs it. Returns how many were sealed anew and how many were dropped. ``on_batch``
-    hears after each transaction how many are done.
+    the file only when nothing needs it. Returns how many were sealed anew and how many were dropped.
 
     Raises:
         BadConfiguration: there is no second key to rotate to, or a key of a secret is missing.
@@ -249,7 +248,7 @@ async def rotate(
         await database.write(lambda conn, batch=batch: _store(conn, batch), durable=True)  # type: ignore[misc]
         dropped += sum(new is None for _, new in batch)
         sealed += sum(new is not None for _, new in batch)
-        on_batch(sealed + dropped)
+        failpoints.reached("rotate.batch")
     if keys.file is not None:
         write_file(keys.file, (keys.current,))
     elif (folder / FILE_NAME).exists():

@@ -57,56 +57,18 @@ class Doctor:
             IndexFault: the index cannot be asked.
             StorageFull: a repair could not be stored.
         """
-        return [
-            *await self._records(
-                checks.conversations_without_session,
-                "CONVERSATION_WITHOUT_SESSION",
-                "its messages are gone",
-                "gets an empty session",
-                _give_session if repair else None,
-            ),
-            *await self._records(
-                checks.sessions_without_owner,
-                "SESSION_WITHOUT_CONVERSATION",
-                "nobody can reach its messages",
-                "gets a conversation again, or is deleted if its domain or its parent is gone",
-                _give_conversation if repair else None,
-            ),
-            *await self._records(
-                checks.turns_without_message,
-                "TURN_WITHOUT_MESSAGE",
-                "it runs and cannot be resumed",
-                "is ended with an error",
-                _end if repair else None,
-            ),
-            *await self._records(
-                lambda conn: checks.stale_leases(conn, now()),
-                "STALE_LEASE",
-                "its owner is gone",
-                "is released; a turn that runs is resumed at the next start",
-                _release if repair else None,
-            ),
-            *await self._payloads(repair),
-            *await self._documents(repair),
-        ]
+        findings = [finding for check in _CHECKS for finding in await self._records(check, repair)]
+        return [*findings, *await self._payloads(repair), *await self._documents(repair)]
 
-    async def _records(
-        self,
-        find: Callable[[Connection], list[str]],
-        code: str,
-        problem: str,
-        remedy: str,
-        mend: Callable[[Connection, str], None] | None,
-    ) -> list[Finding]:
+    async def _records(self, check: "_Check", repair: bool) -> list[Finding]:
         def work(conn: Connection) -> list[str]:
-            found = sorted(find(conn))
-            for subject in found if mend is not None else ():
-                assert mend is not None
-                mend(conn, subject)
-            return found
+            subjects = sorted(check.find(conn))
+            for subject in subjects if repair else ():
+                check.mend(conn, subject)
+            return subjects
 
-        found = await (self._db.read(work) if mend is None else self._db.write(work, durable=True))
-        return [Finding(code, subject, problem, remedy) for subject in found]
+        subjects = await (self._db.write(work, durable=True) if repair else self._db.read(work))
+        return [Finding(check.code, subject, check.problem, check.remedy) for subject in subjects]
 
     async def _payloads(self, repair: bool) -> list[Finding]:
         # Records first: a file that is written meanwhile is listed with its record missing, never the reverse.
@@ -206,10 +168,6 @@ def _end(conn: Connection, turn_id: str) -> None:
     )
 
 
-def _release(conn: Connection, turn_id: str) -> None:
-    turns.release(conn, turn_id)
-
-
 def _queue(conn: Connection, document_id: str) -> None:
     documents.update(
         conn,
@@ -218,3 +176,46 @@ def _queue(conn: Connection, document_id: str) -> None:
         progress=DocumentProgress(stage=DocumentStatus.QUEUED),
         updated_at=now(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """What may be wrong with rows: ``find`` returns the ids, ``mend`` remedies one."""
+
+    code: str
+    problem: str
+    remedy: str
+    find: Callable[[Connection], list[str]]
+    mend: Callable[[Connection, str], None]
+
+
+_CHECKS = (
+    _Check(
+        "CONVERSATION_WITHOUT_SESSION",
+        "its messages are gone",
+        "gets an empty session",
+        checks.conversations_without_session,
+        _give_session,
+    ),
+    _Check(
+        "SESSION_WITHOUT_CONVERSATION",
+        "nobody can reach its messages",
+        "gets a conversation again, or is deleted if its domain or its parent is gone",
+        checks.sessions_without_owner,
+        _give_conversation,
+    ),
+    _Check(
+        "TURN_WITHOUT_MESSAGE",
+        "it runs and cannot be resumed",
+        "is ended with an error",
+        checks.turns_without_message,
+        _end,
+    ),
+    _Check(
+        "STALE_LEASE",
+        "its owner is gone",
+        "is released; a turn that runs is resumed at the next start",
+        lambda conn: checks.stale_leases(conn, now()),
+        turns.release,
+    ),
+)

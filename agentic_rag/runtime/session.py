@@ -238,7 +238,7 @@ class LiveSession:
 
         try:
             await self._database.write(store, durable=True)
-        except Duplicate as known:
+        except _Duplicate as known:
             return _answer(known.turn, duplicate=True)
         self._resources.journal.add(log)
         self._unstored = self._unstored[len(late) :]
@@ -528,7 +528,7 @@ class LiveSession:
 # Accepting: functions of a connection and of records
 
 
-class Duplicate(Exception):
+class _Duplicate(Exception):
     """Carries the turn an already accepted message made out of the accepting transaction."""
 
     def __init__(self, turn: TurnRecord) -> None:
@@ -540,7 +540,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
     """Refuse a message that was sent before, or that comes while turn ``busy`` runs.
 
     Raises:
-        Duplicate: the same client message id and content made a turn already.
+        _Duplicate: the same client message id and content made a turn already.
         IdempotencyMismatch: the same id came with other content.
         TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
     """
@@ -549,7 +549,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
         if known is not None and known.content != row.content:
             raise IdempotencyMismatch(row.client_message_id)
         if known is not None:
-            raise Duplicate(known)
+            raise _Duplicate(known)
     if busy is None:
         return
     if on_busy != "queue":

@@ -198,16 +198,19 @@ async def test_secrets_of_a_lost_key_are_dropped_on_request_only(tmp_path: Path)
 HALF_WAY = """
 import asyncio, sys
 from pathlib import Path
+from agentic_rag import failpoints
 from agentic_rag.store.database import Database
 from agentic_rag.domains.vault import rotate
 
-def stop(done):
-    print(done, flush=True)
-    sys.stdin.read()
+def stop(name):
+    if name == "rotate.batch":
+        print(name, flush=True)
+        sys.stdin.read()
 
 async def main():
     folder = Path(sys.argv[1])
-    await rotate(await Database.open(folder / "agentic-rag.db"), folder, None, on_batch=stop)
+    with failpoints.heard_by(stop):
+        await rotate(await Database.open(folder / "agentic-rag.db"), folder, None)
 
 asyncio.run(main())
 """
@@ -217,7 +220,7 @@ def rotate_and_be_killed(folder: Path) -> None:
     command = [sys.executable, "-c", HALF_WAY, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == b"50\n"
+        assert child.stdout.readline() == b"rotate.batch\n"
         child.send_signal(signal.SIGKILL)
 
 

@@ -1,0 +1,98 @@
+"""How objects hold together: made whole, changed by their own module, and given objects instead of callables."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import ROOT, sources, tree
+
+MAX_CALLABLE_PARAMETERS = 53
+"""In the whole product. A pure function may take one; what is more than that has a name: a protocol or an object."""
+FRIENDS = {
+    "agentic_rag/runtime/agent.py": ("agentic_rag/runtime/core/turn.py", "agentic_rag/runtime/log/runlog.py"),
+    "agentic_rag/runtime/context.py": ("agentic_rag/runtime/core/transcript.py",),
+    "agentic_rag/server/auth.py": ("agentic_rag/server/limits.py",),
+    "agentic_rag/tools/connection.py": ("agentic_rag/tools/attempt.py",),
+    "mcp_servers/promptx/memory.py": ("mcp_servers/promptx/network.py",),
+    "mcp_servers/retriever/edge_index.py": ("mcp_servers/retriever/edge_store.py",),
+}
+"""A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
+LIBRARY = frozenset({"params.meta"})
+"""Attributes of a library's objects that have the name of one of ours."""
+LISTENERS = ("on_", "before_", "after_")
+"""Beginnings of attributes that would hold what others want to be told."""
+
+
+def assigned(module: ast.Module) -> Iterator[ast.Attribute]:
+    """Yield the attributes that a module assigns, of whatever object."""
+    for node in ast.walk(module):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = list(node.targets)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(each, ast.Attribute):
+                    yield each
+
+
+def is_own(attribute: ast.Attribute) -> bool:
+    return isinstance(attribute.value, ast.Name) and attribute.value.id in ("self", "cls")
+
+
+def declared(module: ast.Module) -> set[str]:
+    """Return the attributes of a module's classes: annotated ones, and those its methods assign to themselves."""
+    names = {each.attr for each in assigned(module) if is_own(each)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    names.add(part.target.id)
+    return names
+
+
+OURS = {path: declared(tree(path)) for path in sources()}
+ANYWHERE = set().union(*OURS.values())
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_objects_attributes_are_assigned_in_the_module_of_its_class(path: Path) -> None:
+    """An attribute that only other modules' classes declare is not ours to assign; what no class of ours declares is a
+    library's."""
+    name = str(path.relative_to(ROOT))
+    known = OURS[path].union(*(OURS[ROOT / friend] for friend in FRIENDS.get(name, ())))
+    strangers = [
+        f"{path.name}:{each.lineno} {ast.unparse(each)}"
+        for each in assigned(tree(path))
+        if not is_own(each) and each.attr in ANYWHERE - known and ast.unparse(each) not in LIBRARY
+    ]
+    assert strangers == []
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_adds_a_listener_to_another_object(path: Path) -> None:
+    found = [
+        f"{path.name}:{node.lineno} {ast.unparse(node)}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("append", "add", "insert", "extend", "setdefault")
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr.startswith(LISTENERS)
+    ]
+    assert found == []
+
+
+def test_callables_are_parameters_only_where_functions_take_functions() -> None:
+    found = [
+        f"{path.relative_to(ROOT)} {node.name}({argument.arg})"
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if argument.annotation is not None and "Callable[" in ast.unparse(argument.annotation)
+    ]
+    assert len(found) <= MAX_CALLABLE_PARAMETERS, "\n".join(found)
