@@ -41,9 +41,9 @@ END_SECONDS = 10.0
 
 
 class McpHub:
-    """All MCP connections of the process; one task owns them from their first use to the end. Implements `agentic_rag.domains.servers.Pool`.
+    """All MCP connections of the process; one task owns them from their first use to the end.
 
-    An async context manager. `open` is what the runtime calls before each turn.
+    An async context manager. Implements `agentic_rag.domains.servers.Pool`. `open` is called before each turn.
     """
 
     def __init__(

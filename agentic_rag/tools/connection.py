@@ -114,14 +114,6 @@ class Connection:
         self._owned = True
         self._set(State.STARTING)
 
-    async def wait_ready(self, timeout: float) -> None:
-        """Wait until calls can be made.
-
-        Raises:
-            ServerUnavailable: it failed, or is not up after ``timeout`` seconds.
-        """
-        await self._ready(timeout)
-
     async def wait_settled(self) -> None:
         """Wait until the server is ready or has failed; the caller bounds it."""
         while self._owned and not (self._attempt and self._attempt.ready):

@@ -122,7 +122,7 @@ Trusted = tuple[bool, bool, bool] | None
 """Of a user's tool: whether it is trusted as read-only, as idempotent, and whether it is changed. None: it is ours."""
 
 _SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str]]] = {}
-"""What `_shown` found, by the identity of the tool: lists are the same objects from turn to turn."""
+"""What `_describe_tool` found, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
 def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str]:
