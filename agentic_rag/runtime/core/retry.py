@@ -1,6 +1,7 @@
 """When a failed model call is tried again. Pure: time spent and chance are arguments.
 
-Owns which errors are worth another try and how long is waited before it. The agent sleeps; the model adapter only says what happened.
+Owns which errors are worth another try and how long is waited before it. The agent sleeps; the model adapter only says
+what happened.
 """
 
 from dataclasses import dataclass
