@@ -118,7 +118,7 @@ class DenseVectors:
             embedded = [document for document in pending if document.domain_id == domain_id]
             try:
                 await self.fill(collection)
-                await self._db.write(partial(documents.dense_ready, seen=embedded))
+                await self._db.write(partial(documents.dense_ready, read=embedded))
                 await self._search.calibrate(collection)
             except IndexMismatch:
                 self._mismatched.add(domain_id)

@@ -102,7 +102,7 @@ class Ingestion:
         ``alone``: no other process shares the database, so that whoever held a lease is dead. Otherwise a lease is
         waited for.
         """
-        unfinished = await self._db.read(lambda conn: documents.unfinished(conn, free_at=None if alone else now()))
+        unfinished = await self._db.read(lambda conn: documents.list_unfinished(conn, free_at=None if alone else now()))
         for document in unfinished:
             self.submit(document, seize=alone)
         return len(unfinished)
@@ -144,7 +144,7 @@ class Ingestion:
             IndexUnavailable: there are such failures, and the index still does not answer.
         """
         moment = now()
-        for document in await self._db.read(lambda conn: documents.unfinished(conn, free_at=moment)):
+        for document in await self._db.read(lambda conn: documents.list_unfinished(conn, free_at=moment)):
             self.submit(document)
         stuck = await self._db.read(lambda conn: documents.failed_with(conn, PASSING))
         if stuck:

@@ -84,7 +84,7 @@ class Reindexing:
 
     async def resume(self) -> None:
         """Go on with what earlier processes left, and rebuild what another embedder or chunker made."""
-        for domain_id in await self._db.read(collections.rebuilding):
+        for domain_id in await self._db.read(collections.list_rebuilding):
             await self.request(domain_id)
         for domain in await self._db.read(domains.list_all):
             meta = await self._index.meta(collection_of(domain.id))

@@ -201,4 +201,4 @@ class Runtime:
 
 def _waiting(conn: Connection) -> list[tuple[TurnRecord, str]]:
     """Return all queued turns with their domains."""
-    return [(row, images.domain_of(conn, row.image_id)) for row in turns.queued(conn)]
+    return [(row, images.domain_of(conn, row.image_id)) for row in turns.list_queued(conn)]

@@ -334,7 +334,7 @@ class LiveSession:
 
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn; False when none waits."""
-        waiting = await self._database.read(lambda conn: turns.queued(conn, self.id))
+        waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
         if not waiting:
             return False
         transcript = await self._present()
@@ -447,7 +447,7 @@ class LiveSession:
     async def _unqueue(self, turn_id: str | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
-            waiting = await self._database.read(lambda conn: turns.queued(conn, self.id))
+            waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
             chosen = [row for row in waiting if turn_id in (None, row.id)]
             for row in chosen:
                 await self._end_unstarted(row, Interrupted())
@@ -554,7 +554,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
         return
     if on_busy != "queue":
         raise TurnInProgress(busy)
-    if len(turns.queued(conn, row.session_id)) >= MAX_QUEUED:
+    if len(turns.list_queued(conn, row.session_id)) >= MAX_QUEUED:
         raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
 
 

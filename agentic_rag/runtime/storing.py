@@ -191,7 +191,7 @@ class InterruptedTurn:
 def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
     """Read what a turn that was cut off is resumed from."""
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
-    children = [turns.of_session(conn, session_id)[0] for session_id in sessions.delegated(conn, row.id)]
+    children = [turns.of_session(conn, session_id)[0] for session_id in sessions.list_delegated(conn, row.id)]
     # those that go on are counted when they end, with all that they have spent
     delegated = [child.usage for child in children if child.status in turns.FINISHED and child.usage]
     return InterruptedTurn(
@@ -218,7 +218,7 @@ def turns_left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRec
 
     Other delegates are in neither list: who asked for them goes on with them.
     """
-    left = turns.running(conn)
+    left = turns.list_running(conn)
     parents = sessions.parents(conn, [row.session_id for row in left])
     known = {row.id: row for row in left}
 

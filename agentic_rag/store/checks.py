@@ -28,8 +28,8 @@ def sessions_without_owner(conn: Connection) -> list[str]:
 def stale_leases(conn: Connection, now: str) -> list[str]:
     """Return the ids of turns that have ended and are still leased, or that run although their lease is over."""
     ended = _turns.status.in_(FINISHED) & _turns.lease_until.is_not(None)
-    left = (_turns.status == TurnStatus.RUNNING) & (_turns.lease_until < now)
-    return list(conn.execute(select(_turns.id).where(or_(ended, left))).scalars())
+    overdue = (_turns.status == TurnStatus.RUNNING) & (_turns.lease_until < now)
+    return list(conn.execute(select(_turns.id).where(or_(ended, overdue))).scalars())
 
 
 def turns_without_message(conn: Connection) -> list[str]:

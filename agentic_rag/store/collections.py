@@ -48,7 +48,7 @@ def put(conn: Connection, collection: CollectionRecord) -> None:
     COLLECTIONS.insert(conn, collection)
 
 
-def rebuilding(conn: Connection) -> list[str]:
+def list_rebuilding(conn: Connection) -> list[str]:
     """Return the domains whose collections were being rebuilt."""
     return list(
         conn.execute(

@@ -59,7 +59,7 @@ class Database:
         try:
             return cls(await SqliteFile.open(Path(where)))
         except DBAPIError as exc:
-            if isinstance(error := _mapped(exc), StorageFull):
+            if isinstance(error := _error_of(exc), StorageFull):
                 raise error from exc
             raise BadConfiguration("AGENTIC_RAG_DATA", f"{where} cannot be used: {exc.orig}") from exc
 
@@ -108,7 +108,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as exc:
-        if (error := _mapped(exc)) is not None:
+        if (error := _error_of(exc)) is not None:
             raise error from exc
         raise
     except PoolTimeout as exc:
@@ -119,7 +119,7 @@ def _errors() -> Iterator[None]:
         raise StorageUnavailable(str(exc)) from exc
 
 
-def _mapped(exc: DBAPIError) -> StorageError | None:
+def _error_of(exc: DBAPIError) -> StorageError | None:
     """Return the product's error for a database's, None when it has none."""
     primary = getattr(exc.orig, "sqlite_errorcode", -1) & 0xFF
     state = getattr(exc.orig, "sqlstate", None) or ""

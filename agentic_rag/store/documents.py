@@ -143,7 +143,7 @@ def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = No
     return DOCUMENTS.all(conn, query if status is None else query.where(_documents.status == status))
 
 
-def unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:
+def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:
     """Return the documents of all domains whose ingestion has still to run, oldest first.
 
     ``free_at``: only those that nobody holds a lease on at that time.
@@ -215,9 +215,9 @@ def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
     return conn.execute(query.values(dense_state=after)).rowcount
 
 
-def dense_ready(conn: Connection, seen: Sequence[DocumentRecord]) -> None:
-    """Mark documents whose vectors are all there, unless they changed since they were ``seen``."""
-    for document in seen:
+def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
+    """Mark documents whose vectors are all there, unless they changed since they were ``read``."""
+    for document in read:
         same = sa.and_(_documents.id == document.id, _documents.updated_at == document.updated_at)
         conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state=DenseState.READY))
 

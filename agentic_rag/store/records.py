@@ -72,18 +72,18 @@ def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) ->
         raise DBAPIError.instance(sql, None, exc, sqlite3.Error, dialect=conn.dialect) from exc
 
 
-def named_values(values: Mapping[str, object]) -> dict[str, object]:
+def bind_values(values: Mapping[str, object]) -> dict[str, object]:
     """Return values by column as SQLAlchemy's parameters, for a statement that `parameter` was used in."""
     return {_PREFIX + name: value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A statement as SQLite takes it: its text, its row of values, and which of them are given each time."""
+    """A statement as SQLite takes it: its text, its row of values, and the places of those that change each time."""
 
     sql: str
     row: list[Any]
-    given: list[tuple[int, str, Callable[[Any], Any] | None]]
+    places: list[tuple[int, str, Callable[[Any], Any] | None]]
 
 
 class Prepared:
@@ -100,23 +100,23 @@ class Prepared:
     def run(self, conn: Connection, **values: object) -> int:
         """Run it and return how many rows it changed."""
         if conn.dialect.name != "sqlite":
-            return conn.execute(self._statement, self._named(values)).rowcount
+            return conn.execute(self._statement, self._bind(values)).rowcount
         return self._execute(conn, values).rowcount
 
     def first(self, conn: Connection, **values: object) -> Sequence[Any] | None:
         """Run it and return the first row, as the database has it: its columns hold text and numbers only."""
         if conn.dialect.name != "sqlite":
-            return conn.execute(self._statement, self._named(values)).first()
+            return conn.execute(self._statement, self._bind(values)).first()
         row: Sequence[Any] | None = self._execute(conn, values).fetchone()
         return row
 
-    def _named(self, values: dict[str, object]) -> dict[str, object]:
-        return named_values(values) if self._prefixed else values
+    def _bind(self, values: dict[str, object]) -> dict[str, object]:
+        return bind_values(values) if self._prefixed else values
 
     def _execute(self, conn: Connection, values: dict[str, object]) -> sqlite3.Cursor:
         compiled = self._compiled = self._compiled or self._compile(conn)
         row = compiled.row.copy()
-        for place, name, encode in compiled.given:
+        for place, name, encode in compiled.places:
             row[place] = values[name] if encode is None else encode(values[name])
         return run_by_sqlite(conn, compiled.sql, row)
 
@@ -130,7 +130,7 @@ class Prepared:
             encode = bind.type.dialect_impl(conn.dialect).bind_processor(conn.dialect)
             if bind.required:
                 result.row.append(None)
-                result.given.append((place, name.removeprefix(_PREFIX) if self._prefixed else name, encode))
+                result.places.append((place, name.removeprefix(_PREFIX) if self._prefixed else name, encode))
             else:
                 result.row.append(bind.value if encode is None else encode(bind.value))
         return result
@@ -241,13 +241,13 @@ class RecordTable(Generic[R]):
 
         ``values``: those of the `parameter`s in it, by column.
         """
-        row = conn.execute(query, named_values(values)).first()
+        row = conn.execute(query, bind_values(values)).first()
         return None if row is None else self._record(**dict(zip(self.names, row, strict=True)))
 
     def all(self, conn: Connection, query: Select[Any], **values: object) -> list[R]:
         """Return the records of a query that extends ``select``; ``values`` as in `first`."""
         record, names = self._record, self.names
-        return [record(**dict(zip(names, row, strict=True))) for row in conn.execute(query, named_values(values))]
+        return [record(**dict(zip(names, row, strict=True))) for row in conn.execute(query, bind_values(values))]
 
 
 def delete_parts(conn: Connection, noun: str, ident: str) -> None:

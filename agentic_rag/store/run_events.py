@@ -52,36 +52,36 @@ def append(conn: Connection, events: Iterable[tuple[str, int, bytes]]) -> None:
     Raises:
         IntegrityError: a number of the turn is taken as the last of another row.
     """
-    rows = list(grouped(events))
+    rows = list(group_events(events))
     if rows:  # as text for the driver: building the statement anew costs more than running it
         conn.exec_driver_sql(_APPEND + _DRIVERS[conn.dialect.name], rows)
 
 
-def grouped(events: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
+def group_events(events: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
     """Yield a row for each run of neighbours: (turn id, last seq, first seq, payload)."""
     turn, first, last = "", 0, 0
     pieces: list[bytes] = []
     for turn_id, seq, payload in events:
         if pieces and (turn_id != turn or seq != last + 1):
-            yield turn, last, first, _packed(pieces)
+            yield turn, last, first, _pack(pieces)
             pieces = []
         if not pieces:
             turn, first = turn_id, seq
         pieces.append(payload)
         last = seq
     if pieces:
-        yield turn, last, first, _packed(pieces)
+        yield turn, last, first, _pack(pieces)
 
 
 def _lengths(count: int) -> Struct:
     return Struct(f">{count}I")
 
 
-def _packed(pieces: list[bytes]) -> bytes:
+def _pack(pieces: list[bytes]) -> bytes:
     return _lengths(len(pieces)).pack(*map(len, pieces)) + b"".join(pieces)
 
 
-def unpacked(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+def unpack(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the events of a row as (seq, payload)."""
     lengths = _lengths(last + 1 - first)
     at = lengths.size
@@ -92,18 +92,18 @@ def unpacked(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes
 
 def read(conn: Connection, turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return the first ``limit`` events of the turn strictly after ``after``, as (seq, payload)."""
-    found: list[tuple[int, bytes]] = []
+    events: list[tuple[int, bytes]] = []
     for row in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
-        found += [(seq, payload) for seq, payload in unpacked(*row) if seq > after]
-        if len(found) >= limit:
+        events += [(seq, payload) for seq, payload in unpack(*row) if seq > after]
+        if len(events) >= limit:
             break
-    return found[:limit]
+    return events[:limit]
 
 
 def last_seq(conn: Connection, turn_id: str) -> int:
     """Return the number of the turn's last stored event, 0 when it has none."""
-    found: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
-    return found or 0
+    seq: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
+    return seq or 0
 
 
 def exists(conn: Connection, turn_id: str) -> bool:

@@ -19,7 +19,7 @@ from agentic_rag.store.turns import TURNS, TurnRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabels:
-    """Whose a session is, for what is told and counted of it; empty where nobody said."""
+    """Whose a session is: by this its usage is counted and its events are named. Empty where nobody said."""
 
     conversation_id: str = ""
     domain_id: str = ""
@@ -125,7 +125,7 @@ def by_tool_call(conn: Connection, parent_turn_id: str, tool_call_id: str) -> Se
     return SESSIONS.first(conn, SESSIONS.select.where(*call))
 
 
-def delegated(conn: Connection, parent_turn_id: str) -> list[str]:
+def list_delegated(conn: Connection, parent_turn_id: str) -> list[str]:
     """Return the ids of the sessions that the ``delegate`` calls of a turn run on."""
     query = select(_sessions.id).where(_sessions.parent_turn_id == parent_turn_id)
     return list(conn.execute(query.order_by(_sessions.created_at, _sessions.id)).scalars())

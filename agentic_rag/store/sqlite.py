@@ -120,7 +120,7 @@ class SqliteFile:
             group = [first]
             try:
                 self._transact(group)
-            except BaseException as exc:  # nothing of the group was kept, and all who asked are told
+            except BaseException as exc:  # nothing of the group was kept, and each caller gets the error
                 for write in group:
                     write.error = write.error or exc
             self._loop.call_soon_threadsafe(_answer, group)
@@ -132,7 +132,7 @@ class SqliteFile:
                 return None
             return self._asked.popleft()
 
-    def _joining(self, durable: bool) -> _Write | None:
+    def _take_joining(self, durable: bool) -> _Write | None:
         """Return the next write if a transaction with or without an fsync at its end will do for it."""
         with self._lock:
             if not self._asked or (self._asked[0].durable and not durable):
@@ -150,7 +150,7 @@ class SqliteFile:
         try:
             first.result = first.run(conn)
             until = time.monotonic() + GROUP_SECONDS
-            while time.monotonic() < until and (write := self._joining(durable)) is not None:
+            while time.monotonic() < until and (write := self._take_joining(durable)) is not None:
                 group.append(write)
                 if not write.answer.cancelled():
                     self._join(conn, write)

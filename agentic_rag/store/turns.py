@@ -87,12 +87,12 @@ def by_client_message(conn: Connection, session_id: str, client_message_id: str)
     return TURNS.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
 
 
-def running(conn: Connection) -> list[TurnRecord]:
+def list_running(conn: Connection) -> list[TurnRecord]:
     """Return all running turns of all sessions: after a crash, those to resume."""
     return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.RUNNING))
 
 
-def queued(conn: Connection, session_id: str | None = None) -> list[TurnRecord]:
+def list_queued(conn: Connection, session_id: str | None = None) -> list[TurnRecord]:
     """Return the queued turns of a session (None: of all), oldest first."""
     return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
 

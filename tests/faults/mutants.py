@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "lose queued turns at a restart",
         "runtime/running.py",
-        "waiting = await self._database.read(turns.queued)",
-        "waiting = (await self._database.read(turns.queued))[:0]",
+        "waiting = await self._database.read(turns.list_queued)",
+        "waiting = (await self._database.read(turns.list_queued))[:0]",
     ),
     Mutant(
         "keep partial thinking without its signature",
@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "replay the event that was asked to be passed",
         "store/run_events.py",
-        "in unpacked(*row) if seq > after]",
-        "in unpacked(*row) if seq >= after]",
+        "in unpack(*row) if seq > after]",
+        "in unpack(*row) if seq >= after]",
     ),
     Mutant(
         "end a turn that was given up without naming the gap",

@@ -81,7 +81,7 @@ async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Be
 
 async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
     def read(conn: Any) -> list[SessionRecord]:
-        found = [sessions.get(conn, ident) for ident in sessions.delegated(conn, turn_id)]
+        found = [sessions.get(conn, ident) for ident in sessions.list_delegated(conn, turn_id)]
         return [session for session in found if session is not None]
 
     return await b.database.read(read)
@@ -297,4 +297,4 @@ async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: P
     async with crew(tmp_path, Crew()) as b:
         await b.database.write(end)
         assert await b.runtime.recover() == 0
-        assert await b.database.read(turns.running) == []
+        assert await b.database.read(turns.list_running) == []

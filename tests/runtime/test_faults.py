@@ -340,7 +340,7 @@ async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> 
         slow.until.set()
         assert await runtime.drain(20) == 0
         assert (await b.turn(first.turn_id)).status == "done"
-        assert len(await b.database.read(lambda conn: turns.queued(conn, SESSION))) == 1
+        assert len(await b.database.read(lambda conn: turns.list_queued(conn, SESSION))) == 1
     async with ScriptedModel(say("Second.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
         assert await b.runtime.drain(20) == 0

@@ -70,8 +70,8 @@ async def test_an_interrupt_ends_the_delegate_and_the_conversation_goes_on_until
         assert await rig.ok("POST", f"{path}/interrupt") == {"interrupted": True}
         events = events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text)
         assert types_of(events)[-2:] == ["tool_result", "interrupted"]
-        assert await rig.application.database.read(turns.running) == []
-        (child,) = await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"]))
+        assert await rig.application.database.read(turns.list_running) == []
+        (child,) = await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"]))
         assert types_of(await rig.say(path.rpartition("/")[2], "Go on"))[-1] == "done"
         await rig.ok("DELETE", path)
         assert await rig.application.database.read(lambda conn: sessions.get(conn, child)) is None
@@ -84,9 +84,9 @@ async def test_a_server_that_stops_in_the_middle_of_a_delegate_goes_on_with_it(t
         turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=AS_JSON)
         with anyio.fail_after(10):
             await slow.reached.wait()
-        before = await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"]))
+        before = await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"]))
     async with Rig(tmp_path, say("Gold."), say("Found.")) as rig:
         events = events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text)
         assert [event["content"] for event in events if event["type"] == "tool_result"] == ["Gold."]
         assert types_of(events)[-1] == "done"
-        assert await rig.application.database.read(lambda conn: sessions.delegated(conn, turn["id"])) == before
+        assert await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"])) == before

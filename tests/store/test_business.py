@@ -209,7 +209,7 @@ async def test_documents_are_listed_and_counted_by_state(database: Database) -> 
         lists = (
             documents.list_of(conn, "dom_1"),
             documents.list_of(conn, "dom_1", status=DocumentStatus.INDEXED),
-            documents.unfinished(conn),
+            documents.list_unfinished(conn),
         )
         return ["".join(found.id.removeprefix("doc_") for found in one) for one in lists]
 

@@ -52,7 +52,7 @@ async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Data
 def test_any_split_into_groups_packs_and_unpacks_to_the_same_events(numbers: list[int], cuts: set[int]) -> None:
     events: list[Logged] = [("turn_1", seq, b"%d" % seq * (seq % 7)) for seq in numbers]
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    stored = [row for start, end in pairwise(bounds) for row in run_events.grouped(events[start:end])]
-    unpacked = [event for turn, last, first, payload in stored for event in run_events.unpacked(first, last, payload)]
+    stored = [row for start, end in pairwise(bounds) for row in run_events.group_events(events[start:end])]
+    unpacked = [event for turn, last, first, payload in stored for event in run_events.unpack(first, last, payload)]
     assert unpacked == [(seq, payload) for _, seq, payload in events]
     assert [last for _, last, _, _ in stored] == sorted(last for _, last, _, _ in stored)

@@ -59,9 +59,9 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
 
     def ids(conn: Connection) -> list[list[str]]:
         lists = (
-            turns.running(conn),
-            turns.queued(conn, "sess_1"),
-            turns.queued(conn),
+            turns.list_running(conn),
+            turns.list_queued(conn, "sess_1"),
+            turns.list_queued(conn),
             turns.of_session(conn, "sess_1"),
         )
         return [[found.id for found in one] for one in lists]
