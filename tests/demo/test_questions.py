@@ -73,7 +73,7 @@ def references(talk: Conversation, answer: list[Block]) -> list[CitedPassage]:
     cited = []
     for raw in (raw for block in answer for raw in block.get("citations", ())):
         passage = results[raw["search_result_index"]]["_passage"]
-        cited.append(CitedPassage(passage["document_name"], raw["cited_text"], passage["page"]))
+        cited.append(CitedPassage(passage["documentName"], raw["cited_text"], passage["page"]))
     return cited
 
 
