@@ -14,7 +14,7 @@ knows for whom), what it returns goes to `audit` with the transaction's connecti
 A refusal has no transaction: `AuditLog.refused` writes it, under the bounds of ``refusals``. Values never go into
 a row: only ids, names of settings, and codes. ``domains``, ``documents``, ``access`` and whoever keeps secrets
 (``domain_secrets``, ``vault``), roles or server entries call `change`; a route that changed something and told
-nothing is told by the edge (``server.permits``).
+nothing is told by the edge (``server.routes``).
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Who asks: a value that every business rule and every edge shares.
 
 Owns the value, what its role permits in a domain, and who the present task acts for. How a caller is recognised is
-``server.gate``'s.
+``server.auth``'s.
 """
 
 from collections.abc import Iterator
