@@ -4,7 +4,6 @@ Owns what these routes take and answer, and the choice between a stream and a pl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -20,7 +19,7 @@ from agentic_rag.json_form import Absent, Json
 from agentic_rag.messages import Block, without_private
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
-from agentic_rag.server.replies import Items, Page, Redacted, answer_from
+from agentic_rag.server.replies import Items, Page, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
@@ -118,7 +117,7 @@ class ToolCallQuery(Form):
 # What is answered
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Conversation:
     """A conversation's record; its messages have a route of their own."""
 
@@ -136,7 +135,7 @@ class Conversation:
     last_message_at: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Reference:
     """A passage that an answer cites."""
 
@@ -150,7 +149,7 @@ class Reference:
     cells: Absent[str] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Message:
     """A message: its plain text, and the blocks it is made of, tool calls and results included."""
 
@@ -165,7 +164,7 @@ class Message:
     created_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Archive:
     """A summary that stands for the messages before it."""
 
@@ -176,7 +175,7 @@ class Archive:
     created_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class ToolCall:
     """The record of a tool call; ``result`` are the blocks the model got, null while it runs."""
 
@@ -193,7 +192,7 @@ class ToolCall:
     duration_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Turn:
     """One user message to its end."""
 
@@ -208,7 +207,7 @@ class Turn:
     error: Absent[Error] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@answer(kw_only=True)
 class AcceptedMessage(Turn):
     """The turn that a message began, with the ids of its two messages."""
 
@@ -217,7 +216,7 @@ class AcceptedMessage(Turn):
     client_message_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Interrupted:
     """Whether something was stopped."""
 

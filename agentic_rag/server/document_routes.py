@@ -4,7 +4,6 @@ Owns what these routes take and answer. Knows no file format.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from agentic_rag.documents.search import KeptSearch, SearchOptions
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Absent
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.server.replies import Items, Redacted, answer_from
+from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
@@ -97,7 +96,7 @@ class Reindex(Form):
 # What is answered
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Problem:
     """Why a file could not be taken or indexed."""
 
@@ -105,7 +104,7 @@ class Problem:
     message: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Progress:
     """How far the present stage has come (``chunks`` ``of`` all), and what was learned of the document."""
 
@@ -118,7 +117,7 @@ class Progress:
     notes: Absent[Sequence[str]] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Document:
     """A file of a domain and where its ingestion stands."""
 
@@ -136,7 +135,7 @@ class Document:
     error: Absent[Problem] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class RefusedUpload:
     """A file of an upload that was not taken."""
 
@@ -145,14 +144,14 @@ class RefusedUpload:
     status: Literal["refused"] = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Rescan:
     """How many documents a look into the folder added."""
 
     added: int
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Candidate:
     """A chunk that a search weighed, and of what there still is of it where it lies."""
 
@@ -168,7 +167,7 @@ class Candidate:
     snippet: Absent[str] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Retrieval:
     """A search with the scores of each leg."""
 
@@ -182,14 +181,14 @@ class Retrieval:
     note: Absent[str] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@answer(kw_only=True)
 class KeptRetrieval(Retrieval):
     """A search of a turn, with what still exists of its candidates."""
 
     created_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class RetrievalLine:
     """One line of a list of kept searches."""
 
@@ -199,7 +198,7 @@ class RetrievalLine:
     created_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Chunk:
     """An indexed piece of a document; ``sentences`` are offsets in its text."""
 
@@ -214,7 +213,7 @@ class Chunk:
     sentences: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Collection:
     """Where a domain's collection stands."""
 
@@ -300,7 +299,10 @@ class CollectionRoutes:
             answer_from(
                 KeptRetrieval,
                 kept.trace,
-                **asdict(_line(kept.record)),
+                retrieval_id=kept.record.id,
+                query=kept.record.query,
+                mode=kept.record.mode,
+                created_at=kept.record.created_at,
                 took_ms=round(kept.trace.took_ms, 3),
                 candidates=[_candidate(each, kept) for each in kept.trace.candidates],
             ),

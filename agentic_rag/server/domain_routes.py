@@ -4,7 +4,6 @@ Owns what these routes take and answer. Knows no rule: those are the business la
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -17,7 +16,7 @@ from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Json
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.reading import Note
 
@@ -54,7 +53,7 @@ class DeletionQuery(Form):
     workspace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Domain:
     """A domain; ``settings`` are for its admins, ``documentCount`` counts those that can be searched."""
 
@@ -68,7 +67,7 @@ class Domain:
     updated_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class SavedDomain(Domain):
     """A domain with what its admin should know of the change that was just stored."""
 
@@ -140,7 +139,7 @@ class DomainRoutes:
 
 def _domain(view: DomainView, user: User) -> Domain:
     domain = answer_from(Domain, view.record, settings=view.settings, document_count=view.documents)
-    return domain if user.administers(domain.id) else replace(domain, settings={})
+    return domain if user.administers(domain.id) else answer_from(Domain, domain, settings={})
 
 
 def _version(if_match: str | None) -> int | None:

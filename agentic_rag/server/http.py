@@ -4,7 +4,6 @@ Owns the routes that belong to no noun, and the assembly. Knows no rule and no r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -25,7 +24,7 @@ from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
 from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
 from agentic_rag.server.openapi import OpenApi
-from agentic_rag.server.replies import Replies
+from agentic_rag.server.replies import Replies, answer, answer_from
 from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
@@ -63,7 +62,7 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class PartHealth:
     """A part of the server; an embedding model that is being fetched has so many ``bytes`` ``of`` all."""
 
@@ -75,7 +74,7 @@ class PartHealth:
     collections_to_reindex: Absent[int] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class ServerHealth:
     """A running MCP server; ``domain`` is absent for our own."""
 
@@ -84,7 +83,7 @@ class ServerHealth:
     domain: Absent[str] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Health:
     """Every part with its state; ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers."""
 
@@ -98,14 +97,14 @@ class Health:
     unsandboxed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Ready:
     """Whether requests are answered."""
 
     ready: bool
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Version:
     """The version of the server."""
 
@@ -122,7 +121,8 @@ class ProcessRoutes:
     async def health(self, user: User) -> Health:
         """Show every part with its state."""
         redactor, health = self._business.vault.redact, from_json(Health, self._business.health.report())
-        return replace(
+        return answer_from(
+            Health,
             health,
             embedder=_redact_reason(health.embedder, redactor),
             index=_redact_reason(health.index, redactor),
@@ -143,7 +143,7 @@ class ProcessRoutes:
 
 def _redact_reason(part: PartHealth, redactor: Redactor) -> PartHealth:
     """Return a part without secrets in its reason; the rest are our own words, and must stay them."""
-    return part if part.reason is None else replace(part, reason=redactor(part.reason))
+    return part if part.reason is None else answer_from(PartHealth, part, reason=redactor(part.reason))
 
 
 class DocumentationRoutes:

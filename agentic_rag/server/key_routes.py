@@ -4,7 +4,6 @@ Owns what these routes take and answer. Knows no rule: those are ``access``'s.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import Field
 from starlette.requests import Request
@@ -15,7 +14,7 @@ from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Json
 from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, KeyUse
-from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.store.keys import KeyRole
@@ -44,7 +43,7 @@ class VerifyQuery(Form):
     head: str | None = Field(None, pattern=r"^\d{1,18}:[0-9a-f]{64}$")
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Key:
     """What is known of a key; the key itself is not."""
 
@@ -56,14 +55,14 @@ class Key:
     revoked_at: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class CreatedKey(Key):
     """A new key, shown this once."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class AuditEntry:
     """One row of the audit log; ``hash`` covers it and ``previous``."""
 
@@ -79,7 +78,7 @@ class AuditEntry:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class AuditProblem:
     """A place where the chain is broken."""
 
@@ -87,7 +86,7 @@ class AuditProblem:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class AuditVerdict:
     """What a check of the whole log found."""
 
@@ -97,7 +96,7 @@ class AuditVerdict:
     problems: Sequence[AuditProblem]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Ticket:
     """A ticket that opens one WebSocket, offered as a subprotocol."""
 

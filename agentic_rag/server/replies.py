@@ -6,9 +6,9 @@ Knows no route and no record.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import ceil
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, dataclass_transform
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -33,7 +33,17 @@ POLICY_VIOLATION = 1008
 _ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def answer(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+    """Return the decorator of what routes answer: a slotted dataclass without comparison and ``repr``.
+
+    It is as immutable as a frozen one to the type checker only. The dozens of them are made at every start, and what
+    they would have besides is most of the time that takes: 1 ms each.
+    """
+    return dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)
+
+
+@answer()
 class ErrorDetail:
     """What went wrong; ``requestId`` is the id under which the server logs it."""
 
@@ -43,14 +53,14 @@ class ErrorDetail:
     details: Absent[Json] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class ErrorAnswer:
     """The answer of every refusal and failure."""
 
     error: ErrorDetail
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Redacted(Generic[T]):
     """An answer without any secret of a domain: for what models, servers and users wrote there."""
 
@@ -58,14 +68,14 @@ class Redacted(Generic[T]):
     value: T
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Items(Generic[T]):
     """A list of answers."""
 
     items: Sequence[T]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Page(Items[T]):
     """One page of several; ``total`` counts the items of all."""
 
@@ -106,7 +116,7 @@ class Replies:
         if isinstance(value, Redacted):
             return self._redactor.of(value.domain_id).json(self.json(value.value))
         if isinstance(value, Items):
-            shown: Json = to_json(replace(value, items=()))
+            shown: Json = to_json(answer_from(type(value), value, items=()))
             return {**shown, "items": [self.json(item) for item in value.items]}
         return to_json(value)
 
@@ -123,8 +133,8 @@ class Replies:
             405: f"{request.method} is not possible at {path}.",
         }.get(exc.status_code, exc.detail)
         code = _ROUTING_CODES.get(exc.status_code, "BAD_REQUEST")
-        answer = ErrorAnswer(ErrorDetail(code, message, request_id(request.scope)))
-        response = json_response(self._redact(request)(to_json(answer)), exc.status_code)
+        body = ErrorAnswer(ErrorDetail(code, message, request_id(request.scope)))
+        response = json_response(self._redact(request)(to_json(body)), exc.status_code)
         response.headers.update(exc.headers or {})
         return response
 
@@ -145,8 +155,8 @@ def request_id(scope: Scope) -> str:
 
 def refusal(error: AgenticRagError, reference: str, redact: Redact = lambda body: body) -> Response:
     """Return the answer for an error raised on purpose. ``redact``: takes secrets out of its JSON."""
-    answer = ErrorAnswer(ErrorDetail(error.code, str(error), reference, error.details or None))
-    response = json_response(redact(to_json(answer)), error.status)
+    body = ErrorAnswer(ErrorDetail(error.code, str(error), reference, error.details or None))
+    response = json_response(redact(to_json(body)), error.status)
     retry_after = getattr(error, "retry_after", None)
     if error.status in (429, 503) and retry_after is not None:
         response.headers["retry-after"] = str(max(1, ceil(retry_after)))

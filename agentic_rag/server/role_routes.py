@@ -4,7 +4,6 @@ Owns what these routes take and answer. Knows no rule: whose role or memory may 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeVar
 
@@ -17,7 +16,7 @@ from agentic_rag.json_form import Absent, Json
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart, effective_prompt
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles, RoleView
-from agentic_rag.server.replies import Items, Redacted, answer_from
+from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from mcp_servers.promptx.dpml import MAX_CHARS, Kind
 from mcp_servers.promptx.ids import is_plain
@@ -115,7 +114,7 @@ class NewMemories(Form):
 # What is answered
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class RoleLine:
     """One line of a list of roles; ``findings`` counts those of its own file."""
 
@@ -125,7 +124,7 @@ class RoleLine:
     findings: int
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class RoleText:
     """One file of a role; ``content`` is null when it cannot be read."""
 
@@ -136,7 +135,7 @@ class RoleText:
     content: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Role:
     """A role as a model would get it, with its findings and files; ``text`` is null when its file is broken.
 
@@ -154,14 +153,14 @@ class Role:
     tokens: Absent[int] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@answer(kw_only=True)
 class WrittenRole(Role):
     """A role with the paths of the files that were just written."""
 
     written: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Part:
     """A text of the prompt and its size."""
 
@@ -171,7 +170,7 @@ class Part:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class PromptProblem:
     """A component that is not in the prompt, and why."""
 
@@ -179,7 +178,7 @@ class PromptProblem:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Size:
     """The size of a text; ``tokens``: about."""
 
@@ -187,7 +186,7 @@ class Size:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Prompt:
     """The prompt with the size of each part; ``role`` is null when there is none of that id."""
 
@@ -200,7 +199,7 @@ class Prompt:
     system: Size
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Memory:
     """One memory of a role."""
 
@@ -213,7 +212,7 @@ class Memory:
     created_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class MemoryPage(Items[T]):
     """Part of what there is, newest first; ``roles`` are those that have memories, ``total`` counts all that match."""
 
@@ -222,7 +221,7 @@ class MemoryPage(Items[T]):
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class MemoryExport:
     """A whole memory; ``createdAt`` in milliseconds, as PromptX keeps it and an import takes it."""
 
@@ -232,7 +231,7 @@ class MemoryExport:
     frequencies: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class ImportedMemories:
     """How many memories came, and how many were there before."""
 
@@ -326,7 +325,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
     role = None if prompt.role is None else _role(prompt.role)
     if role is not None and role.text is not None:
         part = PromptPart("role", role.text)
-        role = replace(role, characters=part.characters, tokens=part.tokens)
+        role = answer_from(Role, role, characters=part.characters, tokens=part.tokens)
     return Prompt(
         bootstrap=answer_from(Part, prompt.bootstrap),
         components=[answer_from(Part, each) for each in prompt.components],

@@ -5,7 +5,6 @@ comes out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -18,7 +17,7 @@ from agentic_rag.domains.vault import Mask, Vault
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.forms import Form, read_form
 from agentic_rag.json_form import Absent, Json
-from agentic_rag.server.replies import Items, answer_from
+from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.status import ConnectionState, ListedTool
@@ -41,7 +40,7 @@ class NewSecret(Form):
     last4: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Secret:
     """What may be shown of a secret; ``last4`` when the value is long enough."""
 
@@ -50,7 +49,7 @@ class Secret:
     last4: Absent[str] = None
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class Connection:
     """One connection to an MCP server: its tools as the server listed them, the end of its log."""
 
@@ -62,7 +61,7 @@ class Connection:
     log: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class ServerTrial:
     """How the servers of a pasted document fared, and what was changed or not used of it."""
 
@@ -71,7 +70,7 @@ class ServerTrial:
     warnings: Sequence[Note]
 
 
-@dataclass(frozen=True, slots=True)
+@answer()
 class AcceptedTools:
     """The tools of a server that a turn may call from now on."""
 
