@@ -13,7 +13,7 @@ import typer
 
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
-from agentic_rag.commands.line import Data, Url, quoted, show_json, table
+from agentic_rag.commands.line import Data, Url, quote_part, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
@@ -208,7 +208,7 @@ def list_domains(data: Data = None, url: Url = None) -> None:
 @domains_app.command("show")
 def show_domain(domain: Domain, data: Data = None, url: Url = None) -> None:
     """Show a domain with its settings as JSON."""
-    show_json(run_command(data, url, lambda client: client.call("GET", f"/api/domains/{quoted(domain)}")))
+    show_json(run_command(data, url, lambda client: client.call("GET", f"/api/domains/{quote_part(domain)}")))
 
 
 @domains_app.command("create")
@@ -235,4 +235,4 @@ def delete_domain(
     if not yes:
         typer.confirm(f"Delete {domain} with its conversations and documents?", abort=True)
     params = {"workspace": "true" if workspace else "false"}
-    run_command(data, url, lambda client: client.call("DELETE", f"/api/domains/{quoted(domain)}", params=params))
+    run_command(data, url, lambda client: client.call("DELETE", f"/api/domains/{quote_part(domain)}", params=params))

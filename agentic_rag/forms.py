@@ -34,7 +34,7 @@ class Form(BaseModel):
     cleaned: ClassVar[frozenset[str]] = frozenset()
 
 
-def shaped(pattern: str, words: str) -> AfterValidator:
+def require_shape(pattern: str, words: str) -> AfterValidator:
     """Return the validator of a text that has the shape of a regular expression, which users read as ``words``."""
     shape = re.compile(pattern)
 
@@ -97,7 +97,7 @@ def _problem(kind: str, message: str) -> str:
     return message if message.endswith(".") else f"{message}."
 
 
-def wire(form: BaseModel) -> dict[str, Any]:
+def to_json(form: BaseModel) -> dict[str, Any]:
     """Return the camelCase JSON form."""
     return form.model_dump(mode="json", by_alias=True)
 

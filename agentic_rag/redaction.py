@@ -67,9 +67,9 @@ class Redaction:
 
     def __call__(self, text: str) -> str:
         """Return the text without any known value."""
-        return self._compiled().sub(self._mask, text) if self._names else text
+        return self._pattern_of_all().sub(self._mask, text) if self._names else text
 
-    def _compiled(self) -> re.Pattern[str]:
+    def _pattern_of_all(self) -> re.Pattern[str]:
         if self._pattern is None:
             longest_first = sorted(self._names, key=len, reverse=True)  # one value may be part of another
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
@@ -85,7 +85,7 @@ class Redaction:
         """
         if not self._names:
             return text, ""
-        pattern, parts, at = self._compiled(), [], 0
+        pattern, parts, at = self._pattern_of_all(), [], 0
         while True:
             safe = self._safe(text, at)
             found = pattern.search(text, at)

@@ -8,7 +8,8 @@ carried.
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,17 +22,25 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = (f"{ROOT}/agentic_rag/", f"{ROOT}/mcp_servers/")
 DEPTH = 5
 """How deep inside containers and records a value is looked for."""
-ITEMS = 50
-"""How many items of a container are looked at."""
+PARTS = 300
+"""How many parts of an argument are looked at, those outside first: enough for any value, not for the application."""
 
 
 @dataclass
 class Trip:
-    """What a value saw: ``rooms`` in the order they were first entered, moves and returns between two of them."""
+    """What a value saw: ``rooms`` in the order they were first entered, moves and returns between two of them.
 
+    Nothing is looked at before `begin`: threads are followed only if they start inside of the block.
+    """
+
+    begun: bool = False
     rooms: list[str] = field(default_factory=list)
     moves: int = 0
     returns: int = 0
+
+    def begin(self) -> None:
+        """Look at calls from now on."""
+        self.begun = True
 
 
 @contextmanager
@@ -40,7 +49,7 @@ def followed(value: str) -> Iterator[Trip]:
     trip = Trip()
 
     def watch(frame: FrameType, event: str, arg: Any) -> None:
-        if event not in ("call", "return"):
+        if not trip.begun or (event != "call" and event != "return"):
             return
         room = frame.f_code.co_filename
         if not room.startswith(PRODUCT):
@@ -64,25 +73,35 @@ def followed(value: str) -> Iterator[Trip]:
         trip.rooms[:] = [room.removeprefix(f"{ROOT}/") for room in trip.rooms]
 
 
-def carries(held: object, value: str, depth: int = DEPTH) -> bool:
+def carries(held: object, value: str) -> bool:
     """Whether a text is, or lies in, what is held."""
-    if isinstance(held, str):
-        return value in held
-    if isinstance(held, bytes | bytearray):
-        return value.encode() in held
-    if depth == 0:
-        return False
-    if isinstance(held, Mapping):
-        inner: Any = [*held.keys(), *held.values()] if type(held) is dict else ()
-    elif isinstance(held, list | tuple):
-        inner = held
-    elif isinstance(held, BaseModel):
-        inner = held.__dict__.values()
-    elif dataclasses.is_dataclass(held) and not isinstance(held, type):
-        inner = [getattr(held, each.name, None) for each in dataclasses.fields(held)]
-    else:
-        return False
-    return any(carries(each, value, depth - 1) for each in list(inner)[:ITEMS])
+    data = value.encode()
+    waiting: deque[tuple[object, int]] = deque([(held, DEPTH)])
+    for _ in range(PARTS):
+        if not waiting:
+            break
+        each, depth = waiting.popleft()
+        if isinstance(each, str):
+            if value in each:
+                return True
+        elif isinstance(each, bytes | bytearray):
+            if data in each:
+                return True
+        elif depth:
+            waiting.extend((part, depth - 1) for part in _parts(each))
+    return False
+
+
+def _parts(held: object) -> Iterable[object]:
+    if type(held) is dict:
+        return [*held.keys(), *held.values()][:PARTS]
+    if isinstance(held, list | tuple):
+        return held[:PARTS]
+    if isinstance(held, BaseModel):
+        return held.__dict__.values()
+    if dataclasses.is_dataclass(held) and not isinstance(held, type):
+        return [getattr(held, part.name, None) for part in dataclasses.fields(held)]
+    return ()
 
 
 def _arguments(frame: FrameType) -> list[object]:

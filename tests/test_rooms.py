@@ -26,6 +26,7 @@ async def test_a_message_is_carried_through_few_rooms_from_the_socket_to_the_mod
             async with client(address) as socket:
                 await socket.say("message", conversationId=conversation, content="first")
                 await socket.hear_turn()
+                trip.begin()
                 await socket.say("message", conversationId=conversation, content=f"what is {MARK}?")
                 await socket.hear_turn()
     rooms = [room for room in arrived[0] if "/testing/" not in room]
@@ -37,6 +38,7 @@ async def test_an_entry_is_carried_through_few_rooms_from_patch_to_saved(tmp_pat
         async with Rig(tmp_path) as rig:
             domain = await rig.domain()
             entry = {"url": "https://example.com/mcp", "headers": {"X-Mark": {"value": MARK, "secret": False}}}
+            trip.begin()
             await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": entry}}})
     assert len(trip.rooms) <= ENTRY_ROOMS, _told(trip, trip.rooms)
 

@@ -104,7 +104,7 @@ class AuditLog:
         self._redactor = redactor
         self._refusals = Refusals()
 
-    async def refused(self, refusal: Refusal, request_id: str = "") -> None:
+    async def record_refusal(self, refusal: Refusal, request_id: str = "") -> None:
         """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
         await self._write(self._refusals.note(time.monotonic(), refusal), request_id)
 
@@ -112,7 +112,7 @@ class AuditLog:
         """Tell that an MCP entry may not start, or not go where it leads; the actor is who made it try."""
         if tells(error):
             target = f"{spec.domain}/{spec.name}"
-            await self.refused(Refusal(acting().user_id, "mcp.start", target, error.code, "", place_of(error)))
+            await self.record_refusal(Refusal(acting().user_id, "mcp.start", target, error.code, "", place_of(error)))
 
     async def note(self, entry: Entry) -> None:
         """Tell a change that no transaction of ours makes (files, another process).

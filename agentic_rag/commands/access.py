@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, table
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
@@ -68,7 +68,7 @@ def revoke_key(
     key: Key = None,
 ) -> None:
     """Revoke a key: its requests are refused and its sockets closed from now on."""
-    run(data, url, lambda client: client.call("DELETE", f"/api/keys/{quoted(key_id)}"), key)
+    run(data, url, lambda client: client.call("DELETE", f"/api/keys/{quote_part(key_id)}"), key)
 
 
 @audit_app.command("list")

@@ -134,10 +134,10 @@ class _Uploads:
                         waiting[document["id"]] = name
                     left += self._again
                     self._again = []
-            failed += await self._settled(progress, waiting, console)
+            failed += await self._count_settled(progress, waiting, console)
         return failed
 
-    async def _settled(self, progress: Progress, waiting: dict[str, TaskID], console: Console) -> int:
+    async def _count_settled(self, progress: Progress, waiting: dict[str, TaskID], console: Console) -> int:
         """Wait until all documents are indexed or failed; return how many failed."""
         failed = 0
         while waiting:

@@ -37,7 +37,7 @@ def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitab
     return anyio.run(with_client, load_settings(data=data), url, command)
 
 
-def quoted(part: str) -> str:
+def quote_part(part: str) -> str:
     """Return one part of a path."""
     return quote(part, safe="")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, table
 from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -201,4 +201,4 @@ def split_batches(engrams: "Sequence[EngramJson]") -> "Iterator[list[EngramJson]
 
 
 def _path(domain: str) -> str:
-    return f"/api/domains/{quoted(domain)}/memories"
+    return f"/api/domains/{quote_part(domain)}/memories"

@@ -26,7 +26,7 @@ async def fetch_model(settings: Settings, name: str | None) -> str | None:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     try:
-        model = _model(name or _configured(settings), settings.model_cache.expanduser())
+        model = _model(name or _configured_model(settings), settings.model_cache.expanduser())
         with Progress(*columns, console=console) as progress:
             task = progress.add_task(model.name, total=None)
 
@@ -41,7 +41,7 @@ async def fetch_model(settings: Settings, name: str | None) -> str | None:
     return None
 
 
-def _configured(settings: Settings) -> str:
+def _configured_model(settings: Settings) -> str:
     if settings.embedding.startswith(("fastembed:", *_PATHS)):
         return settings.embedding
     return DEFAULT_MODEL

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, table
 from agentic_rag.json_form import Json, from_json
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check_roles(
     if os.sep in target or Path(target).is_dir():
         findings = check_folder(Path(target))
     else:
-        path = f"/api/domains/{quoted(target)}/role-findings"
+        path = f"/api/domains/{quote_part(target)}/role-findings"
         findings = _findings(run(data, url, lambda client: client.call("GET", path))["items"])
     _print(findings)
     if any(finding.severity == "error" for finding in findings):
@@ -126,5 +126,5 @@ def _print(findings: "Iterable[Finding]", *, err: bool = False) -> None:
 
 
 def _path(domain: str, role: str | None = None) -> str:
-    path = f"/api/domains/{quoted(domain)}/roles"
-    return path if role is None else f"{path}/{quoted(role)}"
+    path = f"/api/domains/{quote_part(domain)}/roles"
+    return path if role is None else f"{path}/{quote_part(role)}"

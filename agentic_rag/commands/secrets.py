@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quoted, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, table
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
@@ -76,5 +76,5 @@ def rotate_key(
 
 
 def _path(domain: str, name: str | None = None) -> str:
-    path = f"/api/domains/{quoted(domain)}/secrets"
-    return path if name is None else f"{path}/{quoted(name)}"
+    path = f"/api/domains/{quote_part(domain)}/secrets"
+    return path if name is None else f"{path}/{quote_part(name)}"

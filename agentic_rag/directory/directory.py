@@ -137,7 +137,7 @@ class Directory:
         self._facts.pop(domain_id, None)
 
     @contextmanager
-    def hidden(self, domain_id: str) -> Iterator[None]:
+    def hide(self, domain_id: str) -> Iterator[None]:
         """Hide a domain while it is deleted: for everybody else there is none any more."""
         self._leaving.add(domain_id)
         try:

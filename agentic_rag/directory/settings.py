@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
 
 from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form, shaped
+from agentic_rag.forms import Form, read_form, require_shape
 from agentic_rag.json_form import Json
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue, SecretValue, Value, sealed_name
 from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
@@ -25,7 +25,7 @@ MAX_ENTRIES = 100
 """Of each map."""
 
 VariableName = Annotated[
-    str, shaped(NAME, "a name has letters, digits and _, at most 64, and does not begin with a digit")
+    str, require_shape(NAME, "a name has letters, digits and _, at most 64, and does not begin with a digit")
 ]
 """Of a variable or a secret: what a placeholder can name."""
 
@@ -47,21 +47,26 @@ Entries = Annotated[dict[str, McpEntry], PlainValidator(_read_stored), PlainSeri
 
 ToolGlob = Annotated[
     str,
-    shaped(r"[A-Za-z0-9_*?\[\]-]{1,64}", "a tool's name, or a pattern of one with *, ? and [], at most 64 characters"),
+    require_shape(
+        r"[A-Za-z0-9_*?\[\]-]{1,64}", "a tool's name, or a pattern of one with *, ? and [], at most 64 characters"
+    ),
 ]
 RoleId = Annotated[
-    str, shaped(r"\w[\w.-]{0,63}", "a role's id has letters, digits, _, - and ., and begins with a letter or digit")
+    str,
+    require_shape(r"\w[\w.-]{0,63}", "a role's id has letters, digits, _, - and ., and begins with a letter or digit"),
 ]
 Language = Annotated[
     str,
-    shaped(
+    require_shape(
         r"auto|[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,4}",
         'a language code such as "en", "zh" or "pt-BR" is expected, or "auto"',
     ),
 ]
 Reranker = Annotated[
     str,
-    shaped(r"[A-Za-z0-9][\w./-]{0,199}", "the name of a model is expected, such as jinaai/jina-reranker-v1-tiny-en"),
+    require_shape(
+        r"[A-Za-z0-9][\w./-]{0,199}", "the name of a model is expected, such as jinaai/jina-reranker-v1-tiny-en"
+    ),
 ]
 
 

@@ -23,7 +23,7 @@ from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import copy_template, make_workspace
 from agentic_rag.errors import NotFound, VersionConflict
-from agentic_rag.forms import line, wire
+from agentic_rag.forms import line, to_json
 from agentic_rag.json_form import Json
 from agentic_rag.store import domains, secrets
 from agentic_rag.store.clock import new_id, now
@@ -118,7 +118,7 @@ class Domains:
             updated_at=created,
         )
         await anyio.to_thread.run_sync(make_workspace, workspace)
-        sealed = self._sealed(domain_id, change)
+        sealed = self._seal_values(domain_id, change)
         told = audited("domain.create", domain_id, settings=sorted(settings))
 
         def save(conn: Connection) -> None:
@@ -130,14 +130,14 @@ class Domains:
         await self._db.write(save, durable=True)
         return Saved(record, change.changes, (*change.warnings, *advice))
 
-    def _sealed(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
+    def _seal_values(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.secrets.items()]
 
     async def view(self, record: DomainRecord) -> DomainView:
         """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
         facts = await self._directory.facts(record.id)
         settings = DomainSettings.model_validate(record.settings)  # of this record, not of a later one
-        shown = wire(settings)
+        shown = to_json(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
         shown["mcpServers"] = server_map(record, settings, facts, masks)
         return DomainView(record, shown, facts.count)
@@ -204,7 +204,7 @@ class Domains:
         if description is not None:
             fields["description"] = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
 
-        sealed = self._sealed(domain_id, found)
+        sealed = self._seal_values(domain_id, found)
         told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
 
         def save(conn: Connection) -> DomainRecord | None:
@@ -221,10 +221,10 @@ class Domains:
             self._forget(domain_id)
         if saved is None:
             raise NotFound("domain", domain_id)
-        await self._lifecycle.changed(domain_id, before, settings)
+        await self._lifecycle.settings_changed(domain_id, before, settings)
         return Saved(saved, found.changes, (*found.warnings, *advice))
 
     def _forget(self, domain_id: str) -> None:
         """Drop what is remembered of a domain and its secrets."""
         self._directory.forget(domain_id)
-        self._vault.changed(domain_id)
+        self._vault.forget(domain_id)

@@ -24,7 +24,7 @@ class DomainLifecycle(Protocol):
         """
         ...
 
-    async def changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
+    async def settings_changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
         """Follow settings that were stored."""
         ...
 

@@ -121,7 +121,7 @@ class Vault:
         try:
             await self._db.write(save, durable=True)
         finally:  # a cancelled writer does not know whether it was stored
-            self.changed(domain_id)
+            self.forget(domain_id)
         return mask(value)
 
     async def delete(self, domain_id: str, name: str) -> None:
@@ -141,7 +141,7 @@ class Vault:
         try:
             removed = await self._db.write(remove, durable=True)
         finally:
-            self.changed(domain_id)
+            self.forget(domain_id)
         if not removed:
             raise NotFound("secret", name)
 
@@ -168,7 +168,7 @@ class Vault:
                 self._opened[domain_id] = found
         return found
 
-    def changed(self, domain_id: str) -> None:
+    def forget(self, domain_id: str) -> None:
         """Rows of a domain were, or may have been, written or removed."""
         self._epoch += 1
         self._opened.pop(domain_id, None)

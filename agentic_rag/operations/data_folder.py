@@ -66,15 +66,15 @@ class DataFolder:
 
 def find_server(path: Path) -> str | None:
     """Return the address of the server that owns the folder; None when nobody does, or it does not listen yet."""
-    return _announced(path, "url")
+    return _read_announcement(path, "url")
 
 
 def find_key(path: Path) -> str | None:
     """Return the key with which the folder's own user comes in to that server."""
-    return _announced(path, "key")
+    return _read_announcement(path, "key")
 
 
-def _announced(path: Path, name: str) -> str | None:
+def _read_announcement(path: Path, name: str) -> str | None:
     try:
         with (path / "lock").open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -60,7 +60,7 @@ class Deletion:
         record = await self._directory.get(domain_id)
         told = change("domain.delete", domain_id, workspace=workspace)
         try:
-            with self._directory.hidden(domain_id):  # nothing new begins
+            with self._directory.hide(domain_id):  # nothing new begins
                 await self._documents.stop(domain_id)
                 for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
                     await self._runtime.drop(session_id)  # ends its turns, removes the files of its payloads
@@ -78,7 +78,7 @@ class Deletion:
 
                 await self._db.write(forget, durable=True)
         finally:
-            self._vault.changed(domain_id)
+            self._vault.forget(domain_id)
 
     async def conversation(self, user: User, conversation_id: str) -> None:
         """Delete a conversation with its session, after ending its turns.

@@ -44,7 +44,7 @@ class Lifecycle:
         problem = reranker_problem(after.reranker, self._model_cache)
         return [Note("settings.reranker", problem)] if problem else ()
 
-    async def changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
+    async def settings_changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
         """See `DomainLifecycle.changed`."""
         if after.mcp_servers != before.mcp_servers:
             await self._servers.servers_changed(domain_id, enabled_hashes(after))

@@ -289,7 +289,7 @@ class Gate:
         """Tell the audit log of a refusal that belongs there."""
         if self._audit is not None and tells(error):
             refusal = Refusal(actor, action, target, error.code, source, place_of(error))
-            await self._audit.refused(refusal, request_id)
+            await self._audit.record_refusal(refusal, request_id)
 
 
 def source_of(scope: Scope) -> str:

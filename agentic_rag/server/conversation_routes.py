@@ -321,7 +321,7 @@ class ConversationRoutes:
         return await self._within(user, conversation, Items([answer_from(Archive, each) for each in archives]))
 
     @route("GET", f"{CONVERSATION}/archives/{{archive}}/messages", allow="user")
-    async def archived(
+    async def list_archived_messages(
         self, user: User, conversation: str, archive: str, query: MessageQuery
     ) -> Redacted[Items[Message]]:
         """List the messages that a summary stands for."""

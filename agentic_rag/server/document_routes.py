@@ -234,7 +234,7 @@ class DocumentRoutes:
     async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
         """Upload files; each is taken or refused by itself."""
         received = await receive_files(request, self._documents, domain, replace=query.replace)
-        return Items([_received(domain, item) for item in received])
+        return Items([_show_upload(domain, item) for item in received])
 
     @route("GET", DOCUMENTS, allow="member")
     async def list_documents(self, domain: str, query: DocumentFilter) -> Items[Document]:
@@ -324,7 +324,7 @@ def _document(record: DocumentRecord) -> Document:
     return answer_from(Document, record, error=error, progress=answer_from(Progress, record.progress))
 
 
-def _received(domain: str, item: DocumentRecord | RefusedFile) -> Document | Redacted[RefusedUpload]:
+def _show_upload(domain: str, item: DocumentRecord | RefusedFile) -> Document | Redacted[RefusedUpload]:
     """Return what became of one file of several."""
     if isinstance(item, RefusedFile):
         name = clean_name(item.name) if item.name else ""

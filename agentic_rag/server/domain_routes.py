@@ -92,7 +92,7 @@ class DomainRoutes:
     @route("POST", DOMAINS, status=201)
     async def create(self, body: NewDomain) -> SavedDomain:
         """Make a domain."""
-        return await self._saved(await self._domains.create(body.name, body.description, body.settings))
+        return await self._show_saved(await self._domains.create(body.name, body.description, body.settings))
 
     @route("GET", DOMAIN, allow="member")
     async def get(self, user: User, domain: str) -> Domain:
@@ -123,9 +123,9 @@ class DomainRoutes:
             replace_maps=replace_maps,
             version=body.version if body.version is not None else _version(request.headers.get("if-match")),
         )
-        return await self._saved(saved)
+        return await self._show_saved(saved)
 
-    async def _saved(self, saved: Saved) -> SavedDomain:
+    async def _show_saved(self, saved: Saved) -> SavedDomain:
         view = await self._domains.view(saved.record)
         return answer_from(
             SavedDomain,

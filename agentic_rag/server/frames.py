@@ -1,6 +1,6 @@
 """What a client may say on `/ws`, and what the server answers besides events.
 
-Owns the frames of wire.md ("WebSocket"): their shapes, their checks, their JSON. Knows no socket, no
+Owns the frames: their shapes, their checks, their JSON. Knows no socket, no
 conversation and no dialect; events are encoded by ``dialects``.
 """
 

@@ -154,19 +154,19 @@ def _kinds(answer: Any) -> tuple[Any, ...]:
 
 def _json_kinds(answer: Any) -> list[Any]:
     """Return the alternatives of an answer that have a schema."""
-    return [_sent(kind) for kind in _kinds(answer) if kind not in (EventStream, Response, types.NoneType)]
+    return [_answer_type(kind) for kind in _kinds(answer) if kind not in (EventStream, Response, types.NoneType)]
 
 
-def _sent(kind: Any) -> Any:
+def _answer_type(kind: Any) -> Any:
     """Return the type of what is sent, where the server still has to take secrets out of it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Redacted:
-        return _sent(arguments[0])
+        return _answer_type(arguments[0])
     if origin in (types.UnionType, typing.Union):
-        return typing.Union[tuple(map(_sent, arguments))]  # noqa: UP007  # made of types that are known now
+        return typing.Union[tuple(map(_answer_type, arguments))]  # noqa: UP007  # made of types that are known now
     if isinstance(origin, type) and issubclass(origin, Items):
         generic: Any = origin
-        return generic[_sent(arguments[0])]
+        return generic[_answer_type(arguments[0])]
     return kind
 
 

@@ -33,7 +33,7 @@ async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_en
             domain = await rig.domain(memoryScope="user")
             anna = User("anna", domains=frozenset({domain}))
             await turn(rig, anna, domain)
-            trip.rooms.clear()
+            trip.begin()
             assert "steep it" in await turn(rig, anna, domain)
     [rooms] = trips
     way = [room for room in rooms if "/testing/" not in room]
@@ -45,7 +45,7 @@ async def test_a_cue_is_carried_through_few_rooms_of_promptx_and_back_with_the_e
     with followed(MARK) as trip:
         async with Client(create_server(PromptXConfig(workspace))) as client:
             await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]})
-            trip.rooms.clear()
+            trip.begin()
             result = await client.call_tool("promptx_recall", {"role": "assistant", "query": MARK})
     assert len(result.structured_content["engrams"]) == 1
     assert len(trip.rooms) <= PROMPTX_ROOMS, f"{len(trip.rooms)} rooms: {' '.join(trip.rooms)}"

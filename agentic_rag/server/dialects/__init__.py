@@ -29,7 +29,7 @@ _OWN: dict[str, Callable[[], Dialect]] = {"native": Native}
 
 def dialect_names() -> tuple[str, ...]:
     """Return the names a client may ask for."""
-    return (*_OWN, *(name for name in _installed() if name not in _OWN))
+    return (*_OWN, *(name for name in _load_installed() if name not in _OWN))
 
 
 def get_dialect(name: str) -> Dialect:
@@ -38,14 +38,14 @@ def get_dialect(name: str) -> Dialect:
     Raises:
         InvalidInput: no dialect has this name; the message lists those there are.
     """
-    factory = _OWN.get(name) or _installed().get(name)
+    factory = _OWN.get(name) or _load_installed().get(name)
     if factory is None:
         raise InvalidInput("dialect", f"{name[:40]!r} is not known. Known: {', '.join(dialect_names())}.")
     return factory()
 
 
 @cache
-def _installed() -> Mapping[str, Callable[[], Dialect]]:
+def _load_installed() -> Mapping[str, Callable[[], Dialect]]:
     """Return the dialects of installed distributions; one that cannot be imported is logged and not offered."""
     factories: dict[str, Callable[[], Dialect]] = {}
     for entry in entry_points(group=GROUP):
