@@ -79,6 +79,18 @@ def test_links_of_pages_resolve(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path}: {target}"
 
 
+PLACE = re.compile(r"`([\w./]+(?:\.py|/))`")
+ROOMS = (".", "agentic_rag", "agentic_rag/runtime", "mcp_servers/retriever", "mcp_servers/promptx")
+"""Where a page's short paths begin."""
+
+
+@pytest.mark.parametrize("page", ["architecture", "adding", "glossary"])
+def test_places_that_the_map_names_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    missing = [place for place in PLACE.findall(text) if not any((ROOT / room / place).exists() for room in ROOMS)]
+    assert not missing, missing
+
+
 def python_texts() -> Iterator[tuple[Path, str]]:
     for path in [*sources(), *ROOT.glob("tests/**/*.py"), *(each for each in ROOT.glob("scripts/*") if each.is_file())]:
         yield path, path.read_text(encoding="utf-8")
