@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from agentic_rag.settings import Settings
-from mcp_servers.retriever.embedding import DEFAULT_MODEL
+from mcp_servers.retriever.embedders import DEFAULT_MODEL
 from mcp_servers.retriever.errors import EmbeddingError
 from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
 from mcp_servers.retriever.model_files import find_source

@@ -13,7 +13,8 @@ from typing import Literal, TypedDict
 
 import anyio
 
-from mcp_servers.retriever.embedding import Embedder, make_embedder
+from mcp_servers.retriever.embedders import make_embedder
+from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder
 
@@ -42,7 +43,7 @@ class EmbedderHealth(TypedDict, total=False):
 
 
 class EmbeddingState:
-    """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedding`).
+    """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedders`).
 
     ``state``: ``lexical`` (none, or the default model is not on this machine), ``loading``, ``fetching``, ``ready``,
     ``failing`` (``reason`` says why).

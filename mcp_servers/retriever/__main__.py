@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio
 
 from mcp_servers.retriever.edge_index import EdgeIndex
-from mcp_servers.retriever.embedding import make_embedder
+from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.errors import IndexOwned
 from mcp_servers.retriever.index import Index
 from mcp_servers.retriever.retrieval import Retriever, Searcher

@@ -1,7 +1,7 @@
 """What installed packages add by Python entry points: found by group, loaded when needed, named when it fails.
 
     agentic_rag.document_formats   readers of further files (`formats.DocumentFormat`)
-    agentic_rag.embedders          further embedders (`embedding.EmbedderFactory`), by the scheme of a setting
+    agentic_rag.embedders          further embedders (`embedders.EmbedderFactory`), by the scheme of a setting
 
 An operator installs such a package beside this one and uses it; nothing here has to change. Its code runs with our
 rights, as any installed package does.

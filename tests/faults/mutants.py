@@ -41,25 +41,25 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "deliver before durable",
-        "runtime/runlog.py",
+        "runtime/log/runlog.py",
         "while visible < limit and self._tail[visible + 1 - first].type in DELTA_TYPES:",
         "while visible < limit:",
     ),
     Mutant(
         "use void numbers again after a resume",
-        "runtime/runlog.py",
+        "runtime/log/runlog.py",
         "self.last = start\n",
         "self.last = max(0, start - MAX_UNJOURNALLED)\n",
     ),
     Mutant(
         "number on after a resume without +64",
-        "runtime/running.py",
-        "start = left.last + MAX_UNJOURNALLED",
-        "start = left.last",
+        "runtime/session.py",
+        "start = left.last_seq + MAX_UNJOURNALLED",
+        "start = left.last_seq",
     ),
     Mutant(
         "drop tool results on interrupt",
-        "runtime/turn.py",
+        "runtime/core/turn.py",
         "            messages = (self._results(),)\n",
         "            messages = ()\n",
     ),
@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "a second turn for a duplicate id",
-        "runtime/runtime.py",
+        "runtime/session.py",
         "            client_message_id=client_message_id,\n            content=content,",
         "            client_message_id=None,\n            content=content,",
     ),
@@ -83,15 +83,15 @@ MUTANTS = (
     ),
     Mutant(
         "no repair of unanswered calls on resume",
-        "runtime/turn.py",
+        "runtime/core/turn.py",
         'if not messages or not tool_uses(messages[-1]["content"]):',
         "if messages or not messages:",
     ),
     Mutant(
         "lose queued turns at a restart",
-        "runtime/running.py",
-        "waiting = await self._database.read(turns.list_queued)",
-        "waiting = (await self._database.read(turns.list_queued))[:0]",
+        "runtime/runtime.py",
+        "for row in turns.list_queued(conn)]",
+        "for row in turns.list_queued(conn)[:0]]",
     ),
     Mutant(
         "keep partial thinking without its signature",
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
-        "runtime/running.py",
+        "runtime/session.py",
         "[final] if resumed is None else [resumed, final]",
         "[final]",
     ),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from mcp_servers.retriever.embedding import DEFAULT_MODEL, make_embedder
+from mcp_servers.retriever.embedders import DEFAULT_MODEL, make_embedder
 from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
 from mcp_servers.retriever.http_embedder import ATTEMPTS, MAX_REASON, HttpEmbedder

@@ -1,0 +1,114 @@
+"""Which embedder a setting means.
+
+    ""                    fastembed's small multilingual model
+    fastembed:<model>     a model fastembed knows by name
+    /path or ./path       a folder with model.onnx, tokenizer.json and tokenizer_config.json
+    http(s)://…/v1#model  an endpoint with the shape of OpenAI's /embeddings
+    none                  no dense leg: lexical mode
+    <scheme>:…            whatever an installed extension makes of it (`EmbedderFactory`)
+
+Importing this loads no model runtime.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from mcp_servers.retriever.embedding import Embedder, check_vectors
+from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ExtensionBroken
+from mcp_servers.retriever.extensions import EMBEDDERS, describe, find_extensions, load_extension, reason_of
+
+DEFAULT_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
+"""384 dimensions, 220 MB, fifty languages."""
+
+
+class EmbedderFactory(Protocol):
+    """What an entry point of ``agentic_rag.embedders`` names; the entry point's name is the scheme of the setting."""
+
+    def __call__(self, setting: str, cache: Path, api_key: str) -> Embedder:
+        """Return the embedder of ``AGENTIC_RAG_EMBEDDING``. Blocks, in a worker thread: it may load a model."""
+        ...
+
+
+def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | None:
+    """The embedder that `setting` means, or None for lexical mode; nothing is loaded or fetched yet.
+
+    `cache` is where fastembed keeps models. Raises ValueError on a setting of no known form.
+    """
+    if setting == "none":
+        return None
+    if setting.startswith(("http://", "https://")):
+        from mcp_servers.retriever.http_embedder import HttpEmbedder
+
+        base, _, model = setting.partition("#")
+        return HttpEmbedder(base, model, api_key)
+    # Imported here: 85 MB of runtime that lexical mode and HTTP do without.
+    from mcp_servers.retriever.fast_embedder import FastEmbedder
+
+    if setting == "" or setting.startswith("fastembed:"):
+        return FastEmbedder(setting.removeprefix("fastembed:") or DEFAULT_MODEL, cache)
+    if setting.startswith(("/", "./", "../", "~")):
+        return FastEmbedder(Path(setting).expanduser(), cache)
+    extensions = {entry.name: entry for entry in find_extensions(EMBEDDERS)}
+    scheme, separator, _ = setting.partition(":")
+    if separator and scheme in extensions:
+        return ExtensionEmbedder(extensions[scheme], setting, cache, api_key)
+    forms = ", ".join(["fastembed:<model>", "a folder", "a URL", *(f"{name}:…" for name in extensions)])
+    raise ValueError(f"{setting!r} is not an embedder: {forms} or none")
+
+
+class ExtensionEmbedder:
+    """The `Embedder` of an installed extension; what it raises, or returns amiss, is an error that names it."""
+
+    def __init__(self, entry: EntryPoint, setting: str, cache: Path, api_key: str) -> None:
+        self.name = setting
+        self._entry = entry
+        self._arguments = setting, cache, api_key
+        self._embedder: Embedder | None = None
+        self._loading = anyio.Lock()
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        embedder = await self._load()
+        try:
+            vectors = await embedder.embed_documents(texts)
+        except EmbeddingError:
+            raise
+        except Exception as exc:  # code of others
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {reason_of(exc)}") from exc
+        return check_vectors(self.name, describe(self._entry), vectors, len(texts))
+
+    async def embed_query(self, text: str) -> list[float]:
+        embedder = await self._load()
+        try:
+            vector = await embedder.embed_query(text)
+        except EmbeddingError:
+            raise
+        except Exception as exc:  # as above
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {reason_of(exc)}") from exc
+        return check_vectors(self.name, describe(self._entry), [vector], 1)[0]
+
+    async def aclose(self) -> None:
+        if self._embedder is not None:
+            with suppress(Exception):  # nothing of ours depends on how it ends
+                await self._embedder.aclose()
+
+    async def _load(self) -> Embedder:
+        async with self._loading:
+            if self._embedder is None:
+                self._embedder = await anyio.to_thread.run_sync(self._make)
+            return self._embedder
+
+    def _make(self) -> Embedder:
+        try:
+            factory: EmbedderFactory = load_extension(self._entry)
+            return factory(*self._arguments)
+        except ExtensionBroken as exc:
+            raise EmbedderFailed(self.name, str(exc)) from exc
+        except Exception as exc:  # code of others
+            broken = ExtensionBroken(describe(self._entry), reason_of(exc))
+            raise EmbedderFailed(self.name, str(broken)) from exc

@@ -1,0 +1,11 @@
+"""The planted bugs still fit the code: `scripts/faults mutants` runs for long, and must not fail for a moved line."""
+
+import pytest
+
+from tests.faults.mutants import MUTANTS, ROOT, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_text_of_a_planted_bug_stands_once(mutant: Mutant) -> None:
+    text = (ROOT / "agentic_rag" / mutant.file).read_text("utf-8")
+    assert text.count(mutant.text) == 1
