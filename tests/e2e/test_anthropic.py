@@ -20,11 +20,11 @@ def brain(request: dict[str, Any]) -> Reply:
         return Reply(say("The second answer."))
     if steps_so_far == 0:
         calls = (Use("promptx_action", {"role": "guide"}), Use("search_documents", {"query": "days of paid leave"}))
-        return Reply(Step((Think("First the role, and a search."), *calls)), rate=400)
+        return Reply(Step((Think("First the role, and a search."), *calls)), rate=120)
     if steps_so_far == 1:
-        return Reply(Step((Think("And the other half."), Use("search_documents", {"query": "office hours"}))), rate=400)
+        return Reply(Step((Think("And the other half."), Use("search_documents", {"query": "office hours"}))), rate=120)
     cited = Say("You get paid leave, as the handbook says.", (Cite(0), Cite(0, cited_text="an invented sentence")))
-    return Reply(Step((Think("Now I know."), Say("Here it is: "), cited, Say(" That is all."))), rate=400)
+    return Reply(Step((Think("Now I know."), Say("Here it is: "), cited, Say(" That is all."))), rate=120)
 
 
 def _asks(message: dict[str, Any]) -> bool:
