@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.faults.mutants import MUTANTS, ROOT, Mutant
+from tests.faults.mutants import MUTANTS, Mutant
+from tests.faults.server import ROOT
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
