@@ -7,7 +7,10 @@ Blocks are plain JSON objects, exactly as the API takes them, with one addition:
 ``_`` is the product's own. `without_private` removes those before a request leaves.
 """
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import itertools
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
@@ -53,6 +56,8 @@ SAID: Final = "_said"
 """Of the text that a compaction left: the user's messages in it, verbatim."""
 BROKEN_INPUT: Final = "_broken_input"
 """Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
+CALLED: Final = "_called"
+"""Of a ``tool_use``: the name as the model wrote it, when the API would not take that name back."""
 SECRET: Final = "_secret"
 """Of a ``tool_use``: its arguments held a secret, so that it must not run."""
 
@@ -158,6 +163,63 @@ def whole_content(blocks: Iterable[Block]) -> list[Block]:
     while kept and kept[-1]["type"] in ("thinking", "redacted_thinking"):
         kept.pop()
     return kept
+
+
+SENDABLE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""Names and ids of calls that every endpoint takes back (the API takes names of up to 128 such characters)."""
+_UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
+SHOWN_CHARS: Final = 200
+"""How much is kept of a name that cannot be sent."""
+INPUT_DEPTH: Final = 100
+"""Arguments that are nested deeper count as broken: neither the stores nor the API take any depth."""
+
+
+def sendable_use(block: Block, used: Collection[str]) -> Block:
+    """Return a ``tool_use`` in a form that can be sent back: name, id and input as the API takes them.
+
+    The API refuses a request whose history holds any other name, a repeated id or an input that is no object, and a
+    model may write all of them; the conversation would be refused for ever. ``used``: ids of earlier calls.
+    """
+    name, ident, given = block["name"], block["id"], block["input"]
+    fixed: Block = {}
+    if not isinstance(name, str) or not SENDABLE.fullmatch(name):
+        called = clean_text(str(name))[:SHOWN_CHARS]
+        fixed |= {"name": _fit(called) or "unnamed", CALLED: called}
+    if not isinstance(ident, str) or not SENDABLE.fullmatch(ident) or ident in used:
+        fixed["id"] = _new_id(str(ident), used)
+    if _is_deep(given):
+        fixed |= {"input": {}, BROKEN_INPUT: f"[nested deeper than {INPUT_DEPTH} levels]"}
+    elif not isinstance(given, dict):
+        fixed |= {"input": {}, BROKEN_INPUT: clean_text(repr(given)[:SHOWN_CHARS])}
+    return {**block, **fixed} if fixed else block
+
+
+def _fit(text: str) -> str:
+    return _UNSENDABLE.sub("_", text)[:40]
+
+
+def _new_id(ident: str, used: Collection[str]) -> str:
+    """Return an id that is sendable and not used yet, the same one for the same arguments."""
+    candidates = (
+        f"{_fit(ident)}_{hashlib.sha256(f'{count} {ident}'.encode('utf-8', 'replace')).hexdigest()[:16]}"
+        for count in itertools.count()
+    )
+    return next(found for found in candidates if found not in used)
+
+
+def _is_deep(value: Any) -> bool:
+    """Tell whether a JSON value is nested deeper than `INPUT_DEPTH`."""
+    level = [value]
+    for _ in range(INPUT_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:

@@ -264,7 +264,7 @@ class Agent:
             gone=self._gone,
             tool_choice=None if fits else {"type": "none"},
         )
-        for body in self._turn.begin_step(built.passages):
+        for body in self._turn.begin_step(built.passages, built.call_ids):
             self.log.append(body)
         began = time.monotonic()
         attempts = Attempts()

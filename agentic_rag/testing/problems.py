@@ -436,8 +436,8 @@ def _check_tool_use(path: str, block: Json) -> Iterator[str]:
 
 
 def _check_tool_result(path: str, block: Json) -> Iterator[str]:
-    if not isinstance(block["tool_use_id"], str):
-        yield f"{path}.tool_use_id: Input should be a valid string"
+    if not isinstance(block["tool_use_id"], str) or not _ID.fullmatch(block["tool_use_id"]):
+        yield f"{path}.tool_use_id: String should match pattern '^{_ID.pattern}$'"
     failed = block.get("is_error")
     if failed is not None and not isinstance(failed, bool):
         yield f"{path}.is_error: Input should be a valid boolean"

@@ -1,8 +1,10 @@
 """The turn as a pure machine: whatever happens, its messages stay sendable."""
 
+import functools
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import TERMINAL_TYPES, ToolStatus, Usage
 from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.request import request_body
-from agentic_rag.models.base import MessageCompleted
+from agentic_rag.models.base import BlockStarted, BlockStopped, MessageCompleted
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
@@ -20,12 +22,20 @@ from agentic_rag.tools.base import CallOutcome
 from tests.runtime.harness import definition, info
 
 TOOLS = (info("alpha"), info("beta", read_only=True))
+DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
 
 blocks = st.one_of(
     st.builds(Say, st.sampled_from(["Hello there.", "x", "Ünïcode 文字。"])),
     st.builds(Think, st.just("hm")),
     st.builds(Redacted, st.just("cipher")),
     st.builds(Use, st.sampled_from(["alpha", "beta", "gone"]), st.sampled_from([{"query": "q"}, {}, {"query": 1}])),
+    st.builds(
+        Use,
+        st.sampled_from(["alpha", "", "no such tool", "函数", "a" * 129, "srv.read", "<alpha>", "x\x00"]),
+        st.sampled_from([{}, DEEP]),
+        st.sampled_from(["", "call_0", "call 0", "调用", "toolu." * 40, "_"]),
+        st.sampled_from([None, "[1, 2]", '"text"', "{"]),
+    ),
 )
 reasons = st.sampled_from([None, "max_tokens", "refusal", "pause_turn", "stop_sequence"])
 steps = st.builds(lambda body, reason: Step(tuple(body), stop_reason=reason), st.lists(blocks, max_size=4), reasons)
@@ -87,7 +97,7 @@ class Run:
 
     def model(self) -> None:
         built = build_request(definition(), TOOLS, self.transcript)
-        self.turn.begin_step(built.passages)
+        self.turn.begin_step(built.passages, built.call_ids)
         step = self._scripted.pop(0) if self._scripted else Step((Say("The end."),))
         for event in step_events(step, model="m"):
             if self.moment():
@@ -137,6 +147,48 @@ def test_requests_of_a_session_only_grow(scripted: list[Step]) -> None:
     for earlier, later in itertools.pairwise(bodies):
         assert earlier["system"] == later["system"]
         assert later["messages"][: len(earlier["messages"]) - 1] == earlier["messages"][:-1]
+
+
+@pytest.mark.parametrize("name", ["", "srv.read", "no such tool", "函数", "a" * 129, "alpha\n", "alpha "])
+def test_a_name_that_cannot_be_sent_back_is_stored_in_a_form_that_can_and_runs_nothing(name: str) -> None:
+    run = Run([Step((Use(name, {"query": "q"}),))], 0, "interrupt")
+    run.run()
+    use, result = run.transcript[1]["content"][0], run.transcript[2]["content"][0]
+    assert use["name"] not in {tool.name for tool in TOOLS}
+    assert result["is_error"]
+    assert f"There is no tool {name[:100]!r}"[:60] in result["content"][0]["text"]
+    valid(run.transcript)
+    resumed = Turn(message_id="msg_1", model="m", policy=Policy(), max_steps=3)
+    resumed.offer(TOOLS)
+    (call,) = resumed.restore(run.transcript[1:2], {}, Usage())
+    assert call.refusal is not None
+
+
+def test_an_endpoint_that_numbers_its_calls_anew_in_each_answer_is_understood() -> None:
+    again = Step((Use("alpha", {"query": "q"}, "call_0"), Use("alpha", {"query": "q"}, "call_0")))
+    run = Run([again, again], 0, "interrupt")
+    run.run()
+    ids = [block["id"] for message in run.transcript for block in message["content"] if block["type"] == "tool_use"]
+    assert ids[0] == "call_0"
+    assert len(set(ids)) == 4
+    valid(run.transcript)
+
+
+@pytest.mark.parametrize("given", [[1, 2], "text", 7, None, DEEP])
+def test_arguments_that_are_no_object_or_nested_without_end_are_refused_and_stored_as_none(given: Any) -> None:
+    turn = Turn(message_id="m", model="m", policy=Policy(), max_steps=2)
+    turn.offer(TOOLS)
+    turn.next()
+    turn.begin_step(())
+    block = {"type": "tool_use", "id": "call_0", "name": "alpha", "input": given}
+    for event in (BlockStarted(0, block), BlockStopped(0, block), MessageCompleted("tool_use", Usage())):
+        turn.receive(event)
+    commit = turn.next()
+    assert isinstance(commit, Commit)
+    assert commit.messages[0]["content"][0]["input"] == {}
+    assert commit.calls[0].refusal is not None
+    assert "JSON object" in commit.calls[0].refusal.content[0]["text"]
+    valid([user_message("question"), *commit.messages])
 
 
 def test_usage_of_all_steps_adds_up() -> None:

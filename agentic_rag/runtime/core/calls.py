@@ -15,6 +15,7 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json
 from agentic_rag.messages import (
     BROKEN_INPUT,
+    CALLED,
     SECRET,
     Block,
     text_block,
@@ -107,14 +108,14 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> Pl
 
     ``tools``: by the name the model sees.
     """
-    tool = tools.get(block["name"])
+    tool = None if CALLED in block else tools.get(block["name"])
     refusal = _refusal(block, tool, tools, policy)
     return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, SECRET in block)
 
 
 def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo], policy: Policy) -> CallOutcome | None:
-    name = block["name"]
     if tool is None:
+        name = block.get(CALLED, block["name"])
         return error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
     if SECRET in block:
         return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))

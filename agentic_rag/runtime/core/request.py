@@ -44,10 +44,14 @@ class CitablePassage:
 
 @dataclass(frozen=True, slots=True)
 class BuiltRequest:
-    """``passages[i]`` is what the API calls ``search_result_index`` i; None where nothing may be cited."""
+    """``passages[i]`` is what the API calls ``search_result_index`` i; None where nothing may be cited.
+
+    ``call_ids``: of all calls in it.
+    """
 
     request: ModelRequest
     passages: tuple[CitablePassage | None, ...]
+    call_ids: frozenset[str]
 
 
 def tool_specs(definition: Definition, tools: Iterable[ToolInfo]) -> tuple[ToolSpec, ...]:
@@ -92,7 +96,10 @@ def build_request(
         temperature=definition.temperature,
         thinking=definition.thinking,
     )
-    return BuiltRequest(request, tuple(passages))
+    call_ids = frozenset(
+        use["id"] for each in messages if each["role"] == "assistant" for use in tool_uses(each["content"])
+    )
+    return BuiltRequest(request, tuple(passages), call_ids)
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:

@@ -16,7 +16,7 @@ A `Commit` with ``final`` is the last instruction. `interrupt` and `fail` may co
 instructions, also while a model or tools run; the next instruction is then such a commit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -42,6 +42,7 @@ from agentic_rag.messages import (
     Block,
     Message,
     kept_of_partial,
+    sendable_use,
     tool_uses,
     user_message,
     whole_content,
@@ -137,6 +138,7 @@ class _Step:
     """What one model call has brought so far."""
 
     passages: Sequence[CitablePassage | None] = ()
+    used_ids: Collection[str] = ()
     references_before: int = 0
     blocks: dict[int, Block] = field(default_factory=dict)
     citations: dict[int, list[Citation]] = field(default_factory=dict)
@@ -147,7 +149,16 @@ class _Step:
     completed: MessageCompleted | None = None
 
     def content(self) -> list[Block]:
-        return [self.blocks[index] for index in sorted(self.blocks)]
+        """Return the blocks so far, calls in a form that can be sent back."""
+        used = set(self.used_ids)
+        content = []
+        for index in sorted(self.blocks):
+            block = self.blocks[index]
+            if block["type"] == "tool_use":
+                block = sendable_use(block, used)
+                used.add(block["id"])
+            content.append(block)
+        return content
 
 
 class Turn:
@@ -233,9 +244,14 @@ class Turn:
 
     # The model's side
 
-    def begin_step(self, passages: Sequence[CitablePassage | None]) -> tuple[EventBody, ...]:
-        """Begin to stream a step whose request numbers its search results as ``passages``."""
-        self._step = _Step(passages=passages, references_before=len(self.references))
+    def begin_step(
+        self, passages: Sequence[CitablePassage | None], used_ids: Collection[str] = ()
+    ) -> tuple[EventBody, ...]:
+        """Begin to stream a step whose request numbers its search results as ``passages``.
+
+        ``used_ids``: of the calls in that request; a call of this step that repeats one gets another.
+        """
+        self._step = _Step(passages=passages, used_ids=used_ids, references_before=len(self.references))
         return (IterationStart(self.iteration),)
 
     def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
@@ -279,7 +295,8 @@ class Turn:
         seen = self._step.emitted
         self._count_step()
         del self.references[self._step.references_before :]
-        self._step = _Step(passages=self._step.passages, references_before=len(self.references))
+        before = self._step
+        self._step = _Step(passages=before.passages, used_ids=before.used_ids, references_before=len(self.references))
         return (StepReset(self.iteration),) if seen else ()
 
     # The tools' side
