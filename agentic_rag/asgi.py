@@ -1,11 +1,12 @@
-"""The server as an ASGI application, for an ASGI server of the operator's choice.
+r"""The server as an ASGI application, for an ASGI server of the operator's choice.
 
 Owns the application's life by ASGI's lifespan events: the data folder is opened when the server starts, running turns
 are drained when it stops. Knows no route. Settings come from the environment, as for ``agentic-rag serve``::
 
     hypercorn agentic_rag.asgi:app --bind 127.0.0.1:8000
     granian --interface asgi agentic_rag.asgi:app
-    uvicorn agentic_rag.asgi:app --ws agentic_rag.server.fast_socket:SocketProtocol
+    uvicorn agentic_rag.asgi:app --http agentic_rag.server.entrance:ENTRANCE \
+        --ws agentic_rag.server.fast_socket:SocketProtocol
 
 One worker only: a data folder belongs to one process, and a second one refuses to start. Where the server listens is
 its own setting; ``AGENTIC_RAG_HOST`` and ``AGENTIC_RAG_PORT`` have to say the same, for the rule that beyond loopback a

@@ -283,6 +283,33 @@ class RateLimited(AgenticRagError, code="RATE_LIMITED", status=429, retryable=Tr
         return f"Too many requests. Try again in {max(1, ceil(self.retry_after))} s."
 
 
+class MalformedRequest(AgenticRagError, code="BAD_REQUEST", status=400):
+    """What came on a connection is no HTTP request, or no WebSocket handshake."""
+
+    text = "This cannot be read as an HTTP request."
+
+
+class HeadersTooLarge(AgenticRagError, code="HEADERS_TOO_LARGE", status=431, facts=("limit",)):
+    """A request's target and header fields are more than the server reads."""
+
+    limit: int
+    text = "The request's address and header fields may have {self.limit} bytes together."
+
+
+class RequestTimeout(AgenticRagError, code="REQUEST_TIMEOUT", status=408):
+    """A request was not sent to its end in time."""
+
+    part: str
+    text = "The request's {self.part} did not arrive in time."
+
+
+class ServerBusy(AgenticRagError, code="SERVER_BUSY", status=503, retryable=True, facts=("retry_after",)):
+    """More connections are open than the server holds for clients that have shown no key."""
+
+    retry_after: float
+    text = "Too many connections are open. Try again in a few seconds."
+
+
 class TooManySubscriptions(RateLimited):
     """A socket follows as many conversations as it may; waiting frees none."""
 

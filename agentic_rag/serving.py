@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 
 from agentic_rag.app import Application
 from agentic_rag.errors import BadConfiguration, PortInUse
+from agentic_rag.server.entrance import ConnectionLimits, Entrance, raise_descriptor_limit
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.hosts import url_of
 
@@ -83,8 +84,10 @@ async def serve(application: Application, listener: socket.socket, on_listening:
         application.begin()
         on_listening()
 
+    raise_descriptor_limit()
     config = uvicorn.Config(
         application.app,
+        http=Entrance(ConnectionLimits(strangers=application.settings.unauthenticated_connections)),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,

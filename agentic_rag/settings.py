@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     """WebSockets and event streams together."""
     subscriptions_per_key: int = Field(1_000, gt=0)
     """Conversations followed over all sockets. These four limit each API key; a server without keys has none."""
+    unauthenticated_connections: int = Field(512, gt=0)
+    """Connections on which nobody has shown a key yet; one more and the one that has waited longest is refused."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     database_url: str = ""
     """Empty: SQLite in the data folder. Else ``postgresql://…``."""

@@ -28,9 +28,10 @@ from agentic_rag.access.keys import PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.errors import AgenticRagError, Unauthenticated
+from agentic_rag.server.connection import admit
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.limits import Limits, Load
-from agentic_rag.server.replies import failure, refusal, send_refusal
+from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
 
 log = logging.getLogger("agentic_rag.server")
@@ -46,17 +47,6 @@ CREDENTIAL_NAMES = frozenset(
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 50
 """Unused ones of one key; the oldest gives way."""
-
-
-HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
-"""Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +338,8 @@ class Guard:
             is_open = scope["type"] == "http" and scope["path"] in self._open_paths
             caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
             actor = caller.user.id
+            if caller is not NOBODY:
+                admit(scope)
             caller.take_request()
         except AgenticRagError as exc:
             action = scope.get("method", "WS")

@@ -30,6 +30,9 @@ TOO_LARGE: Final = 1009
 EXTENSION: Final = "agentic_rag.fast_socket"
 """Where an endpoint may find a `Connection` of the server's own in its scope's extensions, as ``connection``."""
 
+ADMISSION: Final = "agentic_rag.admission"
+"""Where the guard may find, in the scope's extensions as ``admit``, whom to tell that a request was let in."""
+
 
 class ConnectionGone(Exception):
     """The connection is gone, closing, or was cut because the peer does not read."""
@@ -63,6 +66,13 @@ def fast_connection(scope: Scope) -> Connection | None:
         return None
     connection: Connection = offered["connection"]
     return connection
+
+
+def admit(scope: Scope) -> None:
+    """Tell the connection of a request that it was let in; most servers have nobody to tell."""
+    offered = (scope.get("extensions") or {}).get(ADMISSION)
+    if offered is not None:
+        offered["admit"]()
 
 
 class PlainConnection:

@@ -18,7 +18,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from agentic_rag.errors import MalformedRequest
 from agentic_rag.server.connection import CLOSE_SECONDS, EXTENSION, MAX_FRAME_BYTES, SEND_SECONDS, ConnectionGone
+from agentic_rag.server.entrance import encode_refusal
 
 LINGER_SECONDS: Final = 1.0
 """After a frame that breaks the protocol (too big, not UTF-8) input is read and thrown away for this long: a
@@ -69,9 +71,24 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     # The short way: a `Connection`
 
+    def data_received(self, data: bytes) -> None:
+        """Read, and answer a handshake that cannot be read: uvicorn would wait for the rest of it for ever."""
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._reject()
+
+    def _reject(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(encode_refusal(MalformedRequest()))
+            self.transport.close()
+
     def handle_connect(self, event: Request) -> None:
         """Begin the endpoint, and let it find this protocol."""
-        super().handle_connect(event)
+        try:
+            super().handle_connect(event)
+        except UnicodeError:  # an address that is not ASCII
+            self._reject()
+            return
         if not self.close_sent:
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"connection": self}}
 
@@ -100,8 +117,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_parser_exception(self) -> None:
         """Say why the connection ends, once, and let the peer read it."""
-        if self.close_sent or self.conn.close_sent is None:
+        if self.close_sent:
             return  # the rest of the bad frame
+        if self.conn.close_sent is None:  # before the handshake was answered: there is no frame to say it with
+            self.transport.abort()
+            return
         code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))

@@ -30,6 +30,16 @@ Redact = Callable[[Any], Any]
 POLICY_VIOLATION = 1008
 """Close code of RFC 6455."""
 
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
+
 _ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "uvicorn": [*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"],
     "uvicorn, fast": [
         *(*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"),
+        *("--http", "agentic_rag.server.entrance:ENTRANCE"),
         *("--ws", "agentic_rag.server.fast_socket:SocketProtocol"),
     ],
     "hypercorn": [*MODULE, "hypercorn", "agentic_rag.asgi:app", "--bind", "127.0.0.1:{port}"],

@@ -17,6 +17,7 @@ from websockets.typing import Subprotocol
 
 from agentic_rag.redaction import Redactor
 from agentic_rag.server.auth import Guard
+from agentic_rag.server.entrance import Entrance
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
 
@@ -32,9 +33,8 @@ def application(business: ConversationService, turns: Turns) -> ASGIApp:
 @asynccontextmanager
 async def serving(app: ASGIApp, **options: Any) -> AsyncGenerator[str]:
     """Serve and yield the address (``127.0.0.1:port``)."""
-    config = uvicorn.Config(
-        app, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **{**UVICORN_OPTIONS, **options}
-    )
+    given = {"http": Entrance(), **UVICORN_OPTIONS, **options}
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **given)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

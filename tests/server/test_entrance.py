@@ -1,0 +1,343 @@
+"""What a stranger can begin on a connection ends: over real sockets, on the product's own HTTP protocol."""
+
+import json
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agentic_rag.server.auth import Guard
+from agentic_rag.server.entrance import ConnectionLimits, Entrance
+from tests.access.tenants import make_key
+from tests.access.tenants import socket as chat_socket
+from tests.e2e.serving import serving as serving_process
+from tests.server.rig import Rig
+from tests.ws.memory import Desk
+from tests.ws.serving import PATIENCE, application, client, serving
+
+PROMPT = ConnectionLimits(header_seconds=0.2, body_seconds=0.2, send_seconds=0.2, linger_seconds=0.5)
+"""Limits that a test need not wait for."""
+CALM = ConnectionLimits()
+GET = b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+POST = b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+FLOOD = b"x" * (16 << 20)
+"""More than any buffer of a loopback connection holds."""
+
+
+async def echo(request: Request) -> Response:
+    return JSONResponse({"bytes": len(await request.body())})
+
+
+async def pour(request: Request) -> Response:
+    async def parts() -> AsyncIterator[bytes]:
+        yield FLOOD
+
+    return StreamingResponse(parts())
+
+
+def plain_app() -> Guard:
+    return Guard(Starlette(routes=[Route("/echo", echo, methods=["GET", "POST"]), Route("/pour", pour)]))
+
+
+class Raw:
+    """A connection of bytes that does not wait for ever."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self.stream = stream
+
+    async def send(self, data: bytes) -> None:
+        with anyio.fail_after(PATIENCE):
+            await self.stream.send(data)
+
+    async def read_to_the_end(self) -> bytes:
+        """Return all that comes until the server has closed the connection."""
+        heard = b""
+        with anyio.fail_after(PATIENCE):
+            while True:
+                try:
+                    heard += await self.stream.receive()
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    return heard
+
+    async def answer(self) -> tuple[int, str]:
+        """Return status and error code of the one answer that comes before the end."""
+        head, _, body = (await self.read_to_the_end()).partition(b"\r\n\r\n")
+        assert b"connection: close" in head.lower(), head
+        return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+    async def status(self) -> int:
+        """Return the status of an answer, read up to its header's end."""
+        heard = b""
+        with anyio.fail_after(PATIENCE):
+            while b"\r\n\r\n" not in heard:
+                heard += await self.stream.receive()
+        return int(heard.split()[1])
+
+
+@asynccontextmanager
+async def raw(address: str) -> AsyncIterator[Raw]:
+    host, _, port = address.rpartition(":")
+    async with await anyio.connect_tcp(host.removeprefix("http://"), int(port)) as stream:
+        yield Raw(stream)
+
+
+@asynccontextmanager
+async def dripping(begun: bytes) -> AsyncIterator[Raw]:
+    """Serve, and connect a peer that sends something and then byte after byte for as long as the block runs."""
+
+    async def drip() -> None:
+        await peer.send(begun)
+        while True:
+            await peer.send(b"x")
+            await anyio.lowlevel.checkpoint()
+
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serving(plain_app(), http=Entrance(PROMPT)))
+        peer = await stack.enter_async_context(raw(address))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(drip)
+        yield peer
+        tasks.cancel_scope.cancel()
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"X: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"".join(b"X-%d: %s\r\n" % (n, b"x" * 1000) for n in range(70)) + b"\r\n",
+        b"X: " + b"x" * 400_000,
+        b"".join(b"X-%d: x\r\n" % n for n in range(40_000)),
+    ],
+    ids=["one", "many", "one without end", "many without end"],
+)
+async def test_more_than_64_kib_of_headers_are_refused(header: bytes) -> None:
+    async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
+        await peer.send(GET + header)
+        assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
+
+
+async def test_the_address_counts_as_a_header() -> None:
+    async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
+        await peer.send(b"GET /echo?" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
+
+
+async def test_fields_after_a_body_count_too_and_are_no_headers() -> None:
+    async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
+        await peer.send(
+            POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + b"X: " + b"x" * 70_000 + b"\r\n\r\n"
+        )
+        assert await peer.answer() == (431, "HEADERS_TOO_LARGE")
+
+
+async def test_60_kib_of_headers_and_a_large_body_are_answered() -> None:
+    async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
+        await peer.send(POST + b"X: " + b"x" * 60_000 + b"\r\nContent-Length: 3000000\r\nConnection: close\r\n\r\n")
+        await peer.send(b"x" * 3_000_000)
+        assert b'{"bytes":3000000}' in await peer.read_to_the_end()
+
+
+@pytest.mark.parametrize("sent", [b"G", GET, b"\r\n" * 10], ids=["a letter", "half a header", "empty lines"])
+async def test_a_header_that_does_not_end_is_given_up(sent: bytes) -> None:
+    async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
+        await peer.send(sent)
+        assert await peer.answer() == (408, "REQUEST_TIMEOUT")
+
+
+async def test_a_header_that_comes_byte_by_byte_is_given_up() -> None:
+    async with dripping(GET + b"X: ") as peer:
+        assert await peer.answer() == (408, "REQUEST_TIMEOUT")
+
+
+async def test_a_connection_that_says_nothing_is_closed_without_an_answer() -> None:
+    async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
+        assert await peer.read_to_the_end() == b""
+
+
+async def test_a_second_request_that_does_not_end_is_given_up() -> None:
+    async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
+        await peer.send(GET + b"\r\n" + GET)
+        heard = await peer.read_to_the_end()
+        assert heard.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1 408" in heard
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, b"\xff" * 200, b"GET /\xff\xfe HTTP/1.1\r\n\r\n"],
+)
+async def test_what_is_no_request_is_refused(sent: bytes) -> None:
+    async with serving(plain_app(), http=Entrance()) as address, raw(address) as peer:
+        await peer.send(sent)
+        assert await peer.answer() == (400, "BAD_REQUEST")
+
+
+# Bodies and answers
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"Content-Length: 10\r\n\r\nxxx",
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n",
+        b"Content-Length: 10\r\n\r\n",
+    ],
+    ids=["length", "chunks", "no byte"],
+)
+async def test_a_body_that_stops_is_given_up(begun: bytes) -> None:
+    async with serving(plain_app(), http=Entrance(PROMPT)) as address, raw(address) as peer:
+        await peer.send(POST + begun)
+        assert await peer.answer() == (408, "REQUEST_TIMEOUT")
+
+
+async def test_the_framing_of_chunks_is_no_body() -> None:
+    async with dripping(POST + b"Transfer-Encoding: chunked\r\n\r\n5;x=") as peer:
+        assert await peer.answer() == (408, "REQUEST_TIMEOUT")
+
+
+async def test_the_rest_of_a_body_that_was_answered_before_is_not_waited_for() -> None:
+    async with dripping(POST.replace(b"echo", b"nowhere") + b"Content-Length: 1000000000\r\n\r\n") as peer:
+        assert (await peer.read_to_the_end()).startswith(b"HTTP/1.1 404")
+
+
+async def test_an_answer_that_is_not_taken_is_given_up() -> None:
+    entrance = Entrance(PROMPT)
+    async with serving(plain_app(), http=entrance) as address:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+            deaf.sendall(b"GET /pour HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            async with raw(address) as peer:  # a whole life of a connection that began later
+                await peer.read_to_the_end()
+            await anyio.to_thread.run_sync(read_until_reset, deaf)
+
+
+def read_until_reset(deaf: socket.socket) -> None:
+    """Read what was buffered; it is less than all, and the connection was cut."""
+    deaf.settimeout(PATIENCE)
+    size = 0
+    try:
+        while data := deaf.recv(1 << 20):
+            size += len(data)
+    except ConnectionResetError:
+        pass
+    assert size < len(FLOOD)
+
+
+# Handshakes
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"".join(b"X-%d: x\r\n" % n for n in range(200)) + b"\r\n",
+        b"X: " + b"x" * 9000 + b"\r\n\r\n",
+        b"Content-Length: 5\r\n\r\nhello",
+    ],
+    ids=["too many lines", "too long a line", "a body"],
+)
+async def test_a_handshake_that_cannot_be_read_is_answered(rest: bytes) -> None:
+    desk = Desk()
+    async with serving(application(desk, desk)) as address, raw(address) as peer:
+        await peer.send(HANDSHAKE + rest)
+        assert await peer.answer() == (400, "BAD_REQUEST")
+
+
+@pytest.mark.parametrize("line", [b"Sec-WebSocket-Version: 8\r\n", b"Sec-WebSocket-Key: x\r\n", b"Upgrade: tea\r\n"])
+async def test_a_handshake_that_is_refused_is_closed(line: bytes) -> None:
+    name = line.partition(b":")[0]
+    lines = [each for each in HANDSHAKE.splitlines(keepends=True) if not each.startswith(name)]
+    desk = Desk()
+    async with serving(application(desk, desk), http=Entrance(PROMPT)) as address, raw(address) as peer:
+        await peer.send(b"".join(lines) + line + b"\r\n")
+        heard = await peer.read_to_the_end()
+        assert heard.startswith(b"HTTP/1.1 4"), heard
+
+
+# Strangers
+
+
+async def test_of_too_many_strangers_the_longest_here_is_refused_and_a_client_with_a_key_is_not(tmp_path: Path) -> None:
+    entrance = Entrance(replace(CALM, strangers=20))
+    async with Rig(tmp_path) as rig, AsyncExitStack() as stack:
+        key = await make_key(rig, "ann", "operator")
+        address = await stack.enter_async_context(serving(rig.application.app, http=entrance))
+        talking = await stack.enter_async_context(chat_socket(address, key=key))
+        crowd = [await stack.enter_async_context(raw(address)) for _ in range(60)]
+        for peer in crowd[:40]:
+            assert await peer.answer() == (503, "SERVER_BUSY")
+        assert entrance.strangers == 20
+        assert (await talking.ask("ping"))["type"] == "pong"
+        async with chat_socket(address, key=key) as another:
+            assert (await another.ask("ping"))["type"] == "pong"
+        assert await crowd[40].answer() == (503, "SERVER_BUSY")
+        async with raw(address) as known:
+            shown = b"Authorization: Bearer %s\r\n\r\n" % key.encode()
+            await known.send(b"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\n" + shown)
+            assert await known.status() == 200
+            assert entrance.strangers == 19  # it is not one of them any more
+
+
+async def test_a_wrong_key_makes_nobody_known(tmp_path: Path) -> None:
+    entrance = Entrance()
+    async with Rig(tmp_path) as rig:
+        await make_key(rig, "ann", "operator")
+        async with serving(rig.application.app, http=entrance) as address, raw(address) as peer:
+            for path in (b"/api/domains", b"/api/ready"):
+                await peer.send(b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path)
+                await peer.status()
+                assert entrance.strangers == 1
+
+
+async def test_strangers_that_leave_are_forgotten() -> None:
+    entrance = Entrance()
+    async with serving(plain_app(), http=entrance) as address:
+        async with raw(address) as peer:
+            await peer.send(b"junk\r\n\r\n")
+            await peer.answer()
+        async with raw(address) as peer:
+            await peer.send(GET + b"Connection: close\r\n\r\n")
+            await peer.read_to_the_end()
+        with anyio.fail_after(PATIENCE):
+            while entrance.strangers or entrance.lingering:
+                await anyio.lowlevel.checkpoint()
+
+
+def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_go_on(tmp_path: Path) -> None:
+    async def attack() -> None:
+        with serving_process(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
+            soft, hard = resource.prlimit(server.child.pid, resource.RLIMIT_NOFILE)
+            assert soft == hard
+            conversation = await server.conversation()
+            resource.prlimit(server.child.pid, resource.RLIMIT_NOFILE, (100, 100))
+            address = server.url.removeprefix("http://")
+            async with server.chat(conversation) as chat, AsyncExitStack() as stack:
+                status = 101
+                while status == 101:
+                    peer = await stack.enter_async_context(raw(address))
+                    await peer.send(HANDSHAKE + b"\r\n")
+                    status = await peer.status()
+                assert status == 503
+                events = await chat.say("How many days of paid leave do full-time staff have?")
+                assert events[-1]["type"] == "done"
+            async with client(address) as late:
+                assert (await late.ask("ping"))["type"] == "pong"
+
+    anyio.run(attack)
