@@ -179,6 +179,13 @@ class ServerReserved(Conflict, code="MCP_SERVER_RESERVED", facts=("path", "probl
     text = "{self.path}: {self.problem}"
 
 
+class ToolsChanged(Conflict, code="TOOLS_CHANGED", facts=("server",)):
+    """What an admin accepts is not what waits now: the server listed something else in between."""
+
+    server: str
+    text = "fingerprint: the tools of {self.server!r} that wait are not those it stands for. Look at them again."
+
+
 class CommandNotAllowed(
     AgenticRagError, code="MCP_COMMAND_NOT_ALLOWED", status=422, facts=("path", "reason", "command", "allow")
 ):

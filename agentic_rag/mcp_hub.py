@@ -20,6 +20,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.hosts import is_loopback
 from agentic_rag.settings import Settings, client_environment
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.database import Database
 from agentic_rag.tools.base import Toolset
 from agentic_rag.tools.launch.addresses import parse_hosts
@@ -27,7 +28,7 @@ from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.status import ConnectionState
+from agentic_rag.tools.status import ConnectionState, PendingTools
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
@@ -118,15 +119,15 @@ class McpHub:
 
         return await trial(self._policy, spec, self._observer)
 
-    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
         """See `Pool.pending`."""
         await self._wait_loaded()
         return await self._lists.pending(domain, entries)
 
-    async def accept(self, domain: str, server: str, entry: str) -> tuple[str, ...]:
+    async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> tuple[str, ...]:
         """See `Pool.accept`."""
         await self._wait_loaded()
-        return await self._lists.accept(domain, server, entry)
+        return await self._lists.accept(domain, server, entry, seen, told)
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
         """End what runs for servers of a domain that are gone or disabled; for a deleted one (None) all of it, with

@@ -4,17 +4,22 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tool_lists import ToolListRecord
-from agentic_rag.tools.connection import Connection
+from agentic_rag.tools.connection import Connection as ServerConnection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, HubObserver
 from agentic_rag.tools.launch.policy import LaunchPolicy
@@ -60,18 +65,23 @@ def make_lists(database: Database, redactor: Redactor) -> ToolLists:
         row = await database.read(lambda conn: tool_lists.get(conn, *key))
         return None if row is None else _list(row)
 
-    async def save(key: Key, stored: ToolList) -> None:
-        domain, server, user = key
-        row = ToolListRecord(
-            domain_id=domain,
-            server=server,
-            user_id=user,
-            entry_hash=stored.entry,
-            tools=[dict(tool) for tool in stored.tools],
-            accepted=dict(stored.accepted),
-            updated_at=now(),
-        )
-        await database.write(lambda conn: tool_lists.put(conn, row))
+    async def save(lists: Mapping[Key, ToolList], note: object) -> None:
+        def store(conn: Connection) -> None:
+            for (domain, server, user), stored in lists.items():
+                row = ToolListRecord(
+                    domain_id=domain,
+                    server=server,
+                    user_id=user,
+                    entry_hash=stored.entry,
+                    tools=[dict(tool) for tool in stored.tools],
+                    accepted=[dict(tool) for tool in stored.accepted],
+                    updated_at=now(),
+                )
+                tool_lists.put(conn, row)
+            if isinstance(note, Entry):
+                audit(conn, note)
+
+        await database.write(store, durable=note is not None)
 
     async def of_domain(domain: str) -> dict[Key, ToolList]:
         rows = await database.read(lambda conn: tool_lists.of_domain(conn, domain))
@@ -81,7 +91,7 @@ def make_lists(database: Database, redactor: Redactor) -> ToolLists:
 
 
 def _list(row: ToolListRecord) -> ToolList:
-    return ToolList(row.entry_hash, tuple(row.tools), row.accepted)
+    return ToolList(row.entry_hash, tuple(row.tools), tuple(row.accepted))
 
 
 async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: ToolLists) -> ServerToolset:
@@ -131,7 +141,7 @@ async def trial(
         return _in_time(connections[spec.name], seconds)
 
 
-def _in_time(connection: Connection, seconds: float) -> ConnectionState:
+def _in_time(connection: ServerConnection, seconds: float) -> ConnectionState:
     """Return how a server fares after it had its time to start; one that is still starting has not kept it."""
     state = connection.status()
     if state.state is State.READY or state.reason:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import anyio.to_thread
 
+from agentic_rag.access.auditing import change
 from agentic_rag.access.users import User
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents
@@ -18,13 +19,17 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
 from agentic_rag.json_form import Json
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
-from agentic_rag.tools.status import ConnectionState, State
+from agentic_rag.tools.status import ConnectionState, PendingTools, State
+
+LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
+"""Why no model is shown such a tool."""
 
 MAX_TRIALS = 10
 """How many entries one trial starts."""
@@ -45,15 +50,19 @@ class Pool(Protocol):
         """Start a server beside all others, list its tools, and end it."""
         ...
 
-    async def pending(self, domain: str, entries: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-        """Return server → names of tools that are new or changed and wait for `accept`.
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> Mapping[str, PendingTools]:
+        """Return server → what an admin has to look at: tools that wait for `accept`, and names listed twice.
 
         ``entries``: the servers there are, each with its `McpEntry.hash`.
         """
         ...
 
-    async def accept(self, domain: str, server: str, entry: str) -> Sequence[str]:
-        """Accept the tools of a server as they were last listed under ``entry``; return the names that waited."""
+    async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> Sequence[str]:
+        """Accept what waits of a server under ``entry``, as it was ``seen``; return the names. ``told``: its audit row.
+
+        Raises:
+            ToolsChanged: something else waits by now.
+        """
         ...
 
 
@@ -61,19 +70,20 @@ class Pool(Protocol):
 class EffectiveServer:
     """One server of a domain's merged set. ``document``: as a GET shows it; ``connections``: how many are not stopped.
 
-    ``state``: of several connections (``identity: user``) the first one's. ``pending_tools``: wait to be accepted.
+    ``state``: of several connections (``identity: user``) the first one's. ``pending``: what an admin has to look at.
     """
 
     name: str
     document: Json
     state: ConnectionState
     connections: int
-    pending_tools: tuple[str, ...]
+    pending: PendingTools
 
     def to_json(self) -> Json:
         """Return the server as a client sees it."""
-        waiting = {"connections": self.connections, "pendingTools": list(self.pending_tools)}
-        return {"name": self.name, **self.document, **self.state.to_json(), **waiting}
+        waiting = {"connections": self.connections, "pendingTools": list(self.pending.names)}
+        dropped = [{"name": name, "reason": LISTED_TWICE} for name in self.pending.doubled]
+        return {"name": self.name, **self.document, **self.state.to_json(), **waiting, "droppedTools": dropped}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ class Servers:
                 obstacle = await anyio.to_thread.run_sync(self._obstacle, spec)
                 state = ConnectionState(name, State.STOPPED, reason=redaction(obstacle))
             count = sum(each.state is not State.STOPPED for each in states)
-            servers.append(EffectiveServer(name, document, state, count, tuple(pending.get(name, ()))))
+            servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
         return servers
 
     def _obstacle(self, spec: LaunchSpec) -> str:
@@ -142,14 +152,27 @@ class Servers:
         spec = _spec(record, entry, await self._vault.values(domain_id), user.id)
         return (await self._pool.restart(spec)).redact(self._vault.redact.of(domain_id))
 
-    async def accept(self, domain_id: str, name: str) -> list[str]:
-        """Accept the tools of a user's server as it lists them now; return the names that were waiting.
+    async def pending(self, domain_id: str, name: str) -> PendingTools:
+        """Return which tools of a user's server are new or changed, each as it was accepted and as it is now.
 
         Raises:
             NotFound: the domain has no such server of its own.
         """
         entry = _own_entry(await self._directory.settings(domain_id), name)
-        return list(await self._pool.accept(domain_id, name, entry.hash()))
+        return (await self._pool.pending(domain_id, {name: entry.hash()}))[name]
+
+    async def accept(self, domain_id: str, name: str, seen: str) -> list[str]:
+        """Accept the tools of a user's server that wait, as they were seen; return their names.
+
+        ``seen``: the fingerprint of `pending`.
+
+        Raises:
+            NotFound: the domain has no such server of its own.
+            ToolsChanged: other tools wait by now, or other words of theirs.
+        """
+        entry = _own_entry(await self._directory.settings(domain_id), name)
+        told = change("mcp.accept", f"{domain_id}/{name}", fingerprint=seen)
+        return list(await self._pool.accept(domain_id, name, entry.hash(), seen, told))
 
     async def trial(self, user: User, domain_id: str, document: object) -> Trial:
         """Start the entries of a document as if they were saved, one after the other, and list their tools.

@@ -17,10 +17,10 @@ from agentic_rag.domains.vault import Mask, Vault
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.forms import Form, read_form
 from agentic_rag.json_form import Absent, Json
-from agentic_rag.server.replies import Items, answer, answer_from
+from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.reading import Note
-from agentic_rag.tools.status import ConnectionState, ListedTool
+from agentic_rag.tools.status import ConnectionState, ListedTool, WaitingTool
 
 SECRETS = "/api/domains/{domain}/secrets"
 SERVERS = "/api/domains/{domain}/mcp-servers"
@@ -68,6 +68,24 @@ class ServerTrial:
     items: Sequence[Connection]
     changes: Sequence[Note]
     warnings: Sequence[Note]
+
+
+class AcceptedList(Form):
+    """What is accepted: the ``fingerprint`` under which the waiting tools were shown."""
+
+    fingerprint: Annotated[str, StringConstraints(max_length=64)]
+
+
+@answer()
+class PendingList:
+    """The tools of a server that wait for an admin, and the fingerprint of exactly these words.
+
+    ``doubled``: names that the server lists more than once; no model is shown them.
+    """
+
+    tools: Sequence[WaitingTool]
+    doubled: Sequence[str]
+    fingerprint: str
 
 
 @answer()
@@ -144,10 +162,15 @@ class ServerRoutes:
         """Start a server anew."""
         return _connection(await self._servers.restart(user, domain, name))
 
+    @route("GET", f"{SERVERS}/{{name}}/pending")
+    async def pending(self, domain: str, name: str) -> Redacted[PendingList]:
+        """Show the tools that wait to be accepted, each as it was accepted before and as it is now."""
+        return Redacted(domain, answer_from(PendingList, await self._servers.pending(domain, name)))
+
     @route("POST", f"{SERVERS}/{{name}}/accept")
-    async def accept(self, domain: str, name: str) -> AcceptedTools:
-        """Accept the tools that a server lists now."""
-        return AcceptedTools(name, await self._servers.accept(domain, name))
+    async def accept(self, domain: str, name: str, body: AcceptedList) -> AcceptedTools:
+        """Accept the tools that wait, exactly as they were shown."""
+        return AcceptedTools(name, await self._servers.accept(domain, name, body.fingerprint))
 
 
 def _secret(name: str, mask: Mask) -> Secret:

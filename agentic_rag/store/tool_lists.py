@@ -24,8 +24,8 @@ class ToolListRecord:
     """Of what the admin wrote; under another one the list does not count."""
     tools: list[dict[str, Any]]
     """As the server gave them (MCP ``Tool``)."""
-    accepted: dict[str, Any]
-    """Name → fingerprint."""
+    accepted: list[dict[str, Any]]
+    """Of those, the ones an admin accepted, as they were then: what a model is shown."""
     updated_at: str
 
 

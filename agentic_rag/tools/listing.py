@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -95,14 +96,17 @@ class Catalog:
         ``read_only`` and ``idempotent`` are trusted tools of a user's server, ``changed`` those not accepted, all by
         the names the server gives them.
         """
-        for tool in listed:
+        tools = list(listed)
+        counts = Counter(tool.name for tool in tools)
+        for tool in tools:
             if include is not None and tool.name not in include:
                 continue
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
             info, unfit = _describe_tool(tool, server, origin, trusted)
-            problem = self._problem(info.name, origin) or unfit
+            twice = "it is listed more than once" if counts[tool.name] > 1 else ""
+            problem = twice or self._problem(info.name, origin) or unfit
             if problem:
                 self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
             else:

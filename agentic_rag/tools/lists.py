@@ -9,21 +9,25 @@ from dataclasses import dataclass, replace
 import anyio
 import mcp_types as types
 
+from agentic_rag.errors import ToolsChanged
 from agentic_rag.redaction import Redactor
-from agentic_rag.tools.fingerprints import ToolList, fingerprints, from_json, to_json
+from agentic_rag.tools.fingerprints import Tool, ToolList, fingerprint_of_waiting, from_json, to_json
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.listing import clean, clean_description
+from agentic_rag.tools.status import ListedTool, PendingTools, WaitingTool
 
 Key = tuple[str, str, str]
 """Domain, server, and the user of an ``identity: user`` entry (else empty)."""
 
 Load = Callable[[Key], Awaitable[ToolList | None]]
-Save = Callable[[Key, ToolList], Awaitable[None]]
+Save = Callable[[Mapping[Key, ToolList], object], Awaitable[None]]
+"""Stores lists in one transaction, with a note of who did it (None: nobody, a server listed anew)."""
 LoadDomain = Callable[[str], Awaitable[Mapping[Key, ToolList]]]
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was last compared: the stored list, the tools of it, and from which answer of the server it came."""
+    """What was last compared: the stored list, what is shown of it, and from which answer of the server it came."""
 
     stored: ToolList
     tools: tuple[types.Tool, ...]
@@ -53,10 +57,11 @@ class ToolLists:
     async def current(
         self, spec: LaunchSpec, listed: tuple[types.Tool, ...] | None
     ) -> tuple[tuple[types.Tool, ...], frozenset[str]]:
-        """Return the tools of a server for a turn, and the names of those that may not run until accepted.
+        """Return the tools of a server for a turn, as accepted, and the names of those that may not run.
 
         ``listed`` is what it listed now; None when it is down: then the stored list stands. The first list under
-        an entry is accepted with the entry.
+        an entry is accepted with the entry. A tool that changed since stands there in its accepted words and may not
+        run; one that is new, or listed twice, is left out.
         """
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
@@ -78,38 +83,60 @@ class ToolLists:
             self._known[key] = known
             return known.tools, known.changed
 
-    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-        """Return server → names of tools that wait to be accepted, for one domain.
+    async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
+        """Return server → what an admin has to look at, for one domain.
 
         ``entries``: the servers there are, each with its `McpEntry.hash`; a list of another entry says nothing.
         """
-        found: dict[str, set[str]] = {}
-        for (_, server, _), stored in (await self._load_domain(domain)).items():
-            if stored.entry == entries.get(server):
-                found.setdefault(server, set()).update(stored.changed)
-        return {server: tuple(sorted(names)) for server, names in found.items() if names}
+        lists = await self._load_domain(domain)
+        return {server: _pending(_of_server(lists, server, entry)) for server, entry in entries.items()}
 
-    async def accept(self, domain: str, server: str, entry: str) -> tuple[str, ...]:
-        """Accept the tools of a server as they were last listed under an entry; return the names that were waiting."""
-        waiting: set[str] = set()
+    async def accept(self, domain: str, server: str, entry: str, seen: str, note: object = None) -> tuple[str, ...]:
+        """Accept what waits of a server under an entry, as it was seen; return the names that were waiting.
+
+        ``seen``: `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
+
+        Raises:
+            ToolsChanged: something else waits by now; nothing is accepted.
+        """
         async with self._writing:
-            for key, stored in (await self._load_domain(domain)).items():
-                if key[1] == server and stored.entry == entry:
-                    waiting.update(stored.changed)
-                    await self._save(key, replace(stored, accepted=fingerprints(stored.tools)))
-                    self._known.pop(key, None)
-        return tuple(sorted(waiting))
+            lists = _of_server(await self._load_domain(domain), server, entry)
+            pending = _pending(lists)
+            if pending.fingerprint != seen:
+                raise ToolsChanged(server)
+            accepted = {key: stored.accept() for key, stored in lists.items() if stored.waiting}
+            await self._save(accepted, note)
+            for key in accepted:
+                self._known.pop(key, None)
+        return pending.names
 
     async def _compare(self, key: Key, entry: str, known: _Known | None, listed: tuple[types.Tool, ...]) -> _Known:
         tools = tuple(map(self._redactor.of(key[0]).json, to_json(listed)))
-        if known is None:
-            stored = ToolList(entry, tools, fingerprints(tools))
-        else:
-            stored = replace(known.stored, tools=tools)
+        stored = ToolList.first(entry, tools) if known is None else replace(known.stored, tools=tools)
         if known is None or known.stored.tools != tools:
-            await self._save(key, stored)
-        return _Known(stored, listed, frozenset(stored.changed), listed)
+            await self._save({key: stored}, None)
+        return _read_list(stored, listed)
 
 
-def _read_list(stored: ToolList) -> _Known:
-    return _Known(stored, from_json(stored.tools), frozenset(stored.changed))
+def _read_list(stored: ToolList, listed: tuple[types.Tool, ...] | None = None) -> _Known:
+    changed = frozenset(str(new["name"]) for old, new in stored.waiting if old is not None)
+    return _Known(stored, from_json(stored.shown), changed, listed)
+
+
+def _of_server(lists: Mapping[Key, ToolList], server: str, entry: str) -> dict[Key, ToolList]:
+    return {key: stored for key, stored in lists.items() if key[1] == server and stored.entry == entry}
+
+
+def _pending(lists: Mapping[Key, ToolList]) -> PendingTools:
+    by_user = {user: stored for (_, _, user), stored in lists.items()}
+    waiting = tuple(
+        WaitingTool(str(new["name"]), user, None if old is None else _describe_listed(old), _describe_listed(new))
+        for user, stored in sorted(by_user.items())
+        for old, new in stored.waiting
+    )
+    doubled = {name for stored in by_user.values() for name in stored.doubled}
+    return PendingTools(waiting, tuple(sorted(doubled)), fingerprint_of_waiting(by_user))
+
+
+def _describe_listed(tool: Tool) -> ListedTool:
+    return ListedTool(clean(str(tool["name"])), clean_description(tool.get("description") or ""), tool["inputSchema"])

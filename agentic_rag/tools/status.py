@@ -46,6 +46,36 @@ class ListedTool:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingTool:
+    """A tool that is new (``before`` None) or other than accepted, in both wordings.
+
+    ``user``: of an ``identity: user`` entry, whose server listed it.
+    """
+
+    name: str
+    user: str
+    before: ListedTool | None
+    now: ListedTool
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTools:
+    """What waits for an admin in the lists of one server. ``fingerprint``: of exactly that; `accept` wants it back.
+
+    ``doubled``: names that were listed more than once, which drops them.
+    """
+
+    tools: tuple[WaitingTool, ...] = ()
+    doubled: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools that wait, sorted, each once."""
+        return tuple(sorted({tool.name for tool in self.tools}))
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionState:
     """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
 

@@ -232,8 +232,9 @@ async def test_a_server_that_calls_its_tools_by_our_names_gets_no_call_meant_for
         await found.denied(events, "web__role_write", "toolPolicy")
 
 
-async def test_a_tool_whose_description_changed_is_denied_although_the_policy_allows_it(tmp_path: Path) -> None:
-    async with scene(tmp_path, use("web__lookup", query="x"), say("Fine."), obey, say("Done.")) as found:
+async def test_a_tool_whose_description_changed_is_denied_and_no_model_reads_the_new_one(tmp_path: Path) -> None:
+    again = use("web__lookup", query="x")
+    async with scene(tmp_path, again, say("Fine."), again, say("Done.")) as found:
         await found.allow(**{"web__*": "allow"})
         first = await found.ask()
         assert [event["status"] for event in first if event["type"] == "tool_result"] == ["ok"]
@@ -242,6 +243,8 @@ async def test_a_tool_whose_description_changed_is_denied_although_the_policy_al
         await found.connect()
         await found.mallory.told()
         await found.denied(await found.ask(), "web__lookup", "changed")
+        for request in found.mallory.rig.model.requests:
+            assert ORDER.format("web__lookup") not in " ".join(texts(request.tools))
 
 
 ENCODINGS: dict[str, Callable[[str], str]] = {

@@ -56,6 +56,14 @@ async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     return next(item for item in items if item["name"] == name)
 
 
+async def accept_waiting(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+    """Accept what waits of a server, as an admin does who has just looked at it."""
+    place = f"/api/domains/{domain}/mcp-servers/{name}"
+    seen = (await rig.ok("GET", f"{place}/pending"))["fingerprint"]
+    accepted: dict[str, Any] = await rig.ok("POST", f"{place}/accept", {"fingerprint": seen})
+    return accepted
+
+
 async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
     steps = [calling("b__fine")] * 400
     async with Rig(tmp_path, *steps, any_command=True) as rig:
@@ -223,10 +231,32 @@ async def test_tools_that_wait_are_shown_for_the_entry_that_lists_them_and_for_n
         assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile("noisy")}}})
         assert (await shown(rig, domain, "a"))["pendingTools"] == []
-        assert (await rig.ok("POST", f"{path}/mcp-servers/a/accept"))["accepted"] == []
+        assert (await accept_waiting(rig, domain, "a"))["accepted"] == []
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
         assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
-        assert (await rig.ok("POST", f"{path}/mcp-servers/a/accept"))["accepted"] == ["grown"]
+        pending = await rig.ok("GET", f"{path}/mcp-servers/a/pending")
+        assert [(each["name"], each["before"], each["now"]["name"]) for each in pending["tools"]] == [
+            ("grown", None, "grown")
+        ]
+        stale = {"fingerprint": "0" * 64}
+        assert (await rig.refused("POST", f"{path}/mcp-servers/a/accept", stale))[:2] == (409, "TOOLS_CHANGED")
+        assert (await rig.refused("POST", f"{path}/mcp-servers/a/accept", {}))[:2] == (422, "VALIDATION_ERROR")
+        assert (await accept_waiting(rig, domain, "a"))["accepted"] == ["grown"]
+        rows = (await rig.ok("GET", "/api/audit"))["items"]
+        row = next(row for row in rows if row["action"] == "mcp.accept")  # the newest stands first
+        assert (row["target"], row["details"]) == (f"{domain}/a", {"fingerprint": pending["fingerprint"]})
+
+
+async def test_a_tool_listed_twice_is_shown_to_no_model_and_the_admin_reads_why(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Fine."), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": hostile("twice")})
+        await rig.say(await rig.conversation(domain), "Go")
+        (dropped,) = (await shown(rig, domain, "a"))["droppedTools"]
+        assert dropped["name"] == "fine"
+        assert "more than once" in dropped["reason"]
+        offered = [tool["name"] for tool in rig.model.requests[0].tools]
+        assert "a__fine" not in offered
+        assert "a__grow" in offered
 
 
 async def test_a_secret_that_is_changed_or_removed_counts_from_the_next_turn(tmp_path: Path) -> None:
@@ -254,7 +284,7 @@ async def test_a_server_of_ours_cannot_be_restarted_and_one_that_is_not_there_is
         path = f"/api/domains/{await rig.domain()}/mcp-servers"
         for name in ("promptx", "retriever"):
             for action in ("restart", "accept"):
-                response = await rig.http.post(f"{path}/{name}/{action}")
+                response = await rig.http.post(f"{path}/{name}/{action}", json={"fingerprint": "0"})
                 error = response.json()["error"]
                 assert (response.status_code, error["code"]) == (409, "MCP_SERVER_RESERVED")
                 assert error["details"]["path"] == f"mcpServers.{name}"

@@ -151,10 +151,10 @@ def test_tools_of_users_are_named_after_our_key_and_sorted() -> None:
 
 def test_a_name_that_is_taken_is_refused_with_a_notice() -> None:
     catalog = Catalog()
-    catalog.add("a", "user", [listed("b__c"), listed("x"), listed("x")])
+    catalog.add("a", "user", [listed("b__c"), listed("x"), listed("y"), listed("y")])
     catalog.add("a__b", "user", [listed("c")])
     assert [(each.name, each.server) for each in catalog.tools] == [("a__b__c", "a"), ("a__x", "a")]
-    assert [server for server, _ in catalog.notices] == ["a", "a__b"]
+    assert [server for server, _ in catalog.notices] == ["a", "a", "a__b"]
 
 
 @given(st.text(max_size=90), st.text(max_size=90))

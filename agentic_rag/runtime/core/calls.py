@@ -54,8 +54,9 @@ class Policy:
         """Return why a tool may not be called, naming the setting; empty if it may."""
         if tool.changed:
             return (
-                f"Denied: the tool {tool.name!r} is new or has changed since its server was accepted. An admin can "
-                f"look at it and accept it: POST /api/domains/{{id}}/mcp-servers/{tool.server}/accept. Go on without."
+                f"Denied: the tool {tool.name!r} has changed since its server was accepted. An admin can look at the "
+                f"change (GET /api/domains/{{id}}/mcp-servers/{tool.server}/pending) and accept it (POST "
+                f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without."
             )
         matching = [
             (glob == tool.name, len(_WILD.sub("", glob)), verdict == "deny")

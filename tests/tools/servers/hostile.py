@@ -1,7 +1,8 @@
 """An MCP server that speaks raw bytes, so that it can break every rule. Standard library alone: it starts fast.
 
 The first argument is how it behaves before any call: ``ok``, ``silent`` (answers nothing), ``deaf-to-discover``
-(answers nothing of the newer era), ``dies`` (at once), ``noisy`` (garbage around every message). Tools do the rest.
+(answers nothing of the newer era), ``dies`` (at once), ``noisy`` (garbage around every message), ``twice`` (lists its
+first tool twice). Tools do the rest.
 """
 
 import json
@@ -124,7 +125,8 @@ def handle(message: dict[str, Any]) -> None:
         answer(ident, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         schema = {"type": "object"}
-        answer(ident, {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]})
+        listed = [*TOOLS, TOOLS[0]] if BEHAVIOUR == "twice" else TOOLS
+        answer(ident, {"tools": [{"name": name, "inputSchema": schema} for name in listed]})
     elif method == "tools/call":
         call(params["name"], int(ident or 0), params)
     elif ident is not None and BEHAVIOUR != "deaf-to-discover":
