@@ -359,6 +359,12 @@ class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, r
     text = "The database does not answer now: {self.reason}. Try again."
 
 
+class ServerStopping(AgenticRagError, code="SERVER_STOPPING", status=503, retryable=True):
+    """The server is about to end; what it had begun is gone on with by the next one."""
+
+    text = "The server is stopping. Try again in a moment."
+
+
 class TurnError(AgenticRagError):
     """Ends a turn with an ``error`` event of the same code."""
 

@@ -272,9 +272,10 @@ DELTA_TYPES = frozenset({"text", "thinking"})
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One numbered event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
+    """One event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
 
-    ``type`` and ``seq`` stand beside it so that readers can route without parsing.
+    ``type`` and ``seq`` stand beside it so that readers can route without parsing. An event with ``seq`` 0 is not part
+    of the log: it says how the stream itself is, its JSON has no number, and it is never replayed.
     """
 
     turn_id: str

@@ -190,6 +190,8 @@ class Talk:
                 return "resync"
             case {"type": "error", "code": code, "message": message} if "turnId" not in frame:
                 raise RequestRefused(0, code, message)
+            case {"type": "notice", "turnId": self.turn_id} if "seq" not in frame:  # of the stream, not of the turn
+                self.watcher.show(raw, frame)
             case {"type": kind, "turnId": self.turn_id, "seq": int(seq)} if seq > self.seq:
                 self.seq, self._failures = seq, 0
                 self.watcher.show(raw, frame)

@@ -6,12 +6,15 @@ moment is the state before or after an instruction.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 from sqlalchemy import Connection
 
 from agentic_rag import failpoints
@@ -21,7 +24,7 @@ from agentic_rag.errors import (
     InternalError,
     LeaseLost,
     ModelError,
-    StorageError,
+    ServerStopping,
     first_cause,
 )
 from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
@@ -38,7 +41,7 @@ from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import hold, store_commit, store_end, store_result
+from agentic_rag.runtime.storing import end_without_agent, hold, store_commit, store_end, store_result
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
@@ -46,8 +49,6 @@ from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
 logger = logging.getLogger(__name__)
 
-FINISH_SECONDS = 30.0
-"""How long storing the end of a turn may take once the turn itself is over."""
 CHILDREN_SECONDS = 10.0
 """How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
 PROGRESS_SECONDS = 0.1
@@ -98,10 +99,10 @@ class Agent:
         self._gone: AbstractSet[str] = frozenset()
         self.over = False
         """Whether the terminal event is out, or about to be."""
-        self.failure: Error | None = None
-        """The terminal event, delivered but not stored: the store takes nothing now."""
+        self.garbled = False
+        """Whether the transcript in memory may say what the store's does not."""
         self.lost = False
-        """Whether another process runs the turn now."""
+        """Whether the turn is another process's to run: one that has its lease, or the next to start."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.ended = anyio.Event()
@@ -136,17 +137,37 @@ class Agent:
             logger.warning("%s", exc)
             self.lost = self.over = True
             self.log.close()
-        except Exception as exc:  # the last resort: readers must see an end whatever happened
-            error = first_cause(exc) or self._internal_error(exc)
-            self.over = True
-            self.failure = Error(error.code, str(error), error.retryable)
-            self.log.deliver_unjournalled(self.failure)
+        except ServerStopping:
+            self.lost = self.over = True
+        except Exception as exc:
+            await self._end_plainly(exc)
         else:
             self.log.close()
         finally:
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
             self.ended.set()
+
+    async def _end_plainly(self, exc: Exception) -> None:
+        """End a turn whose end cannot be stored as it came with nothing but the error: the last resort."""
+        error = first_cause(exc) or self._internal_error(exc)
+        final = Error(error.code, str(error), error.retryable)
+        self.over = self.garbled = True
+        self.log.withdraw()
+
+        def store(conn: Connection) -> None:
+            hold(conn, self.row.id, self.row.fence)
+            end_without_agent(conn, self.row, final)
+            if self.parent is None:
+                self.resources.hooks.turn_ended(conn, self.row, final)
+
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.log.commit([final], store, durable=True)
+        except Exception as again:
+            logger.error("turn %s has no end until the next start", self.row.id, exc_info=again)
+            self.lost = True
+        self.log.close()
 
     async def _end_children(self) -> None:
         """Interrupt the delegates of the turn and wait for their ends; from here on they write no event."""
@@ -170,13 +191,13 @@ class Agent:
         await self._end_children()
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
-        if isinstance(failure, LeaseLost):
+        if isinstance(failure, LeaseLost | ServerStopping):
             raise failure
         if failure is not None:
             self._turn.fail(failure)
         elif self.interrupted:
             self._turn.interrupt()
-        with anyio.fail_after(FINISH_SECONDS, shield=True):
+        with anyio.CancelScope(shield=True):
             await self._drive()
 
     def _internal_error(self, exc: Exception) -> InternalError:
@@ -191,12 +212,14 @@ class Agent:
         self._tools = with_own_tools(self._definition, toolset.tools)
         self._turn.offer(self._tools)
         self._context.offer(self._tools)
+        insist = self.resources.journal.insist
         if resume is None:
-            await self._context.move_window()
+            await insist(self._context.move_window)
         window = self.transcript.window()
         chunks = cited_chunks(window)
         if chunks:
-            self._gone = await self.resources.services.missing_chunks(self._definition.domain_id, chunks)
+            missing_chunks = self.resources.services.missing_chunks
+            self._gone = await insist(partial(missing_chunks, self._definition.domain_id, chunks))
         if resume is not None:
             await self._resume(resume)
             return
@@ -215,7 +238,8 @@ class Agent:
         activation = last_activation(self.transcript.window())
         if activation is None:
             return None
-        current = await self.resources.services.role_hash(self._definition.domain_id, activation.role)
+        role_hash = self.resources.services.role_hash
+        current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
 
     async def _prepend(self, notes: list[Block]) -> None:
@@ -223,8 +247,8 @@ class Agent:
         entry = next(entry for entry in reversed(self.transcript.entries) if entry.turn_id == self.row.id)
         content = [*notes, *entry.message["content"]]
         with anyio.CancelScope(shield=True):
-            await self.resources.database.write(
-                lambda conn: sessions.set_content(conn, self.transcript.session_id, entry.seq, content)
+            await self.resources.journal.store(
+                lambda conn: sessions.set_content(conn, self.transcript.session_id, entry.seq, content), ()
             )
         entry.message["content"] = content
 
@@ -251,9 +275,10 @@ class Agent:
             else:
                 with anyio.CancelScope(shield=True):
                     await self._commit(instruction)
+                await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
 
     async def _call_model(self) -> None:
-        fits = await self._context.fit()
+        fits = await self.resources.journal.insist(self._context.fit)
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
@@ -301,7 +326,10 @@ class Agent:
                         for body in self._turn.receive(each):
                             self.log.append(body)
                     if self.log.crowded:
+                        watch.deadline = math.inf  # it is the store that is waited for
                         await self.log.room()
+                        pushed = time.monotonic()
+                        watch.deadline = anyio.current_time() + idle
         if watch.cancelled_caught:
             raise GenerationTimeout("The model's next event", idle)
 
@@ -313,9 +341,9 @@ class Agent:
                 tasks.start_soon(self._run_call, call)
 
     async def _run_call(self, call: PlannedCall) -> None:
-        outcome = call.refusal
+        outcome, insist = call.refusal, self.resources.journal.insist
         if outcome is None and call.tool is READ_TOOL:
-            outcome = await read_on(self.resources, self.transcript.session_id, call.arguments)
+            outcome = await insist(partial(read_on, self.resources, self.transcript.session_id, call.arguments))
         elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None
@@ -337,12 +365,8 @@ class Agent:
                 self.resources.hooks.call_denied(conn, self.row, call)
 
         with anyio.CancelScope(shield=True):
-            try:
-                for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
-                    await self.resources.payloads.write(kept.ref, kept.data)
-            except StorageError:
-                self._turn.reopen_call(call)
-                raise
+            for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
+                await self.resources.journal.insist(partial(self.resources.payloads.write, kept.ref, kept.data))
             await self.log.commit(finished.bodies, store)
 
     def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
@@ -373,7 +397,8 @@ class Agent:
         bodies = commit.bodies if final is None else (*commit.bodies, final)
         self.over = final is not None
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
-        await self.log.commit(bodies, store, durable=effects)
+        # What has ended, and what is about to have effects, must be so after a loss of power too.
+        await self.log.commit(bodies, store, durable=effects or final is not None)
         self.transcript.extend(entries)
         if commit.usage is not None and entries:
             self._context.take_measure(commit.usage, entries[0].seq)

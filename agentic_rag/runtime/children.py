@@ -125,7 +125,7 @@ class Delegations:
     async def _begin(self, parent: Agent, request: ChildRequest) -> Agent:
         """Make the child's session and turn, and start it."""
         resources = parent.resources
-        log = ChildLog(parent.log, request.role, resources.database)
+        log = ChildLog(parent.log, request.role, resources.journal)
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
         transcript = Transcript(new_id("sess"), replace(parent.transcript.labels, agent=log.path))
@@ -174,7 +174,7 @@ class Delegations:
         transcript, left, fence = await resources.database.write(take)
         row = replace(row, owner=resources.owner, fence=fence)
         definition = left.definition or child_definition(parent.definition, role, parent.depth + 1)
-        log = ChildLog(parent.log, role, resources.database)
+        log = ChildLog(parent.log, role, resources.journal)
         own = transcript.of_turn(row.id)[1:]
         child = Agent(resources, transcript, row, definition, log, parent)
         return self._start(child, lambda turn: turn.restore(own, left.finished, left.usage))

@@ -83,6 +83,7 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
+        self._journal.stop()
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(exc_type, exc, tb)
 

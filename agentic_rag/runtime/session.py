@@ -18,7 +18,6 @@ from agentic_rag.errors import (
     AgenticRagError,
     GenerationAborted,
     IdempotencyMismatch,
-    LeaseLost,
     NotFound,
     ResumeLimit,
     TurnInProgress,
@@ -32,7 +31,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, RunLog
+from agentic_rag.runtime.log.runlog import RunLog, epoch_of
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import (
     LEASE_SECONDS,
@@ -75,15 +74,6 @@ class Accepted:
     queued: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UnstoredEnd:
-    """A turn whose terminal event was delivered and not stored: the store took nothing then."""
-
-    row: TurnRecord
-    log: RunLog
-    final: Error
-
-
 class LiveSession:
     """One session of this process. `Runtime` makes it and finds it again by its id.
 
@@ -101,8 +91,6 @@ class LiveSession:
         self._compaction: Compaction | None = None
         self._compact_past = 0.0
         """Tokens before which no further automatic compaction is tried, since one has failed."""
-        self._unstored: list[UnstoredEnd] = []
-        """Turns whose end is stored with the next message, oldest first."""
         self._order: list[str] = []
         self._changed = anyio.Event()
         self._accepting = anyio.Lock()
@@ -147,6 +135,25 @@ class LiveSession:
     async def change(self) -> None:
         """Wait until something starts or ends."""
         await self._changed.wait()
+
+    async def _next_change(self) -> None:
+        """Wait as `change` does.
+
+        Raises:
+            StorageError: what is waited for waits for a store that refuses.
+        """
+        journal = self._resources.journal
+        if journal.stall is None:
+            async with anyio.create_task_group() as tasks:
+
+                async def wait_for(event: anyio.Event) -> None:
+                    await event.wait()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(wait_for, self._changed)
+                tasks.start_soon(wait_for, journal.stalled)
+        if journal.stall is not None:
+            raise journal.stall.error
 
     def _wake(self) -> None:
         self._changed.set()
@@ -200,11 +207,11 @@ class LiveSession:
             NotFound: the session is gone.
             TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
             IdempotencyMismatch: the client message id came with other content.
-            StorageFull: nothing was kept.
+            StorageError: the store takes nothing now; nothing was kept.
         """
         while True:
             while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
-                await self._changed.wait()
+                await self._next_change()
             with anyio.CancelScope(shield=True):  # once stored, the turn must also start
                 async with self._accepting:
                     if not self._held:
@@ -221,14 +228,12 @@ class LiveSession:
         transcript = await self._present()
         image = self._resources.images.of(definition)
         busy = self.turn_id
-        late = list(self._unstored)
         row = self._new_row(transcript, content, image.id, client_message_id, queued=busy is not None)
         log = self._log_of(row, definition.domain_id)
         place = transcript.last_seq + 1
 
         def store(conn: Connection) -> None:
             _refuse(conn, row, busy, on_busy)
-            self._end_late(conn, late)
             added = self._resources.hooks.turn_accepted(conn, row)
             images.put(conn, image.id, definition.domain_id, image.content)
             turns.TURNS.insert(conn, row)
@@ -241,9 +246,6 @@ class LiveSession:
         except _Duplicate as known:
             return _answer(known.turn, duplicate=True)
         self._resources.journal.add(log)
-        self._unstored = self._unstored[len(late) :]
-        for end in late:
-            self._resources.journal.remove(end.row.id)
         if busy is None:
             transcript.append(place, row.id, 0, row.user_message_id, user_message(content))
             log.adopt()
@@ -270,13 +272,13 @@ class LiveSession:
             started_at=now(),
         )
 
-    def _log_of(self, row: TurnRecord, domain_id: str, start: int = 0) -> RunLog:
+    def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
         return RunLog(
             self._resources.journal,
             row.conversation_id,
             row.id,
             redaction=self._resources.redactor.of(domain_id),
-            start=start,
+            start=epoch_of(row.fence),
         )
 
     # Running
@@ -293,12 +295,8 @@ class LiveSession:
         while (agent := self._agent) is not None:
             await agent.run(resume)
             resume = None
-            log = self._resources.journal.find(agent.row.id)
-            if agent.failure is not None and log is not None:  # its log stays: the events are nowhere else
-                self._unstored.append(UnstoredEnd(agent.row, log, agent.failure))
-            else:
-                self._resources.journal.remove(agent.row.id)
-            if agent.failure is not None or agent.lost:
+            self._resources.journal.remove(agent.row.id)
+            if agent.garbled or agent.lost:
                 self._transcript = None  # the store's is the true one
             else:
                 await self._compact_if_due(agent)
@@ -360,11 +358,7 @@ class LiveSession:
             return definition
 
         with anyio.CancelScope(shield=True):
-            try:
-                definition = await self._database.write(store, durable=True)
-            except BaseException:
-                log.rewind()
-                raise
+            definition = await self._database.write(store, durable=True)
             transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
             log.adopt()
             self._begin(Agent(self._resources, transcript, row, definition, log))
@@ -383,7 +377,7 @@ class LiveSession:
             GenerationAborted: somebody interrupted it; nothing has changed.
         """
         while (compaction := await self._hold(definition)) is None:
-            await self._changed.wait()
+            await self._next_change()
         try:
             record = await compaction.run()
         finally:
@@ -454,45 +448,44 @@ class LiveSession:
         return bool(chosen)
 
     async def leave(self) -> None:
-        """Interrupt what runs, wait for its end, and begin nothing any more."""
+        """Interrupt what runs, wait for its end, and begin nothing any more.
+
+        Raises:
+            StorageError: the end cannot be stored now; the session stays.
+        """
         self._dropped = True
-        while not self.idle:
-            if self._agent is not None:
-                self._agent.interrupt()
-            if self._compaction is not None:
-                self._compaction.cancel()
-            await self._changed.wait()
-        for end in self._unstored:
-            self._resources.journal.remove(end.row.id)
+        try:
+            while not self.idle:
+                if self._agent is not None:
+                    self._agent.interrupt()
+                if self._compaction is not None:
+                    self._compaction.cancel()
+                await self._next_change()
+        except BaseException:
+            self._dropped = False
+            raise
 
     # Turns that no agent runs
 
     async def _end_unstarted(self, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> None:
         """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
         journal = self._resources.journal
-        start = 0 if resumed is None else resumed.voids[1]
         # a new log is for our own words only: there is nothing in them to redact
-        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, start=start)
-        journal.remove(row.id)
+        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, start=epoch_of(row.fence))
+        log.withdraw()  # the first events, if the store refused to begin it
 
         def store(conn: Connection) -> None:
+            if resumed is not None:
+                hold(conn, row.id, row.fence)
             end_without_agent(conn, row, final)
             self._resources.hooks.turn_ended(conn, row, final)
+            log.store_first(conn, [final] if resumed is None else [resumed, final])
 
         with anyio.CancelScope(shield=True):
-            await log.commit([final] if resumed is None else [resumed, final], store)
-        log.close()
-
-    def _end_late(self, conn: Connection, ends: Sequence[UnstoredEnd]) -> None:
-        """Store the ends of turns that the store refused when they came, and all their events."""
-        for end in ends:
-            try:
-                hold(conn, end.row.id, end.row.fence)
-            except LeaseLost:
-                continue
-            end.log.store_unjournalled(conn)
-            end_without_agent(conn, end.row, end.final)
-            self._resources.hooks.turn_ended(conn, end.row, end.final)
+            await self._database.write(store, durable=True)
+            log.adopt()
+            journal.remove(row.id)
+            log.close()
 
     # After a stop
 
@@ -505,20 +498,21 @@ class LiveSession:
         transcript = self._transcript
         assert transcript is not None
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
-        start = left.last_seq + MAX_UNJOURNALLED
-        resumed = Resumed((left.last_seq + 1, start))
-        if row.resumes >= MAX_RESUMES or left.definition is None:
-            limit = ResumeLimit(MAX_RESUMES)
-            await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
-            return
 
         def take(conn: Connection) -> int:
             turns.count_resume(conn, row.id)
             return turns.take_lease(conn, row.id, self._resources.owner, later(LEASE_SECONDS))
 
-        row = replace(row, owner=self._resources.owner, fence=await self._database.write(take))
+        # durable: the epoch of the fence is used up with the first event that somebody sees
+        fence = await self._database.write(take, durable=True)
+        row = replace(row, owner=self._resources.owner, fence=fence)
+        resumed = Resumed((left.last_seq + 1, epoch_of(fence)))
+        if row.resumes >= MAX_RESUMES or left.definition is None:
+            limit = ResumeLimit(MAX_RESUMES)
+            await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
+            return
         own = transcript.of_turn(row.id)[1:]
-        log = self._log_of(row, left.definition.domain_id, start)
+        log = self._log_of(row, left.definition.domain_id)
         log.append(resumed)
         self._resources.journal.add(log)
         self._begin(Agent(self._resources, transcript, row, left.definition, log))

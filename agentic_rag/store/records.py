@@ -141,7 +141,11 @@ class Prepared:
 METADATA = MetaData()
 """All tables, once the package is imported."""
 
+BigInt = typing.NewType("BigInt", int)
+"""Of a field that may pass two thousand million."""
+
 _COLUMN_TYPES: dict[Any, type[TypeEngine[Any]]] = {
+    BigInt: sa.BigInteger,
     str: String,
     int: sa.Integer,
     float: sa.Float,
@@ -271,12 +275,12 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _column_type(kind: Any) -> TypeEngine[Any]:
-    if isinstance(kind, typing.NewType):
-        return _column_type(kind.__supertype__)
     if typing.get_origin(kind) is typing.Literal:
         return String()
     if kind in _COLUMN_TYPES:
         return _COLUMN_TYPES[kind]()
+    if isinstance(kind, typing.NewType):
+        return _column_type(kind.__supertype__)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return EnumText(kind)
     return JSON(none_as_null=True) if _is_json(kind) else JsonDocument(kind)

@@ -13,7 +13,7 @@ from struct import Struct
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.records import BigInt, RecordTable
 from agentic_rag.store.turns import FINISHED, TURNS
 
 
@@ -22,8 +22,8 @@ class EventGroupRecord:
     """Neighbours in a turn's run log, stored together; ``payload`` is packed as the module says."""
 
     turn_id: str
-    last_seq: int
-    first_seq: int
+    last_seq: BigInt
+    first_seq: BigInt
     payload: bytes
 
 
@@ -104,6 +104,12 @@ def last_seq(conn: Connection, turn_id: str) -> int:
     """Return the number of the turn's last stored event, 0 when it has none."""
     seq: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
     return seq or 0
+
+
+def ends_group(conn: Connection, turn_id: str, seq: int) -> bool:
+    """Say whether events of the turn were stored together of which this number was the last."""
+    query = select(_events.last_seq).where(_events.turn_id == turn_id, _events.last_seq == seq)
+    return conn.execute(query).first() is not None
 
 
 def exists(conn: Connection, turn_id: str) -> bool:

@@ -52,10 +52,16 @@ MUTANTS = (
         "self.last = max(0, start - MAX_UNJOURNALLED)\n",
     ),
     Mutant(
-        "number on after a resume without +64",
-        "runtime/session.py",
-        "start = left.last_seq + MAX_UNJOURNALLED",
-        "start = left.last_seq",
+        "number on after a resume in the epoch of the owner before",
+        "runtime/log/runlog.py",
+        "return max(0, fence - 1) * EPOCH",
+        "return max(0, fence - 2) * EPOCH",
+    ),
+    Mutant(
+        "tell the end before it survives a loss of power",
+        "runtime/agent.py",
+        "durable=effects or final is not None",
+        "durable=effects",
     ),
     Mutant(
         "drop tool results on interrupt",

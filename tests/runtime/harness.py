@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
@@ -178,6 +179,41 @@ class Bench:
         row = await self.database.read(lambda conn: turns.get(conn, turn_id))
         assert row is not None
         return row
+
+
+class Disk(Database):
+    """A real database whose disk is full from a write on, for so many writes as ``refusals`` says."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.writes = 0
+        self.full_at = 0
+        self.refusals: float = 0
+        self.refused = anyio.Event()
+        self.durable: list[bool] = []
+
+    def fill(self, refusals: float = float("inf"), at: int = 1) -> None:
+        """Be full from the ``at``-th write from now on, until so many were refused."""
+        self.writes, self.full_at, self.refusals = 0, at, refusals
+
+    def clear(self) -> None:
+        self.refusals = 0
+
+    async def write(self, fn: Callable[[Connection], Any], *, durable: bool = False) -> Any:
+        self.writes += 1
+        if self.writes >= self.full_at and self.refusals > 0:
+            self.refusals -= 1
+            self.refused.set()
+            raise StorageFull("no space left on device")
+        result = await self._inner.write(fn, durable=durable)
+        self.durable.append(durable)
+        return result
+
+    async def read(self, fn: Callable[[Connection], Any]) -> Any:
+        return await self._inner.read(fn)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 @asynccontextmanager

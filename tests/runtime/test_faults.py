@@ -1,26 +1,20 @@
 """Faults that a turn must survive: nothing lost, one end, and the next message is answered."""
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
-from sqlalchemy import Connection
 
-from agentic_rag.errors import ModelError, StorageFull, TurnInProgress
+from agentic_rag.errors import ModelError, TurnInProgress
 from agentic_rag.events import AgentEvent
 from agentic_rag.messages import user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import run_events, sessions, turns
-from agentic_rag.store.database import Database
-from agentic_rag.store.sessions import SessionLabels
-from agentic_rag.store.turns import TurnStatus
+from agentic_rag.store import run_events, turns
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events, use
@@ -34,91 +28,10 @@ async def search(request: CallRequest) -> CallOutcome:
     return ok("found", hits("The pump holds 3 litres."))
 
 
-class Filling(Database):
-    """A real database on a disk that is full from one write on, until there is room again."""
-
-    def __init__(self, inner: Database, full_at: int) -> None:
-        self._inner = inner
-        self.full_at = full_at
-        self.writes = 0
-
-    async def write(self, fn: Callable[[Connection], Any], *, durable: bool = False) -> Any:
-        self.writes += 1
-        if self.writes >= self.full_at:
-            raise StorageFull("no space left on device")
-        return await self._inner.write(fn, durable=durable)
-
-    async def read(self, fn: Callable[[Connection], Any]) -> Any:
-        return await self._inner.read(fn)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 async def sendable(b: Bench) -> None:
     transcript = [*await b.transcript(), user_message("next")]
     built = build_request(definition(), [info("search_documents", origin="builtin")], transcript)
     assert problems(request_body(built.request)) == []
-
-
-def steps() -> list[Scripted]:
-    return [use("search_documents", query="pump"), LONG_STEP]
-
-
-@pytest.mark.parametrize("full_at", range(1, 9))
-async def test_a_disk_that_fills_up_at_any_write_ends_the_turn_and_loses_nothing_that_was_said(
-    tmp_path: Path, full_at: int
-) -> None:
-    real = await Database.open(tmp_path / "full.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
-    disk = Filling(real, full_at)
-    model = ScriptedModel(*steps(), then=say("There is room again."), strict=False)
-    async with bench(tmp_path, model, toolset(search_documents=search), database=disk) as b:
-        b.database = disk
-        try:
-            accepted = await b.send("How much?", definition())
-        except StorageFull:
-            assert full_at == 1
-            assert await b.transcript() == []
-            disk.full_at = 10**9
-            assert text_of(await b.say("Again"))
-            return
-        with anyio.fail_after(20):
-            events = [event async for event in b.runtime.follow(accepted.turn_id)]
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert sum(event.terminal for event in events) == 1
-        await sendable(b)
-        disk.full_at = 10**9
-        again = await b.say("And now?")
-        assert kinds(again)[-1] == "done"
-        if kinds(events)[-1] != "error":
-            return
-        assert events[-1].fields()["code"] == "STORAGE_FULL"
-        stored = [event async for event in b.runtime.follow(accepted.turn_id)]
-        assert [event.data for event in stored] == [event.data for event in events]
-        row = await b.turn(accepted.turn_id)
-        assert row.error is not None
-        assert (row.status, row.error.code) == (TurnStatus.FAILED, "STORAGE_FULL")
-        assert [turn.id for turn, _ in b.ended].count(accepted.turn_id) == 1
-        await sendable(b)
-
-
-async def test_a_turn_whose_end_was_never_stored_is_resumed_by_the_next_start(tmp_path: Path) -> None:
-    real = await Database.open(tmp_path / "test.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
-    disk = Filling(real, 2)
-    model = ScriptedModel(then=say("Lost."), strict=False)
-    async with bench(tmp_path, model, database=disk) as b:
-        accepted = await b.send("Hi", definition())
-        with anyio.fail_after(20):
-            assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "error"
-    await real.aclose()
-    async with ScriptedModel(say("Found.")) as again, bench(tmp_path, again) as b:
-        assert await b.runtime.recover() == 1
-        with anyio.fail_after(20):
-            events = [event async for event in b.runtime.follow(accepted.turn_id)]
-        assert kinds(events)[-1] == "done"
-        assert text_of(events[kinds(events).index("resumed") :]) == "Found."
 
 
 async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path: Path) -> None:

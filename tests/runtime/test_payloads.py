@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget
-from tests.runtime.harness import SESSION, MemoryToolset, bench, definition, info, kinds, ok, text_of, toolset
+from tests.runtime.harness import SESSION, MemoryToolset, bench, definition, info, ok, text_of, toolset
 
 LONG = "".join(f"line {number} 文字\n" for number in range(3_000))
 
@@ -115,16 +116,21 @@ async def test_the_tool_is_offered_only_with_a_users_server_and_no_server_can_re
             assert tools.requests == []
 
 
-async def test_a_result_that_cannot_be_kept_ends_the_turn_and_the_transcript_stays_sendable(tmp_path: Path) -> None:
-    (tmp_path / "payloads").write_bytes(b"no folder")
+async def test_a_result_that_cannot_be_kept_is_waited_for_and_kept_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "payloads"
+    folder.write_bytes(b"no folder")
     steps = (use("dump", query="x"), say("Works."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
-        events = await b.say("Go")
-        assert kinds(events)[-1] == "error"
-        assert events[-1].fields()["code"] == "STORAGE_FULL"
-        calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, events[0].turn_id))
-        assert [(call.status, call.ref) for call in calls] == [("error", None)]
-        assert text_of(await b.say("Next")) == "Works."
+        accepted = await b.send("Go", definition())
+        with anyio.fail_after(20):
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "notice":
+                    assert event.fields()["code"] == "STORAGE_STALLED"
+                    folder.unlink()
+        assert event.type == "done"
+        calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, accepted.turn_id))
+        assert [call.status for call in calls] == ["ok"]
+        assert [path.name for path in folder.iterdir()] == [calls[0].ref]
 
 
 @pytest.mark.parametrize("size", [10, 20_000])

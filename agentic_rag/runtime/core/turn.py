@@ -311,11 +311,6 @@ class Turn:
             self._state = "results"
         return finished
 
-    def reopen_call(self, call: PlannedCall) -> None:
-        """Take back the outcome of a call: it could not be stored, and the turn is about to end with that."""
-        self._finished.pop(call.id, None)
-        self._state = "running"
-
     def restore(
         self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
     ) -> tuple[PlannedCall, ...]:

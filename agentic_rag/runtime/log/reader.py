@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, decode
-from agentic_rag.runtime.log.runlog import Journal, RunLog
+from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall
 from agentic_rag.store import run_events, turns
 
 PAGE = 500
@@ -32,6 +32,8 @@ class LogReader:
         self._seq = after
         self._log = journal.find(turn_id)
         self._over = False
+        self._stall: Stall | None = None
+        """What it has told last of a store that refuses."""
 
     async def next(self, push: Push | None = None) -> Sequence[AgentEvent]:
         """Return the events that follow, at least one; none: the log has ended.
@@ -47,6 +49,9 @@ class LogReader:
             batch = None if self._log is None else self._log.since(self._seq)
             if batch is None:
                 batch = await self._read_page()
+            elif not batch and self._log is not None and (stall := self._untold) is not None:
+                self._stall = stall
+                return [self._log.encode_aside(stall.notice)]
             elif not batch:
                 await self._live(push)
             if batch:
@@ -54,6 +59,11 @@ class LogReader:
                 self._over = batch[-1].terminal
                 return batch
         return ()
+
+    @property
+    def _untold(self) -> Stall | None:
+        """What keeps the turn waiting, if the reader has not said so."""
+        return self._journal.stall if self._journal.stall is not self._stall else None
 
     async def _live(self, push: Push | None) -> None:
         """Wait until there is something that ``push`` does not take, or the log has ended."""
@@ -73,7 +83,7 @@ class LogReader:
                 taken = push is not None and self._push(log, push)
             except Exception as exc:  # the reader's, never the turn's
                 failure, taken = exc, False
-            if not taken or log.ended:
+            if not taken or log.ended or self._untold is not None:
                 woken.set()
 
         log.listen(wake)

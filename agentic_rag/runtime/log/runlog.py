@@ -1,24 +1,30 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
 Owns numbering, the one JSON form of an event, what may be delivered when, and what a delegate's reader sees. Text and
-thinking are delivered at once and journalled with the next group; everything else, and all before it, is durable when
-delivered. Knows no turn and no socket; how a log is read is ``reader``'s.
+thinking are delivered at once and journalled with the next group; everything else, and all before it, is in the store
+when it is delivered. Knows no turn and no socket; how a log is read is ``reader``'s.
+
+No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
+stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
+turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
 
 The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, …body}`` in camelCase, secrets taken out;
 it is made once per event, so a delta costs one encoding however many clients read it.
 """
 
 import dataclasses
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio
 import orjson
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.errors import ServerStopping, StorageError
 from agentic_rag.events import (
     DELTA_TYPES,
     AgentEvent,
@@ -27,6 +33,7 @@ from agentic_rag.events import (
     EventBody,
     Hit,
     Interrupted,
+    Notice,
     Reference,
     Text,
     Thinking,
@@ -38,13 +45,24 @@ from agentic_rag.store import run_events
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+Transaction = Callable[[Connection], None]
+"""What is run whole or not at all."""
+
+EPOCH = 1_000_000_000
+"""Numbers that one owner of a turn has for itself: more than it can ever use."""
 MAX_UNJOURNALLED = 64
-"""Events that may be delivered before they are journalled; a resumed turn numbers on from there."""
+"""Events that may be delivered before they are journalled."""
 GROUP_SECONDS = 0.05
 """How long deltas may wait for their group."""
 GROUP_EVENTS = 32
 TAIL_EVENTS = 4096
 """Events of a running turn kept in memory; older ones are read from the store."""
+FIRST_RETRY = 0.1
+LAST_RETRY = 5.0
+"""Seconds after which a refused write is tried again; each wait is twice the one before, up to the last."""
 
 
 _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
@@ -66,7 +84,7 @@ class Encoder:
         self._heads: dict[tuple[str, str], tuple[bytes, bytes]] = {}
 
     def encode(self, body: EventBody, seq: int, ts: str, agent: str = "") -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates."""
+        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates; 0: outside the log."""
         kind = body.type
         if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
             head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
@@ -76,7 +94,7 @@ class Encoder:
             "type": kind,
             "conversationId": self._conversation_id,
             "turnId": self._turn_id,
-            "seq": seq,
+            **({"seq": seq} if seq else {}),
             "ts": ts,
         }
         if agent:
@@ -121,8 +139,8 @@ def _plain(value: object) -> Any:
 class RunLog:
     """The events of one running turn.
 
-    ``redaction``: the values that none of them may show. ``start`` is the number before the first event; a resumed turn
-    goes on at last journalled + `MAX_UNJOURNALLED` + 1, since that many later numbers may have been seen.
+    ``redaction``: the values that none of them may show. ``start`` is the number before the first event: `epoch_of`
+    the owner's fence.
     """
 
     def __init__(
@@ -162,7 +180,7 @@ class RunLog:
             self._journal.note(self, urgent=not delta or len(pending) >= GROUP_EVENTS)
         if delta and event.seq == self.visible + 1 and event.seq <= self.journalled + MAX_UNJOURNALLED:
             self.visible = event.seq  # as `_advance` would, for the most frequent case
-            self._wake_readers()
+            self.wake_readers()
         else:
             self._advance()
         return event
@@ -182,14 +200,18 @@ class RunLog:
     async def commit(
         self,
         bodies: Sequence[EventBody],
-        store: Callable[[Connection], None],
+        store: Transaction,
         *,
         durable: bool = False,
         agent: str = "",
     ) -> None:
         """Journal all pending events and ``bodies`` in one transaction with ``store``, then deliver them.
 
-        Cancellation waits for the transaction; callers shield this where an unknown outcome would hurt.
+        A store that refuses is asked again until it takes them, see `Journal.insist`. Callers shield this: a turn that
+        is cancelled here would not know what is stored.
+
+        Raises:
+            ServerStopping: the store had not taken them when the process came to its end.
         """
         while self.busy:
             await self._journal_move()
@@ -203,41 +225,38 @@ class RunLog:
             _append(conn, batch)
 
         try:
-            await self._journal.database.write(write, durable=durable)
+            await self._journal.store(write, batch, durable=durable)
         except BaseException as exc:
             self.take_failure(exc)
             raise
         self.take_success(batch)
 
-    def deliver_unjournalled(self, body: EventBody) -> None:
-        """Deliver a last event although it cannot be stored: the disk is full, and readers must not wait.
-
-        Events that nobody has seen yet are taken back: they belong to a commit that the store refused.
-        """
+    def withdraw(self) -> None:
+        """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
         while self._tail and self._tail[-1].seq > self.visible:
             self._tail.pop()
         self.last = self.visible
-        self.number(body)
-        self.visible = self.last
-        self.close()
+        self._pending = [event for event in self._tail if event.seq > self.journalled]
+        self.failure = None
 
-    def rewind(self) -> None:
-        """Take back the events of `store_first`: its transaction was not committed."""
-        self._tail.clear()
-        self.last = self.journalled
-
-    def store_unjournalled(self, conn: Connection) -> None:
-        """Store the events that were numbered and never journalled, as far as memory keeps them."""
-        _append(conn, [event for event in self._tail if event.seq > self.journalled])
+    def encode_aside(self, body: EventBody) -> AgentEvent:
+        """Return an event that is not part of the log."""
+        return self._encode(body, 0, now())
 
     def close(self) -> None:
         """Say that no event follows."""
         self.ended = True
-        self._wake_readers()
+        self.wake_readers()
 
     def store_first(self, conn: Connection, bodies: Sequence[EventBody]) -> None:
-        """Number and store a turn's first events in the transaction that stores the turn; then `adopt` them."""
-        _append(conn, [self.number(body) for body in bodies])
+        """Number and store a turn's first events in the transaction that stores the turn; then `adopt` them.
+
+        Tried again after a transaction that failed, it stores the same events.
+        """
+        if not self._tail:
+            for body in bodies:
+                self.number(body)
+        _append(conn, list(self._tail))
 
     def adopt(self) -> None:
         """Say that the transaction of `store_first` is committed: its events may be delivered."""
@@ -292,7 +311,7 @@ class RunLog:
                 visible += 1
         if visible != self.visible:
             self.visible = visible
-            self._wake_readers()
+            self.wake_readers()
 
     async def _journal_move(self) -> None:
         """Wait until the journal has done something with this log."""
@@ -329,19 +348,45 @@ class RunLog:
         """Undo `listen`."""
         self._readers = tuple(reader for reader in self._readers if reader != wake)
 
-    def _wake_readers(self) -> None:
+    def wake_readers(self) -> None:
+        """Let readers look: there is more, or the log has ended, or the store refuses."""
         for wake in self._readers:
             wake()
+
+
+def epoch_of(fence: int) -> int:
+    """Return the number before the first that the owner with this fencing number gives."""
+    return max(0, fence - 1) * EPOCH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stall:
+    """A time in which the store takes nothing. Each is an object of its own."""
+
+    error: StorageError
+
+    @property
+    def notice(self) -> Notice:
+        """What readers are told, once."""
+        return Notice(
+            "STORAGE_STALLED", f"{self.error} Nothing is lost; the turn goes on once the store can be written again."
+        )
 
 
 class Journal:
     """The open logs of the process; writes their pending events in common transactions.
 
-    A log is open while its turn runs or waits, and for as long as the end of its turn could not be stored.
+    A log is open while its turn runs or waits.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.stall: Stall | None = None
+        """What keeps turns from going on now, None if nothing does."""
+        self.stalled = anyio.Event()
+        """Set while there is one; each time a new event."""
+        self._refused = 0
+        self._stopping = anyio.Event()
         self._open: dict[str, RunLog] = {}
         self._dirty: dict[RunLog, None] = {}
         self._work = anyio.Event()
@@ -366,6 +411,73 @@ class Journal:
         if urgent:
             self._urgent.set()
 
+    # A store that refuses
+
+    async def insist(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Do what needs the store, again and again until the store lets it; who reads an open log is told meanwhile.
+
+        Raises:
+            ServerStopping: `stop` was called, and it has not been done.
+        """
+        delay, refused = FIRST_RETRY, False
+        try:
+            while True:
+                try:
+                    return await operation()
+                except StorageError as exc:
+                    if not refused:
+                        refused = True
+                        self._begin_stall(exc)
+                with anyio.move_on_after(delay):
+                    await self._stopping.wait()
+                if self._stopping.is_set():
+                    raise ServerStopping
+                delay = min(delay * 2, LAST_RETRY)
+        finally:
+            if refused:
+                self._end_stall()
+
+    def _begin_stall(self, error: StorageError) -> None:
+        self._refused += 1
+        if self.stall is None:
+            logger.error("turns wait: %s", error)
+            self.stall = Stall(error)
+            self.stalled.set()
+            for log in self._open.values():
+                log.wake_readers()
+
+    def _end_stall(self) -> None:
+        self._refused -= 1
+        if not self._refused:
+            self.stall, self.stalled = None, anyio.Event()
+
+    async def store(self, write: Transaction, events: Sequence[AgentEvent], *, durable: bool = False) -> None:
+        """Run a transaction that stores these events until the store takes it. Raises as `insist` does."""
+        tried = False
+
+        def attempt(conn: Connection) -> None:
+            # A connection that broke while it committed leaves open whether it did.
+            if not (tried and events and run_events.ends_group(conn, events[-1].turn_id, events[-1].seq)):
+                write(conn)
+
+        async def once() -> None:
+            nonlocal tried
+            try:
+                await self.database.write(attempt, durable=durable)
+            except IntegrityError:
+                if not tried or events:  # without events it is the rows that show it
+                    raise
+            finally:
+                tried = True
+
+        await self.insist(once)
+
+    def stop(self) -> None:
+        """Give up what the store refuses: the process ends, and the next one goes on from what is stored."""
+        self._stopping.set()
+
+    # Groups
+
     async def run(self) -> None:
         """Write groups until cancelled."""
         while True:
@@ -385,11 +497,14 @@ class Journal:
                 log.take_success(batch)
             return
         try:
-            await self.database.write(lambda conn: _append(conn, events))
-        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # each of these turns ends with it
+            await self.store(lambda conn: _append(conn, events), events)
+        except BaseException as exc:
+            # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
             for log, _ in batches:
-                log.take_failure(exc)
-            return
+                log.take_failure(exc if isinstance(exc, Exception) else ServerStopping())
+            if isinstance(exc, Exception):
+                return
+            raise
         for log, batch in batches:
             log.take_success(batch)
 
@@ -405,12 +520,12 @@ class ChildLog:
     which the ``delegate`` call brackets. ``name``: the child's own part of the path.
     """
 
-    def __init__(self, parent: "RunLog | ChildLog", name: str, database: Database) -> None:
+    def __init__(self, parent: "RunLog | ChildLog", name: str, journal: Journal) -> None:
         self.barred = False
         self.path: str = f"{parent.path}/{name}" if isinstance(parent, ChildLog) else name
         self._parent = parent
         self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
-        self._database = database
+        self._journal = journal
 
     @property
     def shut(self) -> bool:
@@ -432,18 +547,16 @@ class ChildLog:
         """See `RunLog.room`."""
         await self._root.room()
 
-    async def commit(
-        self, bodies: Sequence[EventBody], store: Callable[[Connection], None], *, durable: bool = False
-    ) -> None:
+    async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
         """See `RunLog.commit`; a terminal event is left out."""
         if self.shut:
-            await self._database.write(store, durable=durable)
+            await self._journal.store(store, (), durable=durable)
             return
         seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
         await self._root.commit(seen, store, durable=durable, agent=self.path)
 
-    def deliver_unjournalled(self, body: EventBody) -> None:
-        """The end of a child is told by its call's result."""
+    def withdraw(self) -> None:
+        """What failed is the parent's log, and its to mend."""
 
     def close(self) -> None:
         """The log is the parent's and goes on."""

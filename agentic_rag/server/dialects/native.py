@@ -14,13 +14,12 @@ class Native:
     name = "native"
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return one SSE event; its JSON is one line, so one ``data:`` field holds it."""
-        return b"id: %b:%d\nevent: %b\ndata: %b\n\n" % (
-            event.turn_id.encode(),
-            event.seq,
-            event.type.encode(),
-            event.data,
-        )
+        """Return one SSE event; its JSON is one line, so one ``data:`` field holds it.
+
+        An event outside the log has no id: the client's last id stays the one it resumes from.
+        """
+        ident = b"id: %b:%d\n" % (event.turn_id.encode(), event.seq) if event.seq else b""
+        return b"%bevent: %b\ndata: %b\n\n" % (ident, event.type.encode(), event.data)
 
     frame = staticmethod(attrgetter("data"))
     """The event's JSON as it is."""

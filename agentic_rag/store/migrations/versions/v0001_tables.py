@@ -1,7 +1,17 @@
 """The first tables: business records; images, sessions, messages, turns, their run log, tool calls, usage, payloads."""
 
 from alembic import op
-from sqlalchemy import JSON, Boolean, Column, Integer, LargeBinary, PrimaryKeyConstraint, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    String,
+    UniqueConstraint,
+)
 
 revision = "0001"
 down_revision = None
@@ -162,8 +172,8 @@ def _turns() -> None:
     op.create_table(
         "run_events",
         Column("turn_id", String(), nullable=False),
-        Column("last_seq", Integer(), nullable=False),
-        Column("first_seq", Integer(), nullable=False),
+        Column("last_seq", BigInteger(), nullable=False),
+        Column("first_seq", BigInteger(), nullable=False),
         Column("payload", LargeBinary(), nullable=False),
         PrimaryKeyConstraint("turn_id", "last_seq"),
         sqlite_with_rowid=False,

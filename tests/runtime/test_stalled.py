@@ -1,0 +1,217 @@
+"""A store that refuses in the middle of a turn: the turn waits for it, its readers are told, and it ends once."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import Connection
+
+from agentic_rag.errors import StorageFull
+from agentic_rag.events import AgentEvent
+from agentic_rag.runtime.log.runlog import EPOCH
+from agentic_rag.store import run_events, sessions, turns
+from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.turns import TurnStatus
+from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, definition, info, kinds, ok, text_of
+
+PATIENCE = 20
+
+
+class Tools:
+    """A tool with effects that counts them, and can be held."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    async def spend(self, request: CallRequest) -> CallOutcome:
+        self.spent += 1
+        return ok("spent")
+
+    def toolset(self) -> MemoryToolset:
+        return MemoryToolset({"spend": (info("spend"), self.spend)})
+
+
+def steps() -> list[Scripted]:
+    return [use("spend", query="it"), say("It is spent.")]
+
+
+@asynccontextmanager
+async def full_disk(
+    folder: Path, model: ScriptedModel, tools: Tools | None = None
+) -> AsyncIterator[tuple[Bench, Disk]]:
+    real = await Database.open(folder / "test.db")
+    disk = Disk(real)
+
+    def create(conn: Connection) -> None:
+        if sessions.get(conn, SESSION) is None:
+            sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026")
+
+    try:
+        await real.write(create)
+        async with bench(folder, model, (tools or Tools()).toolset(), database=disk) as b:
+            yield b, disk
+    finally:
+        with anyio.CancelScope(shield=True):
+            await real.aclose()
+
+
+async def read(b: Bench, turn_id: str, into: list[AgentEvent], until: str = "") -> None:
+    async for event in b.runtime.follow(turn_id):
+        into.append(event)
+        if event.type == until:
+            return
+
+
+def check(events: list[AgentEvent]) -> list[AgentEvent]:
+    """Check what one reader saw; return the numbered events."""
+    numbered = [event for event in events if event.seq]
+    assert [event.seq for event in numbered] == sorted({event.seq for event in numbered})
+    assert [event.terminal for event in numbered].count(True) <= 1
+    assert not any(event.terminal for event in numbered[:-1])
+    return numbered
+
+
+@pytest.mark.parametrize("full_at", range(1, 9))
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_a_disk_that_is_full_at_any_write_only_delays_the_turn(
+    tmp_path: Path, full_at: int, refusals: int
+) -> None:
+    tools = Tools()
+    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+        accepted = await b.send("Spend", definition())
+        disk.fill(refusals, full_at)
+        events: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            await read(b, accepted.turn_id, events)
+        numbered = check(events)
+        assert [event.seq for event in numbered] == list(range(1, len(numbered) + 1))
+        assert kinds(numbered)[-1] == "done"
+        told = [event for event in events if not event.seq]
+        assert all(event.fields()["code"] == "STORAGE_STALLED" for event in told)
+        assert disk.refusals == refusals or told, "the reader was not told"
+        assert tools.spent == 1
+        stored = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [event.data for event in stored] == [event.data for event in numbered]
+        assert [turn.id for turn, _ in b.ended] == [accepted.turn_id]
+
+
+async def test_no_terminal_event_is_seen_before_it_survives_a_loss_of_power(tmp_path: Path) -> None:
+    async with full_disk(tmp_path, ScriptedModel(say("Hello."))) as (b, disk):
+        events = await b.say("Hi")
+        assert events[-1].type == "done"
+        assert disk.durable[-1], "the terminal event's commit was not synced"
+
+
+async def test_a_turn_that_is_cut_off_while_its_end_is_refused_has_one_end_and_runs_no_effect_after_it(
+    tmp_path: Path,
+) -> None:
+    tools = Tools()
+    first: list[AgentEvent] = []
+    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+        accepted = await b.send("Spend", definition())
+        disk.fill()
+        with anyio.fail_after(PATIENCE):
+            await read(b, accepted.turn_id, first, until="notice")
+    assert not any(event.terminal for event in check(first)), "an end was told that nothing had stored"
+    async with full_disk(tmp_path, ScriptedModel(*steps()), tools) as (b, disk):
+        assert await b.runtime.recover() == 1
+        events: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            await read(b, accepted.turn_id, events)
+    check(events)
+    known = {event.seq: event.data for event in first if event.seq}
+    assert all(known.get(event.seq, event.data) == event.data for event in events), "a number means two events"
+    assert tools.spent == 1
+
+
+async def test_a_message_is_refused_while_the_store_refuses_the_end_of_the_one_before(tmp_path: Path) -> None:
+    async with full_disk(tmp_path, ScriptedModel(say("One."), say("Two."))) as (b, disk):
+        slow = await b.send("A", definition())
+        disk.fill()
+        events: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            await read(b, slow.turn_id, events, until="notice")
+            with pytest.raises(StorageFull):
+                await b.send("B", definition(), client_message_id="m2")
+            assert await b.turn(slow.turn_id) is not None
+            disk.clear()
+            await read(b, slow.turn_id, events)
+            again = await b.send("B", definition(), client_message_id="m2")
+            assert not again.duplicate
+            assert text_of([event async for event in b.runtime.follow(again.turn_id)]) == "Two."
+
+
+async def test_an_interrupt_while_the_store_refuses_ends_the_turn_once_it_is_back(tmp_path: Path) -> None:
+    tools = Tools()
+    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+        accepted = await b.send("Spend", definition())
+        disk.fill()
+        events: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            await read(b, accepted.turn_id, events, until="notice")
+            assert await b.runtime.interrupt(SESSION)
+            disk.clear()
+            await read(b, accepted.turn_id, events)
+        assert events[-1].type == "interrupted"
+        assert tools.spent == 0, "an effect began after the interrupt"
+        assert (await b.turn(accepted.turn_id)).status is TurnStatus.INTERRUPTED
+
+
+async def test_a_stop_while_the_store_refuses_leaves_the_turn_to_the_next_start(tmp_path: Path) -> None:
+    async with full_disk(tmp_path, ScriptedModel(say("Lost."))) as (b, disk):
+        accepted = await b.send("Hi", definition())
+        disk.fill()
+        with anyio.fail_after(PATIENCE):
+            await disk.refused.wait()
+    async with full_disk(tmp_path, ScriptedModel(say("Found."))) as (b, disk):
+        assert (await b.turn(accepted.turn_id)).status is TurnStatus.RUNNING
+        assert await b.runtime.recover() == 1
+        with anyio.fail_after(PATIENCE):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "done"
+
+
+async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two_meanings(tmp_path: Path) -> None:
+    """Groups of deltas are not synced: after a loss of power the log may end at the last durable commit."""
+    long = Stalled(Step((Say("x" * 4000, pieces=("x" * 20,) * 200),)), 150)
+    async with ScriptedModel(long) as model, bench(tmp_path, model) as b:
+        accepted = await b.send("A", definition())
+        seen: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            async for event in b.runtime.follow(accepted.turn_id):
+                seen.append(event)
+                if len(seen) == 120:
+                    break
+    real = await Database.open(tmp_path / "test.db")
+    lost = run_events.RUN_EVENTS.c.first_seq > 1
+    await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete().where(lost)).close())
+    await real.aclose()
+    async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(PATIENCE):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        known = {event.seq: event.data for event in seen}
+        assert all(known.get(event.seq, event.data) == event.data for event in events), "a number means two events"
+        (resumed,) = [event for event in events if event.type == "resumed"]
+        assert resumed.fields()["voids"] == [2, EPOCH]
+
+
+async def test_who_takes_a_turn_over_has_numbers_of_its_own_before_anybody_sees_one(tmp_path: Path) -> None:
+    """The fence that an epoch belongs to is synced: else two starts with a loss of power between would share one."""
+    slow = Stalled(say("One two."), 1)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        accepted = await b.send("A", definition())
+        await slow.reached.wait()
+    async with full_disk(tmp_path, ScriptedModel(say("Whole."))) as (b, disk):
+        assert await b.runtime.recover() == 1
+        assert disk.durable[0], "the resume was not synced"
+        with anyio.fail_after(PATIENCE):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert kinds(events)[-1] == "done"
+        assert await b.database.read(lambda conn: turns.list_running(conn)) == []
