@@ -37,10 +37,15 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.models.words import (
     ASKS,
+    OPENER,
+    POINTER,
     SHOWS,
+    SMALL_TALK,
     Kind,
     Language,
+    SmallTalk,
     content_words,
+    counted_things,
     is_cjk,
     language_of,
     numbered_things,
@@ -52,7 +57,7 @@ NAME = "extractive"
 ACTION, RECALL = system.ACTION.name, system.RECALL.name
 REMEMBER, SEARCH = system.REMEMBER.name, system.SEARCH.name
 
-Intent = Literal["question", "greeting", "thanks", "about"]
+Intent = Literal["question"] | SmallTalk
 
 MAX_QUERY = 1_000
 """Characters of a search query; more words only blur it."""
@@ -64,8 +69,11 @@ MAX_PASSAGES = 20
 """Hits that are read, best first: comparing costs about 0.1 ms a sentence on the event loop."""
 MAX_QUOTES, MAX_ITEMS, MAX_LED = 3, 8, 2
 """Sentences that are chosen; items of a list, or sentences after one that only names the subject, quoted with it."""
-CLOSE, MEMORY_FLOOR = 0.62, 0.4
-"""Share of the best score that a further quote needs; score of a memory, which was not searched for by meaning."""
+CLOSE, CLOSE_ELSEWHERE, MEMORY_FLOOR = 0.62, 0.8, 0.4
+"""Share of the best score that a further quote needs, from the same document and from another one; score of a memory,
+which was not searched for by meaning."""
+SCATTER = 4
+"""Terms for each shared one, over which a sentence says something else with the same words."""
 
 
 class ExtractiveModel:
@@ -349,7 +357,7 @@ def memories_in(text: str) -> list[str]:
 
 
 def _intent(question: str) -> Intent:
-    return next((intent for intent, pattern in _SMALL_TALK.items() if pattern.fullmatch(question)), "question")
+    return next((intent for intent, pattern in SMALL_TALK.items() if pattern.fullmatch(question)), "question")
 
 
 def instruction_to_remember(text: str) -> str:
@@ -377,20 +385,21 @@ def _follows_up(question: str) -> bool:
     size = sum(len(word) // 2 if is_cjk(word[0]) else 1 for word in content_words(question))
     if size <= 1 and not understand(question).kinds:
         return True
-    return not size or (size <= 4 and bool(_OPENER.match(question) or _POINTER.search(question)))
+    return not size or (size <= 4 and bool(OPENER.match(question) or POINTER.search(question)))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question as it is compared.
 
-    ``kinds`` are the kinds of answer it expects, ``asking`` the terms that only say so ("price", "电话"), ``things``
-    the numbered things it names: ``{"brisa": {"300"}}``.
+    ``kinds`` are the kinds of answer it expects, ``asking`` the terms that only say so ("price", "电话"), ``counted``
+    what it asks the number of ("how many days"), ``things`` the numbered things it names: ``{"brisa": {"300"}}``.
     """
 
     terms: Mapping[str, float]
     kinds: frozenset[Kind]
     asking: frozenset[str]
+    counted: frozenset[str]
     things: Mapping[str, frozenset[str]]
 
 
@@ -412,7 +421,8 @@ def understand(text: str, before: str = "") -> Question:
         # "What is the phone number" and "how often" ask for digits of one form, not for any number.
         asks = [(kind, words) for kind, words in asks if kind != "number"]
     asking = frozenset(term for _, words in asks for term in terms(words, question=True))
-    return Question(weights, frozenset(kind for kind, _ in asks), asking, numbered_things(f"{before} {text}"))
+    kinds = frozenset(kind for kind, _ in asks)
+    return Question(weights, kinds, asking, counted_things(low), numbered_things(f"{before} {text}"))
 
 
 def rate(question: Question, passages: Sequence[Passage]) -> list[list[Rating]]:
@@ -459,7 +469,9 @@ def _rate(
         # Without a word of its own it must have much of the question around it.
         relevant = (score >= 0.3 or (score >= 0.18 and known >= 2)) and (score > 0.4 or not alone)
         if question.kinds:
-            score *= 1.3 if shows else 0.75
+            score *= 0.75 if not shows else 1.3 if _counts(question, own[index]) else 1.0
+        if _is_scattered(question, own[index]):
+            score *= 0.8
         if title and all(term in title or term.isdigit() or term in _FOOT for term in own[index]):
             score *= 0.2  # it only repeats its title: a running head, a page foot
         here = numbered_things(sentence) if question.things else {}
@@ -479,6 +491,19 @@ def _shows_answer(question: Question, sentence: str) -> bool:
     """Whether a sentence has the form of an answer: a number for "how many", a date for "when"."""
     low = sentence.lower()
     return any(SHOWS[kind].search(low) for kind in question.kinds)
+
+
+def _counts(question: Question, own: Collection[str]) -> bool:
+    """Whether a sentence counts what was asked the number of ("27 days"); true when nothing was."""
+    return not question.counted or any(
+        number[0].isdigit() and counted in question.counted for number, counted in itertools.pairwise(own)
+    )
+
+
+def _is_scattered(question: Question, own: Collection[str]) -> bool:
+    """Whether the words that a sentence shares with the question stand far apart in it, as by chance."""
+    places = [place for place, term in enumerate(own) if term in question.terms]
+    return len(places) > 1 and places[-1] - places[0] >= SCATTER * len(places)
 
 
 def _table_header(sentences: Sequence[str], index: int) -> int:
@@ -526,6 +551,8 @@ def _choose(hits: Sequence[Passage], ratings: Sequence[Sequence[Rating]]) -> tup
     for score, place, index in candidates:
         if -score < best * CLOSE or len(chosen) == MAX_QUOTES:
             break
+        if -score < best * CLOSE_ELSEWHERE and hits[place].source != hits[candidates[0][1]].source:
+            continue
         text, shows = hits[place].texts[index].strip(), ratings[place][index].shows
         if text not in chosen and (shows or not answered):
             answered = answered or shows
@@ -602,28 +629,6 @@ def _extracts(text: str) -> Iterator[str]:
 
 
 _ROLE = re.compile(ACTION + r"[^\n]*?\brole\b[^\n\"“”'`]*[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
-_SMALL_TALK: Mapping[Intent, re.Pattern[str]] = {
-    "greeting": re.compile(
-        r"(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|greetings"
-        r"|你好|您好|嗨|哈喽|大家好|早上好|下午好|晚上好|早)"
-        r"(?: there| everyone| all)?[\s!,.。！，~～呀啊]*",
-        re.IGNORECASE,
-    ),
-    "thanks": re.compile(
-        r"(?:many )?(?:thanks|thank you|thx|cheers|谢谢|多谢|感谢)"
-        r"(?: (?:a lot|so much|very much|you))?(?:你|您|了)?[\s!,.。！，~～]*",
-        re.IGNORECASE,
-    ),
-    "about": re.compile(
-        r"(?:(?:hi|hello|hey)[\s,!.]+)?(?:(?:who|what) are you(?: exactly)?|what(?:'s| is) your name|what can you do"
-        r"(?: for me)?|how do you work|(?:please )?introduce yourself|tell me about yourself|are you (?:an? |really )?"
-        r"(?:ai|human|robot|bot|person|chatbot|claude|chatgpt|gpt|llm|language model)|which (?:model|llm) are you"
-        r"|(?:你好[，,！!\s]*)?(?:请问)?[你您](?:是谁|是什么|叫什么(?:名字)?|能做什么|能干什么|会做什么|会什么|可以做什么"
-        r"|怎么工作|是人吗|是机器人吗|是(?:ai|claude|gpt|chatgpt|大?语言模型|什么模型)吗?)|(?:请)?(?:介绍一下)?你?自我介绍(?:一下)?"
-        r"|(?:请)?介绍一下你自己)[\s?？。.!！]*",
-        re.IGNORECASE,
-    ),
-}
 _REMEMBER = re.compile(
     r"(?:(?:please|could you|can you|would you|and)[\s,]+){0,3}(?:remember|memori[sz]e|don't forget|keep in mind)"
     r"(?:\s+(?:that|this|please))?\s*[:,，：]?\s+(?P<en>.+)"
@@ -631,12 +636,6 @@ _REMEMBER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NOT_TO_REMEMBER = re.compile(r"(?:when|how|what|who|where|why|me|to)\b|了[吗么]|吗", re.IGNORECASE)
-_OPENER = re.compile(
-    r"\s*(?:and|but|so|or|also|then|what about|how about)\b|\s*(?:那么?|还有|以及|另外|它|他|她|这个|那个|这些|那些)"
-    r"|.*(?:呢)[？?。\s]*$",
-    re.IGNORECASE | re.DOTALL,
-)
-_POINTER = re.compile(r"\b(?:it|its|that|this|they|them|those|these|one|there)\b|它|这个|那个|这样|那样", re.IGNORECASE)
 _NOTE = re.compile(r"\s*((?:\[note:[^\n]*\]\s*\n\s*)+)(?=\S)", re.IGNORECASE)
 _MEMORY = re.compile(r"^- \[[A-Z]+ [\d.]+\] ", re.MULTILINE)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)

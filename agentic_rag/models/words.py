@@ -1,7 +1,8 @@
 """Words for models that compare texts: the language of a text, its content words and its comparable terms.
 
-Owns tokens, stop words, a crude English stemmer, character pairs for Chinese, Japanese and Korean, and what questions
-and answers of a kind look like. Pure; knows no message and no meaning: everything here compares characters.
+Owns tokens, stop words, a crude English stemmer, character pairs for Chinese, Japanese and Korean, and what questions,
+answers of a kind, follow-ups and small talk look like. Pure; knows no message and no meaning: everything here compares
+characters.
 """
 
 import itertools
@@ -14,6 +15,7 @@ from typing import Literal
 Language = Literal["zh", "en"]
 Kind = Literal["contact", "frequency", "number", "steps"]
 """Of an answer; "number" stands for dates, times and sums too."""
+SmallTalk = Literal["greeting", "thanks", "about"]
 
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _RUN = re.compile(rf"[{CJK}]+")
@@ -87,6 +89,41 @@ SHOWS: Mapping[Kind, re.Pattern[str]] = {
 """What such an answer shows."""
 
 
+SMALL_TALK: Mapping[SmallTalk, re.Pattern[str]] = {
+    "greeting": re.compile(
+        r"(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|greetings"
+        r"|你好|您好|嗨|哈喽|大家好|早上好|下午好|晚上好|早)"
+        r"(?: there| everyone| all)?[\s!,.。！，~～呀啊]*",
+        re.IGNORECASE,
+    ),
+    "thanks": re.compile(
+        r"(?:many )?(?:thanks|thank you|thx|cheers|谢谢|多谢|感谢)"
+        r"(?: (?:a lot|so much|very much|you))?(?:你|您|了)?[\s!,.。！，~～]*",
+        re.IGNORECASE,
+    ),
+    "about": re.compile(
+        r"(?:(?:hi|hello|hey)[\s,!.]+)?(?:(?:who|what) are you(?: exactly)?|what(?:'s| is) your name|what can you do"
+        r"(?: for me)?|how do you work|(?:please )?introduce yourself|tell me about yourself|are you (?:an? |really )?"
+        r"(?:ai|human|robot|bot|person|chatbot|claude|chatgpt|gpt|llm|language model)|which (?:model|llm) are you"
+        r"|(?:你好[，,！!\s]*)?(?:请问)?[你您](?:是谁|是什么|叫什么(?:名字)?|能做什么|能干什么|会做什么|会什么|可以做什么"
+        r"|怎么工作|是人吗|是机器人吗|是(?:ai|claude|gpt|chatgpt|大?语言模型|什么模型)吗?)|(?:请)?(?:介绍一下)?你?自我介绍(?:一下)?"
+        r"|(?:请)?介绍一下你自己)[\s?？。.!！]*",
+        re.IGNORECASE,
+    ),
+}
+"""What a message says that asks for nothing, as a whole."""
+
+OPENER = re.compile(
+    r"\s*(?:and|but|so|or|also|then|what about|how about)\b|\s*(?:那么?|还有|以及|另外|它|他|她|这个|那个|这些|那些)"
+    r"|.*(?:呢)[？?。\s]*$",
+    re.IGNORECASE | re.DOTALL,
+)
+POINTER = re.compile(r"\b(?:it|its|that|this|they|them|those|these|one|there)\b|它|这个|那个|这样|那样", re.IGNORECASE)
+"""What a question says that hangs on the one before it: its head, and words that point back."""
+
+_HOW_MANY = re.compile(r"\bhow many (\w+)")
+
+
 def language_of(text: str) -> Language:
     """Return ``zh`` when a third of the letters or more are Chinese (one stands for a word), else ``en``."""
     wide = sum(map(len, _RUN.findall(text)))
@@ -150,6 +187,11 @@ def stem(word: str) -> str:
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "sl":
         word = word[:-1]
     return word[:-1] if len(word) > 3 and word[-1] in "ey" else word
+
+
+def counted_things(question: str) -> frozenset[str]:
+    """Return the terms a question in lower case asks the number of: those of "days" in "how many days"."""
+    return frozenset(term for match in _HOW_MANY.finditer(question) for term in terms(match[1], question=True))
 
 
 def numbered_things(text: str) -> dict[str, frozenset[str]]:

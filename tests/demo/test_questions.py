@@ -115,3 +115,9 @@ def test_the_questions_are_ten_in_each_language_and_their_passages_stand_in_the_
         path = DEMO / "documents" / question.document
         blocks = parse(path, path.name).blocks
         assert any(question.passage in block.text and block.page == question.page for block in blocks), question
+
+
+async def test_readmes_first_question_is_answered_with_the_one_sentence_that_answers_it(retriever: Retriever) -> None:
+    answer = said(await conversation(retriever).ask("How many days of annual leave do I get?"))
+    assert answer.count("\n> ") == 1
+    assert "27 days of paid leave a year" in answer
