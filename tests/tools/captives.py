@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,27 @@ async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> Launc
 
 
 @asynccontextmanager
-async def captive(folder: Path, *args: str, **grant: Any) -> AsyncIterator["Captive"]:
+async def captive(
+    folder: Path, *args: str, limits: Mapping[str, int] | None = None, **grant: Any
+) -> AsyncIterator["Captive"]:
     """Run the captive in its sandbox; at the end no process of it is left and its heart stands still."""
     policy = policy_in(folder)
     spec = await allow_captive(policy, *args, **grant)
+    if limits is not None:
+        set_limits(folder, limits)
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [spec], wait=20)
         yield Captive(policy, hub, toolset)
     assert policy.sweep() == 0
     await still(policy.homes)
+
+
+def set_limits(folder: Path, limits: Mapping[str, int]) -> None:
+    """Give the one entry that is allowed other limits, as an operator may who writes the file."""
+    file = folder / "mcp" / "allowed.json"
+    tables = json.loads(file.read_text())
+    tables["entry"][0]["limits"] = dict(limits)
+    file.write_text(json.dumps(tables))
 
 
 class Captive:

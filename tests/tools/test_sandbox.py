@@ -17,6 +17,7 @@ from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.sandbox import Sandbox
+from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
 from tests.tools.support import QUICK, alive, line_of, stdio_spec, until
@@ -149,6 +150,73 @@ async def test_a_child_cannot_make_a_namespace_of_its_own(tmp_path: Path) -> Non
     async with captive(tmp_path) as child:
         could, seen = await child.try_to("run", '["/usr/bin/unshare", "-Ur", "/usr/bin/id"]')
         assert not could or "uid=" not in seen
+
+
+@needs_bubblewrap
+async def test_a_child_makes_no_program_that_runs_as_its_owner(tmp_path: Path) -> None:
+    ways = ("chmod", "fchmod", "fchmodat", "fchmodat2", "group", "open", "mknod", "openat2")
+    async with captive(tmp_path) as child:
+        for way in ways:
+            could, seen = await child.try_to("set_id", way)
+            assert not could, (way, seen)
+        assert (await child.try_to("run", '["/bin/chmod", "755", "copy-chmod"]'))[0]  # other modes are its own
+        modes = [file.stat().st_mode for file in child.home.iterdir()]
+    assert modes
+    assert not any(mode & 0o6000 for mode in modes)
+
+
+@needs_bubblewrap
+async def test_a_child_may_not_ask_the_kernel_for_what_no_server_needs(tmp_path: Path) -> None:
+    calls = MACHINES[os.uname().machine].calls
+    async with captive(tmp_path) as child:
+        for name in ("io_uring_setup", "userfaultfd", "memfd_create", "clone3", "keyctl", "bpf", "ptrace", "setns"):
+            could, seen = await child.try_to("system_call", [calls[name], 0, 0, 0, 0, 0])
+            assert not could, (name, seen)
+            assert "Operation not permitted" in seen or "not implemented" in seen, (name, seen)
+        for namespace in (0x10000000, 0x00020000, 0x40000000):
+            could, seen = await child.try_to("system_call", [calls["unshare"], namespace])
+            assert not could, (namespace, seen)
+        could, seen = await child.try_to("system_call", [calls["socket"], 40, 1, 0])  # of a virtual machine
+        assert not could
+        assert "not supported" in seen
+
+
+@needs_bubblewrap
+async def test_what_a_child_writes_into_memory_is_bounded(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        for folder in ("/", "/dev", "/etc", "/home"):
+            assert not (await child.try_to("write", f"{folder}/x"))[0], folder
+        assert int((await child.try_to("pile_up", "/tmp"))[1]) <= 64
+        assert int((await child.try_to("pile_up", "/dev/shm"))[1]) <= 64
+
+
+@needs_bubblewrap
+async def test_a_child_that_takes_more_memory_than_it_may_is_ended_with_the_reason(tmp_path: Path) -> None:
+    async with captive(tmp_path, limits={"memory_bytes": 64 << 20}) as child:
+        could, seen = await child.try_to("hoard", 512)  # private memory: the kernel refuses it
+        assert not could
+        assert "MemoryError" in seen
+        could, seen = await child.try_to("share", 160)  # shared memory is of no process
+        assert not could
+        assert "it used more than 64 MiB of memory" in seen
+        assert (await child.try_to("look", "."))[0]  # it is started again
+
+
+@needs_bubblewrap
+async def test_a_child_that_spins_is_ended_with_the_reason(tmp_path: Path) -> None:
+    async with captive(tmp_path, limits={"cpu_seconds": 1}) as child:
+        could, seen = await child.try_to("spin", 15)
+        assert not could
+        assert "it used more than 1 s of processor time" in seen
+
+
+@needs_bubblewrap
+async def test_a_child_with_too_many_processes_is_ended_with_the_reason(tmp_path: Path) -> None:
+    async with captive(tmp_path, limits={"processes": 40}) as child:
+        await child.try_to("breed", 100)
+        could, seen = await child.try_to("spin", 15)
+        assert not could
+        assert "it ran more than 40 processes" in seen
 
 
 @needs_bubblewrap

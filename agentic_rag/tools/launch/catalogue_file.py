@@ -11,6 +11,7 @@ from typing import Any
 from agentic_rag.errors import CatalogueProblem
 from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Part, Program, Refusal, SlotKind, read_line
 
+_LIMITS = {"open_files", "processes", "file_bytes", "memory_bytes", "cpu_seconds"}
 _SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
 
 
@@ -68,8 +69,8 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
     )
     if table:
         raise ValueError(f"the key {min(table)!r} is not known")
-    if set(entry.limits) - {"open_files", "processes", "file_bytes"}:
-        raise ValueError("limits are open_files, processes and file_bytes")
+    if set(entry.limits) - _LIMITS:
+        raise ValueError(f"limits are {', '.join(sorted(_LIMITS))}")
     return entry
 
 

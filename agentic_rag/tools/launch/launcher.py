@@ -9,7 +9,10 @@ Arguments: our process id, the plan as JSON, absolute executable, its arguments.
     limits   [[name of an rlimit, value], …]
     files    {path: SHA-256}     each must still be that file, or nothing is run
     folders  [[path, writable], …]   each must still be reached without a symbolic link
-    sandbox  the beginning of a bubblewrap command line, or null
+    sandbox  the beginning of a bubblewrap command line, or an empty list
+    closing  options that follow the folders
+    filter   a seccomp program in hexadecimal, or nothing
+    nice     how much lower its priority is than ours
 
 In a sandbox files and folders are bound by the descriptors that were checked, so that a swap afterwards has no
 effect. bubblewrap closes them: an open folder from outside would be a way out.
@@ -47,11 +50,17 @@ def main() -> None:
         hard = resource.getrlimit(which)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (limit, limit))
+    os.nice(plan["nice"])
     command = [executable, *args]
     if plan["sandbox"]:
-        command = [*plan["sandbox"], *binds, "--chdir", os.getcwd(), "--", *command]
-        for descriptor in binds[1::3]:
-            os.set_inheritable(int(descriptor), True)
+        closing = [*plan["closing"], "--chdir", os.getcwd(), "--"]
+        descriptors = [int(each) for each in binds[1::3]]
+        if plan["filter"]:
+            descriptors.append(memory_file(bytes.fromhex(plan["filter"])))
+            closing = ["--seccomp", str(descriptors[-1]), *closing]
+        command = [*plan["sandbox"], *binds, *closing, *command]
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
     os.execve(command[0], command, os.environ)
 
 
@@ -63,6 +72,14 @@ def checked_file(path: str, digest: str) -> int:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != digest:
         refuse(f"{path} is not the file that was allowed: its SHA-256 is {found}")
+    return descriptor
+
+
+def memory_file(data: bytes) -> int:
+    """Return a descriptor from which the bytes are read; bubblewrap closes it."""
+    descriptor = os.memfd_create("filter")
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 

@@ -289,7 +289,7 @@ def _content_facts(path: str) -> object:
     if os.path.isdir(path):
         return "folder"
     with open(path, "rb") as file:
-        return [os.lstat(path).st_mode & 0o111, hashlib.file_digest(file, "sha256").hexdigest()]
+        return [os.lstat(path).st_mode & 0o100, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
 def _stat_facts(path: str) -> object:

@@ -26,31 +26,53 @@ from agentic_rag.tools.launch.catalogue import CatalogueEntry, Match, Package, S
 from agentic_rag.tools.launch.environment import base_environment, check_variables
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.tools.launch.sandbox import Sandbox, find_sandbox
+from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, system_call_filter
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.launch.usage import Allowance
 
 logger = logging.getLogger(__name__)
 
 SINGLE_USER = "On a single-user machine, start the server on loopback with --allow-any-command."
 NO_SANDBOX = "Install bubblewrap, or on a single-user machine start the server on loopback with --allow-unsandboxed."
 
+USER_PROCESSES = 4096
+"""Processes and threads that our user may have when a child makes one more."""
+
+NICENESS = 10
+"""How much lower a child's priority is than ours: one that spins shall not slow the event loop that reads from it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """rlimits of a child. There is none on address space: V8 and most runtimes reserve far more than they use."""
+    """What a child may take. ``processes``, ``memory_bytes`` and ``cpu_seconds`` (of one processor, an hour) are
+    those of all its processes together, measured from outside (`usage`).
+    """
 
     open_files: int = 1024
-    processes: int = 4096
+    processes: int = 512
     file_bytes: int = 1 << 30
+    memory_bytes: int = 1 << 30
+    cpu_seconds: int = 900
 
     def as_pairs(self) -> list[tuple[str, int]]:
-        """Return ``(name in the resource module, value)``; core dumps are always off."""
+        """Return ``(name in the resource module, value)``; core dumps are always off.
+
+        There is no limit on address space: V8 and most runtimes reserve far more than they use. Private memory that
+        may be written is another matter, and one process may have twice of it what all together may use. The
+        processes that the kernel counts are all those of our user, on whose desktop there may be thousands.
+        """
         return [
             ("RLIMIT_CORE", 0),
             ("RLIMIT_NOFILE", self.open_files),
-            ("RLIMIT_NPROC", self.processes),
+            ("RLIMIT_NPROC", max(self.processes, USER_PROCESSES)),
             ("RLIMIT_FSIZE", self.file_bytes),
+            ("RLIMIT_DATA", 2 * self.memory_bytes),
         ]
+
+    @property
+    def allowance(self) -> Allowance:
+        """What is measured while the child runs."""
+        return Allowance(self.memory_bytes, self.cpu_seconds, self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +101,9 @@ class StdioCommand:
                 "files": dict(self.files),
                 "folders": self.folders,
                 "sandbox": self.sandbox,
+                "closing": CLOSING,
+                "filter": system_call_filter().hex(),
+                "nice": NICENESS,
             }
         )
 

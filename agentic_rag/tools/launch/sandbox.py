@@ -1,6 +1,7 @@
 """The sandbox around a child: bubblewrap, found and tried once.
 
-Owns the argument list that makes a child's world: own namespaces, only its folders, no network unless declared.
+Owns the argument list that makes a child's world: own namespaces, only its folders, no network unless declared, no
+system call that it has no business with, and no place in memory that it could fill without end.
 Knows no server. https://github.com/containers/bubblewrap
 """
 
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_rag.tools.launch.environment import SEARCH_PATH
+from agentic_rag.tools.launch.seccomp import filter_program
 
 PROBE_SECONDS = 10
 """How long the trial run may take."""
 
-TMP_BYTES = 64 * 1024 * 1024
-"""Size of a child's ``/tmp``, which is memory."""
+TMP_BYTES, SHARED_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
+"""Sizes of a child's ``/tmp`` and ``/dev/shm``, which are memory."""
+
+CLOSING = ("--remount-ro", "/dev", "--remount-ro", "/")
+"""Ends the options: what bubblewrap itself made to hold the folders is memory too, of any size."""
 
 NOBODY = "65534"
 """Inside, a child is this user; without it a server run by root would show its children that they are root."""
@@ -54,7 +59,16 @@ class Sandbox:
                 options += ["--ro-bind", str(folder), str(folder)]
         for name in (*_ETC, *(_ETC_NETWORK if network else ())):
             options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        return [*options, "--proc", "/proc", "--dev", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
+        return [
+            *(*options, "--proc", "/proc", "--dev", "/dev"),
+            *("--size", str(SHARED_BYTES), "--tmpfs", "/dev/shm", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"),
+        ]
+
+
+@functools.cache
+def system_call_filter() -> bytes:
+    """Return the filter for this machine; empty where we know none."""
+    return filter_program(os.uname().machine)
 
 
 @functools.cache
@@ -69,10 +83,16 @@ def find_sandbox() -> Sandbox | str:
         return "bubblewrap is not installed (the package is called bubblewrap)"
     sandbox = Sandbox(found)
     root = os.open("/usr", os.O_PATH | os.O_DIRECTORY)
+    filtering, rules = [], os.memfd_create("filter")
+    if system_call_filter():
+        os.write(rules, system_call_filter())
+        os.lseek(rules, 0, os.SEEK_SET)
+        filtering = ["--seccomp", str(rules)]
+    binds = ["--ro-bind-fd", str(root), "/usr"]
     try:
         trial = subprocess.run(
-            [*sandbox.options(network=False), "--ro-bind-fd", str(root), "/usr", "--", "/usr/bin/true"],
-            pass_fds=(root,),
+            [*sandbox.options(network=False), *binds, *filtering, *CLOSING, "--", "/usr/bin/true"],
+            pass_fds=(root, rules),
             capture_output=True,
             timeout=PROBE_SECONDS,
             env={},
@@ -82,6 +102,7 @@ def find_sandbox() -> Sandbox | str:
         return f"bubblewrap does not run here: {exc}"
     finally:
         os.close(root)
+        os.close(rules)
     if trial.returncode:
         words = trial.stderr.decode("utf-8", "replace").strip().splitlines()
         return f"bubblewrap does not work here: {words[-1] if words else f'exit code {trial.returncode}'}"

@@ -33,6 +33,7 @@ from pydantic import ValidationError
 
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand
+from agentic_rag.tools.launch.usage import PERIOD_SECONDS, Meter
 from agentic_rag.tools.transports.network import Refused, unheard
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class StdioTransport:
                 pumps.start_soon(self._write, process, outbox, inbox)
                 pumps.start_soon(self._keep_stderr, process)
                 pumps.start_soon(self._watch, process, inbox)
+                pumps.start_soon(self._measure, process, inbox)
                 try:
                     yield inbox, write
                 finally:
@@ -166,6 +168,16 @@ class StdioTransport:
         await _wait_exit(process, math.inf, WATCH_SECONDS)
         await anyio.sleep(WATCH_SECONDS)  # what it wrote last is still being read
         inbox.lose(_exit_reason(process))
+
+    async def _measure(self, process: Process, inbox: "_Inbox") -> None:
+        """End a child that takes more of the machine than it may: at once, since it would go on taking."""
+        meter = Meter(process.pid, self._command.limits.allowance)
+        reason = ""
+        while not reason:
+            await anyio.sleep(PERIOD_SECONDS)
+            reason = await anyio.to_thread.run_sync(meter.exceeds, anyio.current_time())
+        inbox.lose(reason)
+        _signal_group(process, signal.SIGKILL)
 
 
 class _Inbox:

@@ -3,7 +3,9 @@
 With ``--heartbeat`` it writes to ``heartbeat`` in its folder for as long as it lives, from a grandchild too.
 """
 
+import ctypes
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -26,6 +28,12 @@ TOOLS = [
     "daemon",
     "breed",
     "fill",
+    "set_id",
+    "system_call",
+    "pile_up",
+    "hoard",
+    "share",
+    "spin",
 ]
 
 
@@ -70,10 +78,80 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
             return "detached"
         case "breed":
             return str(sum(fork() for _ in range(int(path))))
+        case "set_id":
+            return set_id(path)
+        case "system_call":
+            number, *arguments = json.loads(path)
+            return str(system_call(number, *arguments))
+        case "pile_up":
+            return pile_up(path)
+        case "hoard":
+            return str(len(b"x" * (int(path) << 20)) >> 20)
+        case "share":
+            with mmap.mmap(-1, int(path) << 20) as shared:
+                for page in range(0, len(shared), mmap.PAGESIZE):
+                    shared[page] = 1
+                time.sleep(600)
+            return path
+        case "spin":
+            end = time.monotonic() + float(path)
+            while time.monotonic() < end:
+                pass
+            return "spun"
         case _:
             with open("big", "wb") as file:
                 file.truncate(int(path))
             return "filled"
+
+
+def system_call(number: int, *arguments: int) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    answer = int(libc.syscall(ctypes.c_long(number), *(ctypes.c_long(each) for each in arguments)))
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return answer
+
+
+def set_id(way: str) -> str:
+    """Make a copy of a program that runs as its owner, in one of the ways there are; return its mode."""
+    name = f"copy-{way}"
+    os.umask(0)
+    if way == "open":
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o4755))
+    elif way == "mknod":
+        os.mknod(name, 0o106755)
+    elif way == "openat2":
+        how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o4755, 0)
+        system_call(437, -100, ctypes.cast(ctypes.c_char_p(name.encode()), ctypes.c_void_p).value or 0,
+                    ctypes.addressof(how), ctypes.sizeof(how))  # fmt: skip
+    else:
+        with open(name, "xb") as file:
+            file.write(b"#!/bin/sh\n")
+            if way == "fchmod":
+                os.fchmod(file.fileno(), 0o4755)
+        if way == "chmod":
+            os.chmod(name, 0o4755)
+        elif way == "group":
+            os.chmod(name, 0o2755)
+        elif way == "fchmodat":
+            folder = os.open(".", os.O_RDONLY)
+            os.chmod(name, 0o6755, dir_fd=folder)
+        elif way == "fchmodat2":
+            system_call(452, -100, ctypes.cast(ctypes.c_char_p(name.encode()), ctypes.c_void_p).value or 0, 0o4755, 0)
+    return oct(os.stat(name).st_mode)
+
+
+def pile_up(folder: str) -> str:
+    """Write into a folder until it takes no more, or 300 MiB are there; return the MiB."""
+    done = 0
+    with open(f"{folder}/pile", "wb", buffering=0) as file:
+        try:
+            for _ in range(300):
+                done += file.write(b"x" * (1 << 20))
+        except OSError:
+            pass
+    os.remove(f"{folder}/pile")
+    return str(done >> 20)
 
 
 def fork() -> int:
@@ -98,7 +176,7 @@ def handle(message: dict[str, Any]) -> object:
     if method == "tools/call":
         try:
             text, failed = attempt(params["name"], params.get("arguments", {}).get("path", "")), False
-        except (OSError, ValueError, subprocess.SubprocessError) as exc:
+        except (OSError, ValueError, MemoryError, subprocess.SubprocessError) as exc:
             text, failed = f"{type(exc).__name__}: {exc}", True
         return {"content": [{"type": "text", "text": text}], "isError": failed}
     return None

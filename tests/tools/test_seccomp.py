@@ -1,0 +1,101 @@
+"""The filter of system calls, run by a small interpreter, for every machine type it knows."""
+
+import errno
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from agentic_rag.tools.launch.seccomp import ALLOW, FAIL, KILL, MACHINES, X32, filter_program
+
+pytestmark = pytest.mark.attack(kind="spawning")
+
+ANYTHING = 0o7777_7777_7777
+"""What a register may hold that nobody set."""
+
+
+def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = None) -> int:
+    """Return what the kernel would do with a call; the program is checked as the kernel checks it."""
+    known = MACHINES[machine]
+    number = known.calls[call] if isinstance(call, str) else call
+    registers = [*arguments, *[ANYTHING] * (6 - len(arguments))]
+    masked = [each & 0xFFFF_FFFF_FFFF_FFFF for each in registers]
+    data = struct.pack("<IIQ6Q", number, known.audit if audit is None else audit, 0, *masked)
+    return run(list(struct.iter_unpack("<HBBI", filter_program(machine))), data)
+
+
+def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
+    accumulator, place = 0, 0
+    while True:
+        operation, if_so, if_not, operand = program[place]
+        place += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, operand)
+        elif operation == 0x06:
+            return operand
+        else:
+            holds = {
+                0x15: accumulator == operand,
+                0x35: accumulator >= operand,
+                0x45: bool(accumulator & operand),
+            }[operation]
+            place += if_so if holds else if_not
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_way_to_a_set_id_bit_is_allowed(machine: str) -> None:
+    denied, calls = FAIL | errno.EPERM, MACHINES[machine].calls
+    for bits in (0o4000, 0o2000, 0o6000):
+        ways: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
+            ("chmod", (1, 0o755), (1, 0o755 | bits)),
+            ("fchmod", (1, 0o755), (1, 0o755 | bits)),
+            ("fchmodat", (1, 2, 0o755), (1, 2, 0o755 | bits)),
+            ("fchmodat2", (1, 2, 0o755), (1, 2, 0o755 | bits)),
+            ("creat", (1, 0o755), (1, 0o755 | bits)),
+            ("mknod", (1, 0o100755), (1, 0o100755 | bits)),
+            ("mknodat", (1, 2, 0o100755), (1, 2, 0o100755 | bits)),
+            ("open", (1, 0o101, 0o755), (1, 0o101, 0o755 | bits)),
+            ("openat", (1, 2, 0o101, 0o755), (1, 2, 0o101, 0o755 | bits)),
+            ("openat", (1, 2, 0o20200001, 0o755), (1, 2, 0o20200001, 0o755 | bits)),
+        ]
+        for call, usual, lending in ways:
+            if call in calls:
+                assert verdict(machine, call, *usual) == ALLOW, call
+                assert verdict(machine, call, *lending) == denied, call
+    assert verdict(machine, "openat", 1, 2, 0) == ALLOW  # opens only: its mode is whatever the register held
+    assert verdict(machine, "openat2") == FAIL | errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_no_server_needs_fail_and_those_it_needs_do_not(machine: str) -> None:
+    for call in (
+        "mount",
+        "setns",
+        "ptrace",
+        "bpf",
+        "keyctl",
+        "process_vm_readv",
+        "open_by_handle_at",
+        "perf_event_open",
+    ):
+        assert verdict(machine, call, 0) == FAIL | errno.EPERM, call
+    for call in ("clone3", "io_uring_setup", "io_uring_enter", "userfaultfd", "memfd_create"):
+        assert verdict(machine, call, 0) == FAIL | errno.ENOSYS, call
+    assert verdict(machine, "clone", 0x3D0F00) == ALLOW  # a thread
+    assert verdict(machine, "clone", 0x1200011) == ALLOW  # a process
+    for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert verdict(machine, "clone", namespace | 17) == FAIL | errno.EPERM
+        assert verdict(machine, "unshare", namespace) == FAIL | errno.EPERM
+    assert verdict(machine, "unshare", 0x400) == ALLOW  # its own table of files
+    assert {family for family in range(64) if verdict(machine, "socket", family, 1) == ALLOW} == {1, 2, 10, 16}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_call_in_another_machines_name_is_none(machine: str) -> None:
+    assert verdict(machine, "openat", 1, 2, 0, audit=0x40000003) == KILL  # 32 bits, by ``int 0x80``
+    assert verdict(machine, X32 | 1) == FAIL | errno.ENOSYS
+    assert verdict(machine, 1) == ALLOW
+
+
+def test_a_machine_that_is_not_known_has_no_filter() -> None:
+    assert filter_program("riscv64") == b""
