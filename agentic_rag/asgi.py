@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentic_rag.app import Application, open_application
 from agentic_rag.errors import AgenticRagError
+from agentic_rag.operations.data_folder import check_user
 from agentic_rag.server.hosts import url_of
 from agentic_rag.settings import load_settings
 
@@ -64,4 +65,10 @@ class HostedApplication:
             self._app = None
 
 
-app = HostedApplication(lambda: open_application(load_settings()))
+def _open() -> AbstractAsyncContextManager[Application]:
+    settings = load_settings()
+    check_user(allow_root=settings.allow_root)
+    return open_application(settings)
+
+
+app = HostedApplication(_open)

@@ -81,6 +81,9 @@ def serve(
         bool,
         typer.Option("--allow-unsandboxed", help="Without bubblewrap, start MCP servers with no sandbox. Single user."),
     ] = False,
+    allow_root: Annotated[
+        bool, typer.Option("--allow-root", help="Serve as root: in a container that holds nothing else.")
+    ] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
     import gc
@@ -89,7 +92,7 @@ def serve(
     gc.disable()  # until the server listens: what imports make lives for ever, looking for garbage in it takes 8 %
     from agentic_rag.settings import load_settings
 
-    settings = load_settings(host=host, port=port, data=data)
+    settings = load_settings(host=host, port=port, data=data, allow_root=allow_root or None)
     # Before anything else is imported: MCPServer configures logging if nothing did.
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -99,8 +102,10 @@ def serve(
     import anyio
 
     from agentic_rag.app import open_application
+    from agentic_rag.operations.data_folder import check_user
     from agentic_rag.serving import address_of, bind, serve
 
+    check_user(allow_root=settings.allow_root)
     listener = bind(settings.host, settings.port)
 
     def say() -> None:

@@ -479,6 +479,17 @@ class BadConfiguration(StartupError, code="BAD_CONFIGURATION"):
     text = "{self.setting}: {self.problem}"
 
 
+class ServingAsRoot(StartupError, code="SERVING_AS_ROOT"):
+    """The process would serve as root, and nobody said that it may."""
+
+    exit_code = 2
+    text = (
+        "Serving as root needs a word: whatever breaks out of a server or a document reader then owns this machine. "
+        "Start it as an ordinary user; in a container that is for it alone, say --allow-root or "
+        "AGENTIC_RAG_ALLOW_ROOT=1."
+    )
+
+
 def first_cause(exc: BaseException) -> AgenticRagError | None:
     """Return the product's own error in an exception or in a group of a task group's."""
     if isinstance(exc, AgenticRagError):

@@ -41,6 +41,8 @@ class Settings(BaseSettings):
     """Conversations followed over all sockets. These four limit each API key; a server without keys has none."""
     unauthenticated_connections: int = Field(512, gt=0)
     """Connections on which nobody has shown a key yet; one more and the one that has waited longest is refused."""
+    allow_root: bool = False
+    """Whether it may serve as root: a word for containers that hold nothing else."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     database_url: str = ""
     """Empty: SQLite in the data folder. Else ``postgresql://…``."""

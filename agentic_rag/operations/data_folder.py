@@ -1,18 +1,39 @@
-"""The data folder: who owns it, and where its server listens.
+"""The data folder: who owns it, who may look into it, and where its server listens.
 
 Owns two files: ``lock``, held by the one process that may write the folder, and ``server.json``, by which the
-command line finds a running server. Knows nothing of what else lies there.
+command line finds a running server. Knows nothing of what else lies there, but that it is for our user alone.
 """
 
 import fcntl
 import json
+import logging
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import BadConfiguration, DataFolderOwned
+from agentic_rag.errors import BadConfiguration, DataFolderOwned, ServingAsRoot
 from agentic_rag.store.clock import now
+
+log = logging.getLogger(__name__)
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""What group and everybody else may do with a file."""
+
+LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
+"""What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
+
+
+def check_user(*, allow_root: bool) -> None:
+    """Refuse to serve as root where nobody said that it may.
+
+    Raises:
+        ServingAsRoot: it is root.
+    """
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and not allow_root:
+        raise ServingAsRoot
 
 
 @dataclass(slots=True)
@@ -24,14 +45,18 @@ class DataFolder:
 
     @classmethod
     def own(cls, path: Path) -> "DataFolder":
-        """Make the folder if needed and take its lock.
+        """Make the folder if needed, close it to others and take its lock.
+
+        From then on all that this process and its children write is for its user alone.
 
         Raises:
             DataFolderOwned: another process has it.
             BadConfiguration: it cannot be made or written.
         """
+        os.umask(OTHERS)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            _close_to_others(path)
             lock = (path / "lock").open("a+", encoding="utf-8")
         except OSError as exc:
             raise BadConfiguration("AGENTIC_RAG_DATA", f"{path} cannot be used: {exc.strerror}") from exc
@@ -62,6 +87,48 @@ class DataFolder:
             (self.path / "server.json").unlink(missing_ok=True)
             self._lock.truncate(0)
             self._lock.close()
+
+
+def _close_to_others(path: Path) -> None:
+    """See to it that nobody else enters a folder; what lies in it is then out of reach, whatever its own mode."""
+    mode = path.stat().st_mode
+    if mode & OTHERS:
+        try:
+            path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+        except PermissionError:
+            log.warning("other users of this machine can look into %s, which is not ours: chmod 700 it", path)
+        else:
+            log.warning("other users of this machine could look into %s; it is closed to them now", path)
+
+
+def lent_files(path: Path, *, repair: bool = False) -> list[str]:
+    """Return what below a data folder other users may read, write or run as its owner; ``""``: the folder itself.
+
+    Sorted, relative to the folder. ``repair``: take that from them. Links are not followed. Blocks for as long as
+    looking at each file takes.
+    """
+    return sorted(_lend_nothing(path, repair=repair))
+
+
+def _lend_nothing(path: Path, *, repair: bool) -> Iterator[str]:
+    for folder, _, names, descriptor in os.fwalk(path):
+        place = os.path.relpath(folder, path)
+        for name in (".", *names):
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if not status.st_mode & LENT or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                continue
+            yield os.path.normpath(os.path.join(place, name)).removeprefix(".")
+            if repair:
+                _take_back(name, descriptor)
+
+
+def _take_back(name: str, folder: int) -> None:
+    """Change the mode of the very file that was looked at: a link put in its place meanwhile is not followed."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~LENT)
+    finally:
+        os.close(descriptor)
 
 
 def find_server(path: Path) -> str | None:

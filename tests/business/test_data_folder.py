@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.errors import BadConfiguration, DataFolderOwned
-from agentic_rag.operations.data_folder import DataFolder, find_key, find_server
+from agentic_rag.operations.data_folder import DataFolder, find_key, find_server, lent_files
 
 
 def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
@@ -30,6 +30,34 @@ def test_a_server_is_found_only_while_its_process_has_the_folder(tmp_path: Path)
     owner.release()
     (tmp_path / "server.json").write_text(left)  # as a kill -9 leaves it
     assert find_server(tmp_path) is None
+
+
+def test_a_data_folder_is_closed_to_other_users_also_one_that_was_open(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    old.chmod(0o755)
+    for folder in (tmp_path / "new", old):
+        DataFolder.own(folder).release()
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_that_others_can_get_at_are_found_and_taken_back(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("not ours")
+    outside.chmod(0o644)
+    data = tmp_path / "data"
+    (data / "mcp").mkdir(mode=0o700, parents=True)
+    for name, mode in (("mcp/tool", 0o4700), ("mcp/open", 0o644), ("closed", 0o600)):
+        (data / name).write_text("x")
+        (data / name).chmod(mode)
+    (data / "link").symlink_to(outside)
+    data.chmod(0o750)
+    lent = ["", "mcp/open", "mcp/tool"]
+    assert lent_files(data) == lent
+    assert lent_files(data, repair=True) == lent
+    assert lent_files(data) == []
+    assert (data / "mcp/tool").stat().st_mode & 0o7777 == 0o700
+    assert outside.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_folder_that_cannot_be_made_is_bad_configuration(tmp_path: Path) -> None:

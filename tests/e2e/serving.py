@@ -26,7 +26,7 @@ def environment(**given: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
     }
-    return kept | given
+    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1"} | given
 
 
 class Server:

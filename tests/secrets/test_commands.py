@@ -14,7 +14,7 @@ def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> sub
     return subprocess.run(
         [PROGRAM, *arguments],
         cwd=folder,
-        env={**kept, **variables},
+        env={**kept, "AGENTIC_RAG_ALLOW_ROOT": "1", **variables},
         input=given,
         capture_output=True,
         text=True,

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.operations.data_folder import DataFolder, lent_files
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1"}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +82,33 @@ def test_a_data_folder_of_another_process_is_exit_code_3(tmp_path: Path) -> None
 @pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "example.org"), ("--data", "/proc/none")])
 def test_a_bad_configuration_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert_one_line(run(tmp_path, "serve", "--port", "0", *arguments), 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked")
+def test_serving_as_root_needs_a_word(tmp_path: Path) -> None:
+    variables = {name: value for name, value in environment().items() if name != "AGENTIC_RAG_ALLOW_ROOT"}
+    for program in (PROGRAM, str(Path(__file__).parents[2] / "scripts/serve")):
+        command = [program, *(["serve"] if program == PROGRAM else []), "--port", "0"]
+        refused = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+        assert refused.returncode == 2
+        assert "root" in refused.stderr
+        assert "--allow-root" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_a_server_writes_is_closed_to_other_users(tmp_path: Path) -> None:
+    (tmp_path / "data" / "old").mkdir(parents=True)
+    for folder in (tmp_path / "data", tmp_path / "data" / "old"):
+        folder.chmod(0o755)
+    with serving(tmp_path):
+        run(tmp_path, "domains", "create", "Law")
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+        assert lent_files(tmp_path / "data") == ["old"]
+    examined = run(tmp_path, "doctor")
+    assert examined.returncode == 1
+    assert "FILES_OPEN_TO_OTHERS" in examined.stdout
+    assert run(tmp_path, "doctor", "--repair").returncode == 0
+    assert run(tmp_path, "doctor").returncode == 0
 
 
 @pytest.mark.parametrize("command", [(), ("serve",), ("ingest",), ("domains", "list"), ("roles", "check"), ("chat",)])
