@@ -81,9 +81,7 @@ def serve(
         bool,
         typer.Option("--allow-unsandboxed", help="Without bubblewrap, start MCP servers with no sandbox. Single user."),
     ] = False,
-    allow_root: Annotated[
-        bool, typer.Option("--allow-root", help="Serve as root: in a container that holds nothing else.")
-    ] = False,
+    allow_root: Annotated[bool, typer.Option("--allow-root", help="Serve as root, in a container of its own.")] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
     import gc

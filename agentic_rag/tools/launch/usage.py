@@ -77,9 +77,9 @@ def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:
     if not sys.platform.startswith("linux"):
         return Usage(0, 0.0, 0)
     pids = _family(pid, processes + 1)
-    memory = sum(_resident(each) for each in pids)
+    memory = sum(_resident_bytes(each) for each in pids)
     if memory > memory_bytes:
-        memory = sum(_written(each) for each in pids)
+        memory = sum(_written_bytes(each) for each in pids)
     return Usage(memory, sum(_cpu_seconds(each) for each in pids), len(pids))
 
 
@@ -101,18 +101,18 @@ def _children(pid: int) -> Iterator[int]:
         return
 
 
-def _resident(pid: int) -> int:
+def _resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
 
 
-def _written(pid: int) -> int:
+def _written_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:  # gone meanwhile, or not ours to see
-        return _resident(pid)
+        return _resident_bytes(pid)
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_WRITTEN))
 
 
