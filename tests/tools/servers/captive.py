@@ -34,6 +34,7 @@ TOOLS = [
     "hoard",
     "share",
     "spin",
+    "swarm",
 ]
 
 
@@ -92,6 +93,9 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
                 for page in range(0, len(shared), mmap.PAGESIZE):
                     shared[page] = 1
                 time.sleep(600)
+            return path
+        case "swarm":
+            time.sleep(600 * sum(fork() for _ in range(int(path))))
             return path
         case "spin":
             end = time.monotonic() + float(path)
