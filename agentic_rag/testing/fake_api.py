@@ -1,7 +1,7 @@
 """`FakeMessagesAPI`: the Messages API over real HTTP, from a script.
 
-Owns the endpoint, its authentication, faults with the way they are carried out on a connection, and the server's life.
-What it refuses is `problems`', what it says `steps`', how that looks `frames`'.
+Owns the endpoints, their authentication, faults with the way they are carried out on a connection, and the server's
+life. What it refuses is `admission`'s, what it says `steps`', how that looks `frames`'.
 
     async with FakeMessagesAPI(use("search_documents", query="…"), say("Found.", Cite(0))) as api:
         model = AnthropicModel(api.key, api.url)
@@ -27,9 +27,10 @@ import json
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -46,10 +47,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from agentic_rag.json_form import Json
 from agentic_rag.models.anthropic.request import search_results
 from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, ThinkingDelta
-from agentic_rag.testing.frames import PING, error_json, frame, frames, message_json
-from agentic_rag.testing.problems import problems
+from agentic_rag.testing.admission import Admission, Admitted, Inadmissible
+from agentic_rag.testing.bindings import Signer
+from agentic_rag.testing.frames import PING, Facts, error_json, frame, frames, message_json
+from agentic_rag.testing.model_rules import rules_of
 from agentic_rag.testing.prompt_cache import PromptCache
-from agentic_rag.testing.steps import Say, Step, step_events, step_from_json
+from agentic_rag.testing.steps import Say, Step, Think, step_events, step_from_json
 
 MAX_BODY = 32 * 1024 * 1024
 KEEPALIVE_SECONDS = 75
@@ -182,11 +185,15 @@ class FakeMessagesAPI:
 
     ``then`` answers what comes after the script. ``key``: the one key that is taken (None: any). ``rate``:
     deltas per second (0: as fast as they are read). ``also_allowed``: further top-level keys, for an older
-    endpoint. ``cache_minimum``: tokens from which a prefix is cached.
+    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the cache's,
+    in seconds. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
+    ``models_api``: whether ``GET /v1/models/{id}`` is there. ``context_window``: tokens, in place of the model's.
 
     ``calls`` are all requests that were JSON, ``requests`` their bodies; ``refused`` is what was wrong with
-    those that were refused. Leaving the context fails if a step was not asked for, if there were calls beyond
-    the script, or if a scripted callable failed; `assert_consumed` does the same on demand.
+    those that were refused, ``dropped`` the thinking that was taken out of others. A message that was answered with
+    ``stop_reason: refusal`` is refused again, without a step, as long as it stands in a request. Leaving the context
+    fails if a step was not asked for, if there were calls beyond the script, or if a scripted callable failed;
+    `assert_consumed` does the same on demand.
     """
 
     def __init__(
@@ -196,21 +203,32 @@ class FakeMessagesAPI:
         key: str | None = "test-key",
         rate: float = 0,
         also_allowed: Collection[str] = (),
-        cache_minimum: int = 1024,
+        cache_minimum: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        enforced: bool = True,
+        models_api: bool = True,
+        context_window: int | None = None,
     ) -> None:
         self._script = list(script)
         self._then = then
         self._key = key
         self._rate = rate
-        self._also_allowed = also_allowed
-        self._cache = PromptCache(cache_minimum)
+        self._admission = Admission(enforced, also_allowed, context_window)
+        self._cache = PromptCache(1024, clock)
+        self._cache_minimum = cache_minimum
         self._answered = 0
         self._failures: list[str] = []
         self._server: uvicorn.Server | None = None
         self.calls: list[Call] = []
         self.refused: list[str] = []
+        self.dropped: list[Json] = []
+        self.sticky = 0
+        """Calls that were refused because an earlier refusal stood in them."""
         self.url = ""
-        self.app = Starlette(routes=[Route("/v1/messages", self._messages, methods=["POST"])])
+        routes = [Route("/v1/messages", self._messages, methods=["POST"])]
+        if models_api:
+            routes.append(Route("/v1/models/{model}", self._model, methods=["GET"]))
+        self.app = Starlette(routes=routes)
         self.app.add_exception_handler(404, self._not_found)
 
     @property
@@ -237,15 +255,13 @@ class FakeMessagesAPI:
             peer = f"{request.client.host}:{request.client.port}" if request.client else ""
             call = Call(body, {**request.headers, "x-peer": peer})
             self.calls.append(call)
-            found = problems(body, also_allowed=self._also_allowed)
-            if found:
-                self.refused += found
-                raise _Refused(400, found[0])
-            reply = self._reply(body)
+            betas = [beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",")]
+            admitted = self._admit(body, betas)
+            reply = self._reply(body) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
             if reply.fault.status is not None:
                 fault = reply.fault
                 raise _Refused(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
-            return self._answer(call, reply, request_id)
+            return self._answer(call, admitted, reply, request_id)
         except _Refused as refused:
             headers = {"request-id": request_id}
             if refused.retry_after is not None:
@@ -253,14 +269,39 @@ class FakeMessagesAPI:
             error = error_json(refused.kind, refused.message, request_id)
             return JSONResponse(error, status_code=refused.status, headers=headers)
 
-    async def _accept(self, request: Request) -> Json:
-        """Return the request's JSON object, if key, version and form are right."""
+    def _admit(self, body: Json, betas: list[str]) -> Admitted:
+        try:
+            admitted = self._admission.admit(body, betas)
+        except Inadmissible as exc:
+            self.refused += exc.reasons
+            raise _Refused(exc.status, exc.reasons[0]) from exc
+        self.dropped += admitted.transformations
+        self.sticky += admitted.refuses
+        return admitted
+
+    async def _model(self, request: Request) -> Response:
+        """Answer ``GET /v1/models/{id}``."""
+        name = request.path_params["model"]
+        rules = rules_of(name)
+        try:
+            self._authenticate(request)
+        except _Refused as refused:
+            return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
+        if rules is None:
+            return JSONResponse(error_json("not_found_error", f"model: {name}", "req_0"), status_code=404)
+        return JSONResponse(rules.to_json())
+
+    def _authenticate(self, request: Request) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
         if not given or (self._key is not None and given != self._key):
             raise _Refused(401, "invalid x-api-key")
         if not request.headers.get("anthropic-version"):
             raise _Refused(400, "anthropic-version: header is required")
+
+    async def _accept(self, request: Request) -> Json:
+        """Return the request's JSON object, if key, version and form are right."""
+        self._authenticate(request)
         body = await request.body()
         if len(body) > MAX_BODY:
             raise _Refused(413, "Request exceeds the maximum size")
@@ -284,32 +325,47 @@ class FakeMessagesAPI:
             self._failures.append(str(exc))
             raise _Refused(500, f"the script failed: {exc}") from exc
 
-    def _answer(self, call: Call, reply: Reply, request_id: str) -> Response:
-        events = self._events(call.request, reply)
+    def _answer(self, call: Call, admitted: Admitted, reply: Reply, request_id: str) -> Response:
+        events, long_writes = self._events(admitted, reply)
+        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
         message_id = f"msg_{uuid.uuid4().hex[:24]}"
+        if reply.step.stop_reason == "refusal" and not admitted.refuses:
+            self._admission.refuse(call.request)
         if reply.fault.refuse:
             return HungUp()
         if not call.request.get("stream", False):
             call.done.set()
-            return JSONResponse(message_json(events, message_id), headers={"request-id": request_id})
+            return JSONResponse(message_json(events, message_id, facts), headers={"request-id": request_id})
         rate = self._rate if reply.rate is None else reply.rate
         return FaultyStream(
-            frames(events, message_id), reply.fault, rate, request_id=request_id, left=call.left, done=call.done
+            frames(events, message_id, facts), reply.fault, rate, request_id=request_id, left=call.left, done=call.done
         )
 
-    def _events(self, body: Json, reply: Reply) -> list[ModelEvent]:
+    def _events(self, admitted: Admitted, reply: Reply) -> tuple[list[ModelEvent], int]:
+        """Return the events of an answer, and how many tokens the cache keeps for an hour."""
+        body = admitted.request
         lists = [message for message in body["messages"] if isinstance(message["content"], list)]
-        results = search_results(lists)
+        step = reply.step
+        if not admitted.thinks:  # a script may say more than its model would
+            step = replace(step, blocks=tuple(block for block in step.blocks if not isinstance(block, Think)))
         try:
-            events = step_events(reply.step, model=body["model"], results=results)
+            events = step_events(
+                step,
+                model=body["model"],
+                results=search_results(lists),
+                signer=Signer(body) if admitted.rules else None,
+                display="summarized" if admitted.shows_thinking else "omitted",
+            )
         except AssertionError as exc:
             self._failures.append(str(exc))
             raise _Refused(500, f"the script failed: {exc}") from exc
         completed = events[-1]
-        if reply.step.usage is None and isinstance(completed, MessageCompleted):
-            output = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
-            events[-1] = MessageCompleted(completed.stop_reason, self._cache.count(body, max(1, output)))
-        return events
+        if step.usage is not None or not isinstance(completed, MessageCompleted):
+            return events, 0
+        output = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
+        least = self._cache_minimum or (admitted.rules.cache_minimum if admitted.rules else None)
+        counted = self._cache.count(body, max(1, output), least)
+        return [*events[:-1], MessageCompleted(completed.stop_reason, counted.usage)], counted.long_writes
 
     async def _not_found(self, request: Request, exc: Exception) -> Response:
         return JSONResponse(error_json("not_found_error", f"Not found: {request.url.path}", "req_0"), status_code=404)

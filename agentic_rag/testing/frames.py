@@ -4,6 +4,7 @@ Owns the exact JSON of every event, field by field as the SDK's types have them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import orjson
 
@@ -28,12 +29,28 @@ JSON_PIECE = 7
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
-def frames(events: Sequence[ModelEvent], message_id: str) -> list[bytes]:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What of an answer stands beside its events.
+
+    ``transformations``: thinking that was taken out of the request. ``long_writes``: tokens that the cache keeps for
+    an hour. ``category``: of a refusal.
+    """
+
+    transformations: tuple[Json, ...] = ()
+    long_writes: int = 0
+    category: str | None = None
+
+
+NO_FACTS = Facts()
+
+
+def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> list[bytes]:
     """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
     usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
     result: list[bytes] = []
     for event in events:
-        result += [frame(value) for value in _json_events(event, message_id, usage)]
+        result += [frame(value) for value in _json_events(event, message_id, usage, facts)]
         if isinstance(event, BlockStarted) and event.index == 0:
             result.append(PING)
     return result
@@ -49,16 +66,17 @@ def error_json(kind: str, message: str, request_id: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
-def message_json(events: Sequence[ModelEvent], message_id: str) -> Json:
+def message_json(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACTS) -> Json:
     """Return the answer to a request without ``stream``."""
     started = next(event for event in events if isinstance(event, MessageStarted))
     completed = next(event for event in events if isinstance(event, MessageCompleted))
-    message = _message(message_id, started.model, _usage(completed.usage, completed.usage.output))
+    message = _message(message_id, facts, started.model, _usage(completed.usage, completed.usage.output, facts))
     content = [_public(event.block) for event in events if isinstance(event, BlockStopped)]
-    return {**message, "content": content, "stop_reason": completed.stop_reason}
+    ended = {"stop_reason": completed.stop_reason, "stop_details": _stop_details(completed.stop_reason, facts)}
+    return {**message, "content": content, **ended}
 
 
-def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[Json]:
+def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: Facts) -> list[Json]:
     if isinstance(event, TextDelta):
         return [_delta(event.index, {"type": "text_delta", "text": event.text})]
     if isinstance(event, ThinkingDelta):
@@ -70,20 +88,33 @@ def _json_events(event: ModelEvent, message_id: str, usage: Usage) -> list[Json]
     if isinstance(event, BlockStopped):
         return [*_last_deltas(event), {"type": "content_block_stop", "index": event.index}]
     if isinstance(event, MessageStarted):
-        return [{"type": "message_start", "message": _message(message_id, event.model, _usage(usage, 1))}]
-    return [
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": event.stop_reason, "stop_sequence": None},
-            "usage": {
-                "input_tokens": usage.input,
-                "cache_creation_input_tokens": usage.cache_write,
-                "cache_read_input_tokens": usage.cache_read,
-                "output_tokens": usage.output,
-            },
+        return [{"type": "message_start", "message": _message(message_id, facts, event.model, _usage(usage, 1, facts))}]
+    return [_end_json(event, facts, usage), {"type": "message_stop"}]
+
+
+def _end_json(event: ModelEvent, facts: Facts, usage: Usage) -> Json:
+    assert isinstance(event, MessageCompleted)
+    return {
+        "type": "message_delta",
+        "delta": {
+            "stop_reason": event.stop_reason,
+            "stop_sequence": None,
+            "stop_details": _stop_details(event.stop_reason, facts),
         },
-        {"type": "message_stop"},
-    ]
+        "usage": {
+            "input_tokens": usage.input,
+            "cache_creation_input_tokens": usage.cache_write,
+            "cache_read_input_tokens": usage.cache_read,
+            "output_tokens": usage.output,
+        },
+    }
+
+
+def _stop_details(stop_reason: str, facts: Facts) -> Json | None:
+    if stop_reason != "refusal":
+        return None
+    explanation = f"This request was declined ({facts.category})." if facts.category else None
+    return {"type": "refusal", "category": facts.category, "explanation": explanation}
 
 
 def _last_deltas(event: BlockStopped) -> list[Json]:
@@ -100,7 +131,8 @@ def _delta(index: int, delta: Json) -> Json:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def _message(message_id: str, model: str, usage: Json) -> Json:
+def _message(message_id: str, facts: Facts, model: str, usage: Json) -> Json:
+    changed = {"input_transformations": list(facts.transformations)} if facts.transformations else {}
     return {
         "id": message_id,
         "type": "message",
@@ -110,15 +142,19 @@ def _message(message_id: str, model: str, usage: Json) -> Json:
         "stop_reason": None,
         "stop_sequence": None,
         "usage": usage,
+        **changed,
     }
 
 
-def _usage(usage: Usage, output: int) -> Json:
+def _usage(usage: Usage, output: int, facts: Facts) -> Json:
     return {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cache_read,
-        "cache_creation": {"ephemeral_5m_input_tokens": usage.cache_write, "ephemeral_1h_input_tokens": 0},
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write - facts.long_writes,
+            "ephemeral_1h_input_tokens": facts.long_writes,
+        },
         "output_tokens": output,
         "service_tier": "standard",
     }

@@ -3,16 +3,19 @@
 Owns the rules (of anthropic 2.x and its service) and their wording: each problem starts with the path of the
 offending value, as the API's own messages do. Knows no HTTP and no script.
 
-Two things the API allows stay allowed: neighbouring messages of one role are joined before the rules about
-order apply, and a `tool_use` of an old turn may name a tool that is no longer offered.
+What a block may be is `block_problems`', what differs among models `model_rules`'. Two things the API allows stay
+allowed: neighbouring messages of one role are joined before the rules about order apply, and a `tool_use` of an old
+turn may name a tool that is no longer offered.
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from typing import Any, Final
 
 from agentic_rag.json_form import Json
+from agentic_rag.testing.bindings import sign as sign  # beside the rules that take it back
+from agentic_rag.testing.block_problems import block_problems, longer_side, text_problems
+from agentic_rag.testing.model_rules import EFFORTS, SAMPLING, THINKING_TYPES, ModelRules, parameter_problems, rules_of
 
 MAX_BREAKPOINTS = 4
 
@@ -29,51 +32,33 @@ TOP_LEVEL = frozenset(
         "speed",
     }
 )
-"""The parameters of anthropic 2.12; ``temperature``, ``top_p`` and ``top_k`` are gone."""
+"""The parameters of anthropic 2.12; ``temperature``, ``top_p`` and ``top_k`` are gone, except for old models."""
+
+MANY_IMAGES: Final = 20
+MANY_IMAGES_SIDE: Final = 2_000
+"""With more than so many images in a request none may be longer than so many pixels."""
+MAX_IMAGES: Final = 600
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-Place = Literal["user", "assistant", "tool_result", "system", "search_result"]
-"""Where a list of blocks stands: it decides which types may be in it."""
 
-_USED_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
-
-_KEYS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    name: (frozenset(required.split()), frozenset(optional.split()))
-    for name, required, optional in (
-        ("text", "text", "citations cache_control"),
-        ("image", "source", "cache_control"),
-        ("document", "source", "title context citations cache_control"),
-        ("search_result", "source title content", "citations cache_control"),
-        ("thinking", "thinking signature", ""),
-        ("redacted_thinking", "data", ""),
-        ("tool_use", "id name input", "cache_control caller toolset_name"),
-        ("tool_result", "tool_use_id", "content is_error cache_control toolset_name"),
-    )
-}
-"""Required and optional keys of each block type."""
-
-_ALLOWED_IN: dict[Place, frozenset[str]] = {
-    "user": frozenset({"text", "image", "document", "search_result", "tool_result"}),
-    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
-    "tool_result": frozenset({"text", "image", "document", "search_result"}),
-    "system": frozenset({"text"}),
-    "search_result": frozenset({"text"}),
-}
-
-
-def problems(request: Any, *, also_allowed: Collection[str] = ()) -> list[str]:
+def problems(request: Any, *, also_allowed: Collection[str] = (), betas: Collection[str] = ()) -> list[str]:
     """Return everything the API would refuse in this request, in reading order; empty means accepted.
 
-    ``also_allowed`` names further top-level keys, for an older or compatible endpoint (``temperature``).
+    Args:
+        request: the body.
+        also_allowed: further top-level keys, for an older or compatible endpoint (``temperature``).
+        betas: what the request's ``anthropic-beta`` header names.
     """
     if not isinstance(request, dict):
         return ["request: must be a JSON object"]
     surrogates = [f"{path}: string holds a lone surrogate" for path in _surrogates("", request)]
     if surrogates:
         return surrogates
-    return [*_top_level(request, also_allowed), *_system(request), *_tools(request), *_conversation(request)]
+    rules = rules_of(request.get("model"))
+    known = {*TOP_LEVEL, *also_allowed, *(SAMPLING if rules else ())}
+    found = [*_top_level(request, known), *_system(request), *_tools(request), *_conversation(request, rules)]
+    return [*found, *(parameter_problems(request, rules, betas) if rules else ())]
 
 
 def _surrogates(path: str, value: Any) -> Iterator[str]:
@@ -92,9 +77,9 @@ def _surrogates(path: str, value: Any) -> Iterator[str]:
 # --- parameters ---------------------------------------------------------------------------------------------
 
 
-def _top_level(request: Json, also_allowed: Collection[str]) -> Iterator[str]:
+def _top_level(request: Json, known: Collection[str]) -> Iterator[str]:
     for key in request:
-        if key not in TOP_LEVEL and key not in also_allowed:
+        if key not in known:
             yield f"{key}: Extra inputs are not permitted"
     for key in ("model", "max_tokens", "messages"):
         if key not in request:
@@ -109,7 +94,16 @@ def _top_level(request: Json, also_allowed: Collection[str]) -> Iterator[str]:
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop.strip() for stop in stops):
         yield "stop_sequences: each stop sequence must contain non-whitespace"
     yield from _thinking_config(request)
+    yield from _output_config(request)
     yield from _cache_controls(request)
+
+
+_THINKING_KEYS: Final = {
+    "adaptive": frozenset({"type", "display", "block_binding"}),
+    "enabled": frozenset({"type", "display", "block_binding", "budget_tokens"}),
+    "disabled": frozenset({"type"}),
+    "between_tools": frozenset({"type"}),
+}
 
 
 def _thinking_config(request: Json) -> Iterator[str]:
@@ -117,12 +111,63 @@ def _thinking_config(request: Json) -> Iterator[str]:
     if config is None:
         return
     kind = config.get("type") if isinstance(config, dict) else None
-    if kind not in ("adaptive", "enabled", "disabled", "between_tools"):
+    if kind not in THINKING_TYPES:
         yield "thinking.type: Input should be 'adaptive', 'enabled', 'disabled' or 'between_tools'"
-    elif kind == "enabled":
+        return
+    for key in sorted(config.keys() - _THINKING_KEYS[kind]):
+        yield f"thinking.{kind}.{key}: Extra inputs are not permitted"
+    if config.get("display") not in (None, "summarized", "omitted"):
+        yield f"thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
+    binding = config.get("block_binding")
+    if binding is not None and binding != {} and binding.get("prefix_mismatch_behavior") not in ("error", "drop_block"):
+        yield (f"thinking.{kind}.block_binding.prefix_mismatch_behavior: Input should be 'error' or 'drop_block'")
+    if kind == "enabled" and rules_of(request.get("model")) is None:
         budget, limit = config.get("budget_tokens"), request.get("max_tokens")
         if not _is_int(budget) or budget < 1024 or (_is_int(limit) and budget >= limit):
             yield "thinking.budget_tokens: must be at least 1024 and less than max_tokens"
+
+
+def _output_config(request: Json) -> Iterator[str]:
+    config = request.get("output_config")
+    if config is None:
+        return
+    if not isinstance(config, dict):
+        yield "output_config: Input should be a valid dictionary"
+        return
+    for key in sorted(config.keys() - {"effort", "format", "task_budget"}):
+        yield f"output_config.{key}: Extra inputs are not permitted"
+    if config.get("effort") not in (None, *EFFORTS):
+        yield "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'"
+    form = config.get("format")
+    if form is None:
+        return
+    if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+        yield "output_config.format: Input should be {'type': 'json_schema', 'schema': …}"
+    elif any(_open_objects(form["schema"])):
+        yield ("output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false")
+    if _cites(request.get("messages")):
+        yield "output_config.format: citations cannot be enabled together with structured outputs"
+
+
+def _open_objects(schema: Any) -> Iterator[bool]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema.get("additionalProperties") is not False
+        for value in schema.values():
+            yield from _open_objects(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _open_objects(value)
+
+
+def _cites(value: Any) -> bool:
+    """Whether anything in the conversation may be cited."""
+    if isinstance(value, list):
+        return any(map(_cites, value))
+    if not isinstance(value, dict):
+        return False
+    citations = value.get("citations")
+    return (isinstance(citations, dict) and citations.get("enabled") is True) or _cites(value.get("content"))
 
 
 def _cache_controls(request: Json) -> Iterator[str]:
@@ -137,6 +182,15 @@ def _cache_controls(request: Json) -> Iterator[str]:
     if len(found) > MAX_BREAKPOINTS:
         fifth = found[MAX_BREAKPOINTS][0]
         yield f"{fifth}: A maximum of 4 blocks with cache_control may be provided. Found {len(found)}."
+    short = False
+    for path, value in found:
+        ttl = value.get("ttl", "5m") if isinstance(value, dict) else ""
+        if ttl == "1h" and short:
+            yield (
+                f"{path}.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. Note "
+                "that blocks are processed in the following order: `tools`, `system`, `messages`."
+            )
+        short = short or ttl == "5m"
 
 
 def _breakpoints(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -175,6 +229,8 @@ def _tools(request: Json) -> Iterator[str]:
             if name in names:
                 yield f"tools.{index}.name: Tool names must be unique ({name!r})"
             names.add(name)
+    if tools and all(isinstance(tool, dict) and tool.get("defer_loading") for tool in tools):
+        yield "tools: At least one tool must have defer_loading=false"
     yield from _tool_choice(request, names)
 
 
@@ -192,6 +248,11 @@ def _tool(path: str, tool: Any) -> Iterator[str]:
         yield f"{path}.name: String should match pattern '^{_TOOL_NAME.pattern}$'"
     if not isinstance(tool.get("description", ""), str):
         yield f"{path}.description: Input should be a valid string"
+    if tool.get("defer_loading") and tool.get("cache_control") is not None:
+        yield (
+            f"{path}: Tool {name!r} cannot have both defer_loading=true and cache_control set. Tools with "
+            "defer_loading cannot use prompt caching."
+        )
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
         yield f"{path}.input_schema: Input should be a valid dictionary"
@@ -223,7 +284,7 @@ def _tool_choice(request: Json, names: set[str]) -> Iterator[str]:
 # --- the conversation ---------------------------------------------------------------------------------------
 
 
-def _conversation(request: Json) -> Iterator[str]:
+def _conversation(request: Json, rules: ModelRules | None) -> Iterator[str]:
     if "messages" not in request:
         return
     messages = request["messages"]
@@ -234,13 +295,17 @@ def _conversation(request: Json) -> Iterator[str]:
     yield from shape
     if shape:
         return  # what follows reads roles and blocks
-    joined = _join(messages)
-    yield from _order(joined)
+    yield from _system_messages(messages, rules)
+    joined = _join([message for message in messages if message["role"] != "system"], messages)
+    yield from _order(joined, messages, rules)
     yield from _pairs(joined)
     uses = any(block["type"] in ("tool_use", "tool_result") for _, blocks in joined for _, block in blocks)
     if uses and not request.get("tools"):
         yield "tools: Requests which have `tool_use` or `tool_result` blocks in `messages` must define tools"
     yield from _citations_agree(joined)
+    yield from _citations_point(joined)
+    yield from _references_known(joined, request.get("tools") or [])
+    yield from _images(joined, rules)
 
 
 def _message(path: str, message: Any) -> Iterator[str]:
@@ -250,8 +315,8 @@ def _message(path: str, message: Any) -> Iterator[str]:
     for key in sorted(message.keys() - {"role", "content"}):
         yield f"{path}.{key}: Extra inputs are not permitted"
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant"):
-        yield f"{path}.role: Input should be 'user' or 'assistant'"
+    if role not in ("user", "assistant", "system"):
+        yield f"{path}.role: Input should be 'user', 'assistant' or 'system'"
     elif isinstance(content, str):
         yield from text_problems(f"{path}.content", content)
     elif content == []:
@@ -260,14 +325,30 @@ def _message(path: str, message: Any) -> Iterator[str]:
         yield from block_problems(f"{path}.content", content, role)
 
 
+def _system_messages(messages: list[Json], rules: ModelRules | None) -> Iterator[str]:
+    """A system message follows a user's and ends the conversation, or an answer follows it."""
+    for index, message in enumerate(messages):
+        if message["role"] != "system":
+            continue
+        if rules is not None and not rules.system_messages:
+            yield f"messages.{index}: role 'system' is not supported on this model"
+        elif index == 0:
+            yield "messages.0: use the top-level 'system' parameter for the initial system prompt"
+        elif messages[index - 1]["role"] != "user":
+            yield f"messages.{index}: role 'system' must follow a 'user' message"
+        elif index + 1 < len(messages) and messages[index + 1]["role"] != "assistant":
+            yield f"messages.{index}: role 'system' must precede an 'assistant' message or end the array"
+
+
 Joined = list[tuple[str, list[tuple[str, Json]]]]
 """Role and blocks (with the path they came from) of each message after neighbours of one role were joined."""
 
 
-def _join(messages: list[Json]) -> Joined:
+def _join(messages: list[Json], all_messages: list[Json]) -> Joined:
     result: Joined = []
-    for index, message in enumerate(messages):
-        content = message["content"]
+    places = {id(message): index for index, message in enumerate(all_messages)}
+    for message in messages:
+        index, content = places[id(message)], message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         located = [(f"messages.{index}.content.{position}", block) for position, block in enumerate(blocks)]
         if result and result[-1][0] == message["role"]:
@@ -277,11 +358,15 @@ def _join(messages: list[Json]) -> Joined:
     return result
 
 
-def _order(joined: Joined) -> Iterator[str]:
-    if joined[0][0] != "user":
+def _order(joined: Joined, messages: list[Json], rules: ModelRules | None) -> Iterator[str]:
+    if not joined or joined[0][0] != "user":
         yield "messages.0.role: first message must use the 'user' role"
-    if joined[-1][0] != "user":
-        yield f"{joined[-1][1][0][0]}: the conversation must end with a user message; prefill is not supported"
+    if messages[-1]["role"] == "assistant":
+        path, last = joined[-1][1][-1]
+        if rules is None or not rules.prefill:
+            yield f"{path}: the conversation must end with a user message; prefill is not supported"
+        elif last["type"] == "text" and last["text"] != last["text"].rstrip():
+            yield "messages: final assistant content cannot end with trailing whitespace"
     for role, blocks in joined:
         path, last = blocks[-1]
         if role == "assistant" and last["type"] in ("thinking", "redacted_thinking"):
@@ -343,120 +428,53 @@ def _citations_agree(joined: Joined) -> Iterator[str]:
         yield f"{max(states.values())}.citations: must be enabled on all search results or on none"
 
 
+def _inner(joined: Joined) -> Iterator[tuple[str, str, Json]]:
+    """Yield role, path and block of every block, those inside results included, in order."""
+    for role, blocks in joined:
+        for path, block in blocks:
+            yield role, path, block
+            content = block.get("content") if block["type"] == "tool_result" else None
+            for index, part in enumerate(content if isinstance(content, list) else ()):
+                yield role, f"{path}.content.{index}", part
+
+
+def _citations_point(joined: Joined) -> Iterator[str]:
+    """A citation that comes back names a search result that stands before it."""
+    results: list[Json] = []
+    for _, path, block in _inner(joined):
+        if block["type"] == "search_result":
+            results.append(block)
+        for index, citation in enumerate(block.get("citations") or ()) if block["type"] == "text" else ():
+            if citation["type"] != "search_result_location":
+                continue
+            where = f"{path}.citations.{index}"
+            if citation["search_result_index"] >= len(results):
+                yield f"{where}.search_result_index: there is no such search result before this block"
+            elif citation["end_block_index"] > len(results[citation["search_result_index"]]["content"]):
+                yield f"{where}.end_block_index: the search result has fewer blocks"
+
+
+def _references_known(joined: Joined, tools: list[Any]) -> Iterator[str]:
+    names = {tool.get("name") for tool in tools if isinstance(tool, dict)}
+    for _, path, block in _inner(joined):
+        if block["type"] == "tool_reference" and block["tool_name"] not in names:
+            yield f"{path}: Tool reference {block['tool_name']!r} not found in available tools"
+
+
+def _images(joined: Joined, rules: ModelRules | None) -> Iterator[str]:
+    images = [(path, block) for _, path, block in _inner(joined) if block["type"] == "image"]
+    if len(images) > MAX_IMAGES:
+        yield f"messages: {len(images)} images; at most {MAX_IMAGES} are allowed"
+    if images and rules is not None and not rules.images:
+        yield f"{images[0][0]}: images are not supported on this model"
+    if len(images) > MANY_IMAGES:
+        for path, block in images:
+            if longer_side(block) > MANY_IMAGES_SIDE:
+                yield (
+                    f"{path}.image.source.base64.data: At least one of the image dimensions exceed max allowed size "
+                    f"for many-image requests: {MANY_IMAGES_SIDE} pixels"
+                )
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-# --- one block ----------------------------------------------------------------------------------------------
-
-
-def sign(thinking: str) -> str:
-    """Return the signature under which the stand-ins stream this thinking, and which they accept back."""
-    return "sig-" + hashlib.sha256(b"stand-in:" + thinking.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def text_problems(path: str, text: Any) -> Iterator[str]:
-    if not isinstance(text, str):
-        yield f"{path}: Input should be a valid string"
-    elif not text:
-        yield f"{path}: text content blocks must be non-empty"
-    elif not text.strip():
-        yield f"{path}: text content blocks must contain non-whitespace text"
-
-
-def block_problems(path: str, blocks: Any, place: Place) -> Iterator[str]:
-    if not isinstance(blocks, list):
-        yield f"{path}: Input should be a valid list"
-        return
-    for index, block in enumerate(blocks):
-        yield from _block(f"{path}.{index}", block, place)
-
-
-def _block(path: str, block: Any, place: Place) -> Iterator[str]:
-    kind = block.get("type") if isinstance(block, dict) else None
-    if kind not in _ALLOWED_IN[place]:
-        yield f"{path}.type: Input should be one of {sorted(_ALLOWED_IN[place])}"
-        return
-    required, optional = _KEYS[kind]
-    for key in sorted(block.keys() - required - optional - {"type"}):
-        yield f"{path}.{key}: Extra inputs are not permitted"
-    missing = sorted(required - block.keys())
-    for key in missing:
-        yield f"{path}.{key}: Field required"
-    if not missing:
-        yield from _CHECKS[kind](path, block)
-
-
-def _check_text(path: str, block: Json) -> Iterator[str]:
-    yield from text_problems(f"{path}.text", block["text"])
-    citations = block.get("citations")
-    if citations is not None and not (
-        isinstance(citations, list) and all(isinstance(item, dict) and "type" in item for item in citations)
-    ):
-        yield f"{path}.citations: Input should be a list of citations"
-
-
-def _check_source(path: str, block: Json) -> Iterator[str]:
-    source = block["source"]
-    if not isinstance(source, dict) or source.get("type") not in ("base64", "url", "file", "text", "content"):
-        yield f"{path}.source.type: Input should be a known source"
-
-
-def _check_search_result(path: str, block: Json) -> Iterator[str]:
-    for key in ("source", "title"):
-        if not isinstance(block[key], str) or not block[key]:
-            yield f"{path}.{key}: String should have at least 1 character"
-    if block["content"] == []:
-        yield f"{path}.content: List should have at least 1 item"
-    yield from block_problems(f"{path}.content", block["content"], "search_result")
-    citations = block.get("citations")
-    if citations is not None and not (isinstance(citations, dict) and isinstance(citations.get("enabled"), bool)):
-        yield f"{path}.citations.enabled: Input should be a valid boolean"
-
-
-def _check_thinking(path: str, block: Json) -> Iterator[str]:
-    if not isinstance(block["thinking"], str):
-        yield f"{path}.thinking: Input should be a valid string"
-    elif block["signature"] != sign(block["thinking"]):
-        yield f"{path}: Invalid `signature` in `thinking` block"
-
-
-def _check_redacted(path: str, block: Json) -> Iterator[str]:
-    if not isinstance(block["data"], str) or not block["data"]:
-        yield f"{path}.data: Invalid `data` in `redacted_thinking` block"
-
-
-def _check_tool_use(path: str, block: Json) -> Iterator[str]:
-    if not isinstance(block["id"], str) or not _ID.fullmatch(block["id"]):
-        yield f"{path}.id: String should match pattern '^{_ID.pattern}$'"
-    if not isinstance(block["name"], str) or not _USED_NAME.fullmatch(block["name"]):
-        yield f"{path}.name: String should match pattern '^{_USED_NAME.pattern}$'"
-    if not isinstance(block["input"], dict):
-        yield f"{path}.input: Input should be a valid dictionary"
-
-
-def _check_tool_result(path: str, block: Json) -> Iterator[str]:
-    if not isinstance(block["tool_use_id"], str) or not _ID.fullmatch(block["tool_use_id"]):
-        yield f"{path}.tool_use_id: String should match pattern '^{_ID.pattern}$'"
-    failed = block.get("is_error")
-    if failed is not None and not isinstance(failed, bool):
-        yield f"{path}.is_error: Input should be a valid boolean"
-    content = block.get("content")
-    if isinstance(content, str):
-        yield from text_problems(f"{path}.content", content)
-    elif content is not None:
-        yield from block_problems(f"{path}.content", content, "tool_result")
-        if failed and any(isinstance(item, dict) and item.get("type") != "text" for item in content):
-            yield f"{path}.content: all content must be type `text` if `is_error` is true"
-
-
-_CHECKS = {
-    "text": _check_text,
-    "image": _check_source,
-    "document": _check_source,
-    "search_result": _check_search_result,
-    "thinking": _check_thinking,
-    "redacted_thinking": _check_redacted,
-    "tool_use": _check_tool_use,
-    "tool_result": _check_tool_result,
-}

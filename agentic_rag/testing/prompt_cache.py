@@ -1,77 +1,124 @@
 """The Messages API's prompt cache, simulated to count tokens.
 
-Owns which prefix of a request is known and what that makes of the usage. Knows no HTTP and no answer. Tokens
-are UTF-8 bytes of the JSON over three; entries do not expire.
+Owns which prefix of a request is known, for how long, and what that makes of the usage. Knows no HTTP and no answer.
+Tokens are UTF-8 bytes of the JSON over three.
 
-As in the API the order is tools, system, messages; an entry is written at each breakpoint (of at least the
-minimum length) and read by looking back from each breakpoint over at most 20 blocks.
+As in the API the order is tools (those deferred aside), system, messages; an entry is written at each breakpoint (of
+at least the minimum length) and read by looking back from each breakpoint over at most 20 blocks. An entry lives for
+five minutes or an hour from its last use.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
 
-LOOK_BACK = 20
-BYTES_PER_TOKEN = 3
+LOOK_BACK: Final = 20
+BYTES_PER_TOKEN: Final = 3
+SECONDS: Final = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCount:
+    """The usage of one call; ``long_writes`` of what was written lives for an hour."""
+
+    usage: Usage
+    long_writes: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    seconds: float
+    until: float
 
 
 class PromptCache:
-    """Give it each accepted request; it returns the usage of its input and remembers what it wrote."""
+    """Give it each accepted request; it returns the usage of its input and remembers what it wrote.
 
-    def __init__(self, minimum: int = 1024) -> None:
+    ``clock`` gives seconds; a test may move it.
+    """
+
+    def __init__(self, minimum: int = 1024, clock: Callable[[], float] = time.monotonic) -> None:
         self._minimum = minimum
-        self._known: set[bytes] = set()
+        self._clock = clock
+        self._known: dict[bytes, _Entry] = {}
 
-    def count(self, request: Json, output: int) -> Usage:
-        """Return the usage of this call. ``minimum`` tokens and more are cached."""
+    def count(self, request: Json, output: int, minimum: int | None = None) -> CacheCount:
+        """Return the usage of this call. ``minimum`` tokens (else the cache's own figure) and more are cached."""
+        present = self._clock()
+        least = self._minimum if minimum is None else minimum
         digest = hashlib.sha256(str(request.get("model")).encode())
         prefixes: list[tuple[bytes, int]] = []  # digest and tokens up to and with each block
-        breakpoints: list[int] = []
+        breakpoints: list[tuple[int, str]] = []
         size = 0
-        for block, marked in _blocks(request):
+        for block, ttl in _blocks(request):
             data = json.dumps(block, ensure_ascii=False).encode()
             digest.update(data)
             size += len(data)
-            if marked:
-                breakpoints.append(len(prefixes))
+            if ttl is not None:
+                breakpoints.append((len(prefixes), ttl))
             prefixes.append((digest.digest(), -(-size // BYTES_PER_TOKEN)))
         total = prefixes[-1][1]
-        read = max((prefixes[at][1] for at in self._readable(breakpoints) if prefixes[at][0] in self._known), default=0)
-        written = [prefixes[at] for at in breakpoints if prefixes[at][1] >= self._minimum]
-        self._known.update(key for key, _ in written)
-        end = max((tokens for _, tokens in written), default=0)
+        hits = [at for at in self._readable(breakpoints) if self._lives(prefixes[at][0], present)]
+        for at in hits:
+            entry = self._known[prefixes[at][0]]
+            entry.until = present + entry.seconds
+        read = max((prefixes[at][1] for at in hits), default=0)
+        written = [(at, ttl) for at, ttl in breakpoints if prefixes[at][1] >= least]
+        for at, ttl in written:
+            known = self._known.get(prefixes[at][0])
+            seconds = max(SECONDS[ttl], known.seconds if known and known.until > present else 0.0)
+            self._known[prefixes[at][0]] = _Entry(seconds, present + seconds)
+        end = max((prefixes[at][1] for at, _ in written), default=0)
         end = max(end, read)
-        return Usage(input=total - end, cache_read=read, cache_write=end - read, output=output)
+        long = max((prefixes[at][1] for at, ttl in written if ttl == "1h"), default=0)
+        usage = Usage(input=total - end, cache_read=read, cache_write=end - read, output=output)
+        return CacheCount(usage, max(0, long - read))
+
+    def _lives(self, key: bytes, present: float) -> bool:
+        entry = self._known.get(key)
+        return entry is not None and entry.until > present
 
     @staticmethod
-    def _readable(breakpoints: list[int]) -> Iterator[int]:
-        for at in breakpoints:
+    def _readable(breakpoints: list[tuple[int, str]]) -> Iterator[int]:
+        for at, _ in breakpoints:
             yield from range(max(0, at - LOOK_BACK), at + 1)
 
 
-def _blocks(request: Json) -> Iterator[tuple[Any, bool]]:
-    """Yield every part of the prompt in cache order, without its breakpoint, and whether it had one."""
+def tokens_of_prompt(request: Json) -> int:
+    """Return how many tokens a request's prompt has, as the cache counts them."""
+    parts = (json.dumps(block, ensure_ascii=False) for block, _ in _blocks(request))
+    size = sum(len(part.encode("utf-8", "replace")) for part in parts)
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def _blocks(request: Json) -> Iterator[tuple[Any, str | None]]:
+    """Yield every part of the prompt in cache order, without its breakpoint, and the breakpoint's ttl."""
     for tool in request.get("tools") or []:
-        yield _without_breakpoint(tool)
+        if not tool.get("defer_loading"):
+            yield _without_breakpoint(tool)
     system = request.get("system") or []
     for block in [{"type": "text", "text": system}] if isinstance(system, str) else system:
         yield _without_breakpoint(block)
-    # Changing either of these leaves tools and system cached, but no message.
-    yield [request.get("tool_choice"), request.get("thinking")], False
+    # Changing any of these leaves tools and system cached, but no message.
+    thinking = {key: value for key, value in (request.get("thinking") or {}).items() if key == "type"}
+    yield [request.get("tool_choice"), thinking, (request.get("output_config") or {}).get("format")], None
     for message in request["messages"]:
         content = message["content"]
         for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            bare, marked = _without_breakpoint(block)
-            yield [message["role"], bare], marked
+            bare, ttl = _without_breakpoint(block)
+            yield [message["role"], bare], ttl
     if request.get("cache_control") is not None:
-        yield None, True
+        yield None, request["cache_control"].get("ttl", "5m")
 
 
-def _without_breakpoint(block: Json) -> tuple[Json, bool]:
-    if block.get("cache_control") is None:
-        return block, False
-    return {key: value for key, value in block.items() if key != "cache_control"}, True
+def _without_breakpoint(block: Json) -> tuple[Json, str | None]:
+    control = block.get("cache_control")
+    if control is None:
+        return block, None
+    return {key: value for key, value in block.items() if key != "cache_control"}, control.get("ttl", "5m")

@@ -17,7 +17,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -35,7 +35,7 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.testing.problems import sign
+from agentic_rag.testing.bindings import sign
 
 _PIECE = re.compile(r"\s*\S{1,12}\s?", re.UNICODE)
 
@@ -101,6 +101,8 @@ class Step:
     blocks: tuple[StepBlock, ...] = ()
     stop_reason: str | None = None
     usage: Usage | None = None
+    category: str | None = None
+    """Of a refusal: its policy category."""
 
 
 def say(text: str, *cites: Cite) -> Step:
@@ -113,15 +115,51 @@ def use(name: str, /, **arguments: Any) -> Step:
     return Step((Use(name, arguments),))
 
 
-def step_events(step: Step, *, model: str, results: Sequence[Block] = ()) -> list[ModelEvent]:
-    """Return the events of a step in order. ``results``: the request's search results, which citations index.
+class Signs(Protocol):
+    """What signs an answer's thinking; it hears of every other block, in their order."""
+
+    def sign(self, thinking: str) -> str: ...
+    def take(self, block: Block) -> None: ...
+
+
+class Unbound:
+    """Signs thinking for stand-ins that do not check what stood before it."""
+
+    def sign(self, thinking: str) -> str:
+        return sign(thinking)
+
+    def take(self, block: Block) -> None:
+        """Nothing depends on it."""
+
+
+Display = Literal["summarized", "omitted"]
+
+
+def step_events(
+    step: Step,
+    *,
+    model: str,
+    results: Sequence[Block] = (),
+    signer: Signs | None = None,
+    display: Display = "summarized",
+) -> list[ModelEvent]:
+    """Return the events of a step in order.
+
+    Args:
+        step: what is said.
+        model: the model's name.
+        results: the request's search results, which citations index.
+        signer: signs the thinking; by default for stand-ins that check no prefix.
+        display: whether the text of thinking is streamed.
 
     Raises:
         AssertionError: the step cites a search result or block that is not in the request.
     """
     events: list[ModelEvent] = [MessageStarted(model)]
     for index, block in enumerate(step.blocks):
-        events += _block_events(index, block, results)
+        if isinstance(block, Think) and display == "omitted":
+            block = Think("", ("",))
+        events += _block_events(index, block, results, signer or Unbound())
     calls = any(isinstance(block, Use) for block in step.blocks)
     deltas = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
     events.append(
@@ -133,28 +171,43 @@ def step_events(step: Step, *, model: str, results: Sequence[Block] = ()) -> lis
     return events
 
 
-def _block_events(index: int, block: StepBlock, results: Sequence[Block]) -> list[ModelEvent]:
-    if isinstance(block, Say):
-        citations = [_citation(cite, results) for cite in block.cites]
-        whole: Block = {"type": "text", "text": block.text}
-        if citations:
-            whole["citations"] = [citation.raw for citation in citations]
-        return [
-            BlockStarted(index, {"type": "text", "text": ""}),
-            *(TextDelta(index, piece) for piece in block.pieces or pieces_of(block.text)),
-            *(CitationDelta(index, citation) for citation in citations),
-            BlockStopped(index, whole),
-        ]
+def _block_events(index: int, block: StepBlock, results: Sequence[Block], signer: Signs) -> list[ModelEvent]:
     if isinstance(block, Think):
-        signature = sign(block.text)
-        return [
-            BlockStarted(index, {"type": "thinking", "thinking": "", "signature": ""}),
-            *(ThinkingDelta(index, piece) for piece in block.pieces or pieces_of(block.text)),
-            BlockStopped(index, {"type": "thinking", "thinking": block.text, "signature": signature}),
-        ]
+        return _thinking_events(index, block, signer.sign(block.text))
     if isinstance(block, Redacted):
-        redacted: Block = {"type": "redacted_thinking", "data": block.data}
+        seal = "" if isinstance(signer, Unbound) else "|" + signer.sign(block.data)
+        redacted: Block = {"type": "redacted_thinking", "data": block.data + seal}
         return [BlockStarted(index, redacted), BlockStopped(index, redacted)]
+    events = _said_events(index, block, results) if isinstance(block, Say) else _use_events(index, block)
+    closed = events[-1]
+    assert isinstance(closed, BlockStopped)
+    signer.take({key: value for key, value in closed.block.items() if not key.startswith("_")})
+    return events
+
+
+def _said_events(index: int, block: Say, results: Sequence[Block]) -> list[ModelEvent]:
+    citations = [_citation(cite, results) for cite in block.cites]
+    whole: Block = {"type": "text", "text": block.text}
+    if citations:
+        whole["citations"] = [citation.raw for citation in citations]
+    return [
+        BlockStarted(index, {"type": "text", "text": ""}),
+        *(TextDelta(index, piece) for piece in block.pieces or pieces_of(block.text)),
+        *(CitationDelta(index, citation) for citation in citations),
+        BlockStopped(index, whole),
+    ]
+
+
+def _thinking_events(index: int, block: Think, signature: str) -> list[ModelEvent]:
+    pieces = block.pieces or pieces_of(block.text)
+    return [
+        BlockStarted(index, {"type": "thinking", "thinking": "", "signature": ""}),
+        *(ThinkingDelta(index, piece) for piece in pieces if piece),
+        BlockStopped(index, {"type": "thinking", "thinking": block.text, "signature": signature}),
+    ]
+
+
+def _use_events(index: int, block: Use) -> list[ModelEvent]:
     opened: Block = {"type": "tool_use", "id": block.id or f"toolu_{uuid.uuid4().hex[:20]}", "name": block.name}
     closed: Block = {**opened, "input": dict(block.input)}
     if block.raw is not None:

@@ -34,7 +34,7 @@ def _asks(message: dict[str, Any]) -> bool:
 
 
 def key(api: FakeMessagesAPI) -> dict[str, str]:
-    return {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}
+    return {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_THINKING": "adaptive"}
 
 
 async def ready(server: Server) -> None:
@@ -42,7 +42,7 @@ async def ready(server: Server) -> None:
 
 
 async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api:
+    async with FakeMessagesAPI(then=brain, enforced=False) as api:
         with serving(tmp_path / "data", **key(api)) as server:
             await ready(server)
             async with server.chat(await server.conversation()) as chat:
@@ -67,7 +67,7 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
 
 
 async def test_a_turn_stopped_at_any_event_leaves_a_conversation_that_goes_on(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api:
+    async with FakeMessagesAPI(then=brain, enforced=False) as api:
         with serving(tmp_path / "data", **key(api)) as server:
             await ready(server)
             async with server.chat(await server.conversation()) as chat:
@@ -124,7 +124,7 @@ async def test_a_bad_key_and_an_unreachable_endpoint_are_said_in_plain_words(tmp
 
 
 async def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api:
+    async with FakeMessagesAPI(then=brain, enforced=False) as api:
         data = tmp_path / "data"
         with serving(data, **key(api)) as server:
             await ready(server)

@@ -208,7 +208,7 @@ async def test_parameters_reach_the_endpoint() -> None:
     assert sent["max_tokens"] == 7
     assert sent["temperature"] == 0.3
     assert sent["tool_choice"] == {"type": "none"}
-    assert sent["thinking"] == {"type": "adaptive"}
+    assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
 
 
 async def test_a_second_call_reads_what_the_first_one_cached() -> None:

@@ -17,7 +17,7 @@ from agentic_rag.testing.frames import PING
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
 
 VERSION = {"anthropic-version": "2026-10-21"}
-BODY: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+BODY: dict[str, Any] = {"model": "claude-sonnet-5-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
 
 async def post(api: FakeMessagesAPI, body: Any = BODY, headers: dict[str, str] | None = None) -> httpx2.Response:
@@ -32,7 +32,7 @@ async def test_an_answer_without_streaming_is_one_message() -> None:
         FakeMessagesAPI(Step((Think("hm"), Say("So."), Use("look", {"q": 1}, "t1")))) as api,
         anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0) as client,
     ):
-        message = await client.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}])
+        message = await client.messages.create(**BODY)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.stop_reason == "tool_use"
     assert message.usage.input_tokens > 0
@@ -85,12 +85,12 @@ async def test_the_version_header_is_needed() -> None:
 async def test_a_refusal_has_the_apis_form_and_names_the_path() -> None:
     async with FakeMessagesAPI() as api:
         response = await post(api, {**BODY, "temperature": 1})
-        assert api.refused == ["temperature: Extra inputs are not permitted"]
+        assert api.refused == ["`temperature` is deprecated for this model."]
     body = response.json()
     assert response.status_code == 400
     assert body == {
         "type": "error",
-        "error": {"type": "invalid_request_error", "message": "temperature: Extra inputs are not permitted"},
+        "error": {"type": "invalid_request_error", "message": "`temperature` is deprecated for this model."},
         "request_id": response.headers["request-id"],
     }
 

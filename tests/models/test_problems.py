@@ -1,5 +1,6 @@
 """What the stand-ins refuse, rule by rule, and the two liberties the API grants."""
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ def assistant(*blocks: JSON) -> JSON:
 
 
 def request(*messages: JSON, **parameters: Any) -> JSON:
+    """A request to a model that is in no table: only the rules that all have in common apply."""
     return {"model": "m", "max_tokens": 5, "messages": list(messages or [user(text("hi"))]), **parameters}
 
 
@@ -99,6 +101,33 @@ def test_private_data_of_tools_may_look_like_a_breakpoint() -> None:
     assert problems(turn(use)) == []
 
 
+HEADER = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+def picture(data: bytes = HEADER + (8).to_bytes(4, "big") * 2, kind: str = "image/png") -> JSON:
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode()}}
+
+
+PNG = picture()
+HUGE = HEADER + (8_001).to_bytes(4, "big") * 2
+LATE: JSON = {"name": "late", "description": "Comes late.", "input_schema": {"type": "object"}, "defer_loading": True}
+FOUND: JSON = {"type": "tool_reference", "tool_name": "late"}
+LOCATION: JSON = {
+    "type": "search_result_location",
+    "cited_text": "One.",
+    "search_result_index": 0,
+    "source": "doc_1",
+    "title": "Doc",
+    "start_block_index": 0,
+    "end_block_index": 1,
+}
+
+
+def cited(**changes: Any) -> JSON:
+    said = {**text("So."), "citations": [{**LOCATION, **changes}]}
+    return request(user(RESULT), assistant(said), user(text("and?")))
+
+
 CACHED = {"type": "ephemeral"}
 FIVE = [{**text(str(number)), "cache_control": CACHED} for number in range(5)]
 
@@ -117,7 +146,28 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("blank stop sequence", request(stop_sequences=[" "]), "stop_sequences: "),
     ("message no object", request("hi"), "messages.0: "),  # type: ignore[arg-type]
     ("message with a further key", request({**user(text("x")), "id": 1}), "messages.0.id: Extra inputs"),
-    ("unknown role", request({"role": "system", "content": "x"}), "messages.0.role: "),
+    ("unknown role", request({"role": "tool", "content": "x"}), "messages.0.role: "),
+    ("system first", request({"role": "system", "content": "x"}), "messages.0: use the top-level 'system'"),
+    (
+        "system before a user",
+        request(user(text("a")), {"role": "system", "content": "x"}, user(text("b"))),
+        "messages.1: role 'system' must precede an 'assistant' message or end the array",
+    ),
+    (
+        "system after an answer",
+        request(user(text("a")), assistant(text("b")), {"role": "system", "content": "x"}),
+        "messages.2: role 'system' must follow a 'user' message",
+    ),
+    (
+        "blank system message",
+        request(user(text("a")), {"role": "system", "content": [text(" ")]}),
+        "messages.1.content.0.text: ",
+    ),
+    (
+        "an image in a system message",
+        request(user(text("a")), {"role": "system", "content": [PNG]}),
+        "messages.1.content",
+    ),
     ("no content", request({"role": "user"}), "messages.0.content: "),
     ("empty content", request(user()), "messages.0.content: all messages must have non-empty"),
     ("first message not user", request(assistant(text("a")), user(text("b"))), "messages.0.role: first message"),
@@ -295,6 +345,49 @@ REFUSED: list[tuple[str, Any, str]] = [
         request(user({**text("x"), "cache_control": {**CACHED, "ttl": "1d"}})),
         "messages.0.content.0.cache_control.ttl: ",
     ),
+    (
+        "an hour after five minutes",
+        request(user({**text("x"), "cache_control": {**CACHED, "ttl": "1h"}}), system=FIVE[:1]),
+        "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after",
+    ),
+    # citations that come back
+    ("a citation of nothing", cited(search_result_index=1), "messages.1.content.0.citations.0.search_result_index: "),
+    ("a citation past the end", cited(end_block_index=2), "messages.1.content.0.citations.0.end_block_index: "),
+    ("a citation of no kind", cited(type="x"), "messages.1.content.0.citations.0.type: "),
+    ("a citation with a private key", cited(_number=1), "messages.1.content.0.citations.0._number: Extra"),
+    # images
+    ("an image of another type", request(user(picture(kind="image/bmp"))), "messages.0.content.0.image.source.base64"),
+    ("an image that is none", request(user(picture(b"x"))), "messages.0.content.0.image.source.base64: Image does not"),
+    (
+        "an image of many pixels",
+        request(user(picture(HUGE))),
+        "messages.0.content.0.image.source.base64.data: At least",
+    ),
+    (
+        "an image of many bytes",
+        request(user(picture(b"\x89PNG\r\n\x1a\n" + b"x" * 4_000_000))),
+        "messages.0.content.0.image.source.base64: image exceeds 5 MB maximum",
+    ),
+    # deferred tools
+    ("all tools deferred", request(tools=[LATE]), "tools: At least one tool must"),
+    ("a deferred tool in the cache", request(tools=[TOOL, {**LATE, "cache_control": CACHED}]), "tools.1: Tool 'late'"),
+    (
+        "a reference to no tool",
+        turn(results=[answered(content=[{"type": "tool_reference", "tool_name": "late"}])]),
+        "messages.2.content.0.content.0: Tool reference 'late' not found",
+    ),
+    # output
+    ("unknown effort", request(output_config={"effort": "huge"}), "output_config.effort: "),
+    (
+        "an open schema",
+        request(output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}}),
+        "output_config.format.schema: ",
+    ),
+    (
+        "structured output with citations",
+        request(user(RESULT), output_config={"format": {"type": "json_schema", "schema": {}}}),
+        "output_config.format: citations",
+    ),
     # surrogates
     ("surrogate in text", request(user(text("a\ud800"))), "messages.0.content.0.text: string holds a lone surrogate"),
     ("surrogate in a key", turn({**used(), "input": {"\udfff": 1}}), "messages.1.content.0.input: string holds"),
@@ -305,6 +398,61 @@ REFUSED: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("refused", "start"), [pytest.param(value, start, id=name) for name, value, start in REFUSED])
 def test_a_refusal_names_the_path_and_the_rule(refused: Any, start: str) -> None:
     assert any(problem.startswith(start) for problem in problems(refused)), problems(refused)
+
+
+SONNET, HAIKU, OLD = "claude-sonnet-5-5", "claude-haiku-5-5", "claude-haiku-4-5-20251001"
+BETA = "thinking-binding-controls-2026-08-01"
+DROP = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+
+PARAMETERS: list[tuple[str, JSON, str]] = [
+    (SONNET, {"temperature": 1}, "`temperature` is deprecated for this model."),
+    (SONNET, {"top_p": 1}, "`top_p` is deprecated"),
+    (SONNET, {"thinking": {"type": "disabled"}}, '"thinking.type.disabled" is not supported'),
+    (SONNET, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, '"thinking.type.enabled" is not supported'),
+    ("claude-opus-5-5", {"thinking": {"type": "between_tools"}}, '"thinking.type.between_tools" is not supported'),
+    (SONNET, {"thinking": {"type": "adaptive", **DROP}}, "thinking.adaptive.block_binding: Extra inputs"),
+    (SONNET, {"thinking": {"type": "between_tools", "display": "omitted"}}, "thinking.between_tools.display: Extra"),
+    (SONNET, {"tools": [TOOL], "tool_choice": {"type": "any"}}, 'tool_choice: type "tool" and "any" are not'),
+    (SONNET, {"max_tokens": 128_001}, "max_tokens: 128001 > 128000, which is the maximum"),
+    (HAIKU, {"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}, "output_config.effort: 'max'"),
+    (OLD, {"thinking": {"type": "adaptive"}}, '"thinking.type.adaptive" is not supported'),
+    (OLD, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1024}, "`max_tokens` must be greater"),
+    (OLD, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking.enabled.budget_tokens: "),
+    (OLD, {"output_config": {"effort": "low"}}, "This model does not support the effort parameter."),
+    (
+        OLD,
+        {"messages": [user(text("a")), {"role": "system", "content": "x"}]},
+        "messages.1: role 'system' is not supported on this model",
+    ),
+    (OLD, {"messages": [user(text("a")), assistant(text("{ "))]}, "messages: final assistant content cannot end"),
+]
+
+
+@pytest.mark.parametrize(("model", "parameters", "start"), PARAMETERS)
+def test_each_model_has_parameters_of_its_own(model: str, parameters: JSON, start: str) -> None:
+    found = problems(request(**{"max_tokens": 4000, **parameters, "model": model}))
+    assert [problem for problem in found if problem.startswith(start)], found
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        (SONNET, {"thinking": {"type": "adaptive", "display": "summarized", **DROP}}),
+        (SONNET, {"thinking": {"type": "between_tools"}, "output_config": {"effort": "high"}}),
+        (SONNET, {"messages": [user(text("a")), {"role": "system", "content": "b"}]}),
+        (SONNET, {"messages": [user(text("a")), {"role": "system", "content": "b"}, assistant(text("c")), user(PNG)]}),
+        (HAIKU, {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}),
+        (OLD, {"temperature": 0.2, "messages": [user(text("a")), assistant(text("{"))]}),
+        (OLD, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        (SONNET, cited()),
+        (
+            SONNET,
+            turn(tools=[TOOL, LATE], results=[answered(content=[{"type": "tool_reference", "tool_name": "late"}])]),
+        ),
+    ],
+)
+def test_what_a_model_takes_is_no_problem(model: str, parameters: JSON) -> None:
+    assert problems(request(**{"max_tokens": 4000, **parameters, "model": model}), betas=[BETA]) == []
 
 
 def test_an_older_endpoint_may_take_further_parameters() -> None:

@@ -36,7 +36,15 @@ def user(*blocks: Block) -> Message:
     return {"role": "user", "content": list(blocks)}
 
 
-CITED: Block = {"type": "text", "text": "So.", "citations": [{"type": "search_result_location", "cited_text": "One."}]}
+LOCATION = {
+    "type": "char_location",
+    "cited_text": "One.",
+    "document_index": 0,
+    "document_title": None,
+    "start_char_index": 0,
+    "end_char_index": 4,
+}
+CITED: Block = {"type": "text", "text": "So.", "citations": [LOCATION]}
 USE: Block = {"type": "tool_use", "id": "t1", "name": "look", "input": {"_id": 7, "cache_control": "mine"}}
 
 HISTORY: tuple[Message, ...] = (
@@ -116,7 +124,7 @@ def test_optional_parameters_are_sent_only_when_set() -> None:
     assert set(request_body(ModelRequest("m", 1, (), HISTORY[:1]))) == {"model", "max_tokens", "messages"}
     full = dataclasses.replace(REQUEST, thinking="adaptive", tool_choice={"type": "none"}, temperature=0.0)
     body = request_body(full)
-    assert body["thinking"] == {"type": "adaptive"}
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["tool_choice"] == {"type": "none"}
     assert body["temperature"] == 0.0
 

@@ -35,7 +35,7 @@ def request_body(request: ModelRequest) -> Json:
     if request.tool_choice is not None:
         body["tool_choice"] = request.tool_choice
     if request.thinking == "adaptive":
-        body["thinking"] = {"type": "adaptive"}
+        body["thinking"] = {"type": "adaptive", "display": "summarized"}
     if request.temperature is not None:
         body["temperature"] = request.temperature
     return body
