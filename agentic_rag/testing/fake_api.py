@@ -27,7 +27,6 @@ import json
 import signal
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +50,7 @@ from agentic_rag.testing.admission import Admission, Admitted, Inadmissible
 from agentic_rag.testing.bindings import Signer
 from agentic_rag.testing.frames import PING, Facts, error_json, frame, frames, message_json
 from agentic_rag.testing.model_rules import rules_of
-from agentic_rag.testing.prompt_cache import PromptCache
+from agentic_rag.testing.prompt_cache import Clock, PromptCache
 from agentic_rag.testing.steps import Say, Step, Think, step_events, step_from_json
 
 MAX_BODY = 32 * 1024 * 1024
@@ -185,8 +184,8 @@ class FakeMessagesAPI:
 
     ``then`` answers what comes after the script. ``key``: the one key that is taken (None: any). ``rate``:
     deltas per second (0: as fast as they are read). ``also_allowed``: further top-level keys, for an older
-    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the cache's,
-    in seconds. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
+    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the
+    cache's. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
     ``models_api``: whether ``GET /v1/models/{id}`` is there. ``context_window``: tokens, in place of the model's.
 
     ``calls`` are all requests that were JSON, ``requests`` their bodies; ``refused`` is what was wrong with
@@ -204,7 +203,7 @@ class FakeMessagesAPI:
         rate: float = 0,
         also_allowed: Collection[str] = (),
         cache_minimum: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
         enforced: bool = True,
         models_api: bool = True,
         context_window: int | None = None,

@@ -11,7 +11,7 @@ five minutes or an hour from its last use.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,16 @@ from agentic_rag.json_form import Json
 LOOK_BACK: Final = 20
 BYTES_PER_TOKEN: Final = 3
 SECONDS: Final = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(slots=True)
+class Clock:
+    """The cache's time; ``ahead`` seconds before the machine's, which a test may move."""
+
+    ahead: float = 0.0
+
+    def read(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +48,16 @@ class _Entry:
 
 
 class PromptCache:
-    """Give it each accepted request; it returns the usage of its input and remembers what it wrote.
+    """Give it each accepted request; it returns the usage of its input and remembers what it wrote."""
 
-    ``clock`` gives seconds; a test may move it.
-    """
-
-    def __init__(self, minimum: int = 1024, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, minimum: int = 1024, clock: Clock | None = None) -> None:
         self._minimum = minimum
-        self._clock = clock
+        self._clock = clock or Clock()
         self._known: dict[bytes, _Entry] = {}
 
     def count(self, request: Json, output: int, minimum: int | None = None) -> CacheCount:
         """Return the usage of this call. ``minimum`` tokens (else the cache's own figure) and more are cached."""
-        present = self._clock()
+        present = self._clock.read()
         least = self._minimum if minimum is None else minimum
         digest = hashlib.sha256(str(request.get("model")).encode())
         prefixes: list[tuple[bytes, int]] = []  # digest and tokens up to and with each block

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.prompt_cache import Clock
 from agentic_rag.testing.steps import Redacted, Say, Step, Think, Use, say
 
 JSON = dict[str, Any]
@@ -174,7 +175,7 @@ async def test_a_prompt_that_is_too_long_says_by_how_much() -> None:
 
 
 async def test_entries_of_the_cache_live_as_long_as_they_were_asked_to() -> None:
-    now = [0.0]
+    clock = Clock()
 
     def body(ttl: str, *more: JSON) -> JSON:
         cached = {"type": "text", "text": "rule. " * 1000, "cache_control": {"type": "ephemeral", "ttl": ttl}}
@@ -183,16 +184,16 @@ async def test_entries_of_the_cache_live_as_long_as_they_were_asked_to() -> None
     async def read(ttl: str) -> int:
         return int((await ask(api, body(ttl))).json()["usage"]["cache_read_input_tokens"])
 
-    async with FakeMessagesAPI(then=say("a"), clock=lambda: now[0]) as api:
+    async with FakeMessagesAPI(then=say("a"), clock=clock) as api:
         assert await read("5m") == 0
-        now[0] += 299
+        clock.ahead += 299
         assert await read("5m") > 0
-        now[0] += 299
+        clock.ahead += 299
         assert await read("5m") > 0, "each use starts the time again"
-        now[0] += 301
+        clock.ahead += 301
         written = (await ask(api, body("1h"))).json()["usage"]
         assert written["cache_creation"]["ephemeral_1h_input_tokens"] > 0
-        now[0] += 3599
+        clock.ahead += 3599
         assert await read("1h") > 0
 
 
