@@ -350,7 +350,7 @@ def memories_in(text: str) -> list[str]:
     if _MEMORY.search(text):
         items = _MEMORY.split(text)[1:]
         items[-1:] = items[-1].split("\n\n")[:1]
-        contents = [_CUES.sub("", item) for item in items]
+        contents = [_CUES.sub("", item.rstrip()) for item in items]
     else:
         contents = [part.split("\n")[0] for part in _BULLET.split(text)[1:]]
     return [" ".join(content.split()) for content in contents if content.strip()]
@@ -628,7 +628,7 @@ def _extracts(text: str) -> Iterator[str]:
             yield ("? " if message.get("role") == "user" else "- ") + extract
 
 
-_ROLE = re.compile(ACTION + r"[^\n]*?\brole\b[^\n\"“”'`]*[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
+_ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(
     r"(?:(?:please|could you|can you|would you|and)[\s,]+){0,3}(?:remember|memori[sz]e|don't forget|keep in mind)"
     r"(?:\s+(?:that|this|please))?\s*[:,，：]?\s+(?P<en>.+)"
@@ -638,8 +638,8 @@ _REMEMBER = re.compile(
 _NOT_TO_REMEMBER = re.compile(r"(?:when|how|what|who|where|why|me|to)\b|了[吗么]|吗", re.IGNORECASE)
 _NOTE = re.compile(r"\s*((?:\[note:[^\n]*\]\s*\n\s*)+)(?=\S)", re.IGNORECASE)
 _MEMORY = re.compile(r"^- \[[A-Z]+ [\d.]+\] ", re.MULTILINE)
-_BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
-_CUES = re.compile(r"\s*\([^()]*\)\s*\Z")
+_BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
+_CUES = re.compile(r"\([^()]*\)\Z")
 _ITEM = re.compile(r"\s*(?:[-*•·–]\s|\(?\d{1,3}[.)、]|[（(]?[一二三四五六七八九十]+[)）、])")
 _CODE = re.compile(r"(?=.*\d)(?=.*[a-z])[a-z0-9-]+")
 """An identifier, such as a part number: no other word is needed to know what is meant."""

@@ -8,7 +8,8 @@ Source: PromptX's DPML (`<role>` with `<personality> <principle> <knowledge>`, `
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from textwrap import dedent
 from typing import Final, Literal
 
@@ -25,11 +26,18 @@ CHILDREN: Final = (
     *("constraint", "rule", "guideline", "process", "criteria"),
 )
 """The parts of a thought and of an execution."""
+MAX_FILE_BYTES: Final = 128 * 1024
+"""A longer file is refused: reading it is work at every activation, and no model heeds so much."""
 MAX_CHARS: Final = 1_000_000
-"""A longer file is refused, and no more than this is inlined: no model reads it."""
+"""No more than this is inlined in one role."""
+KEPT_RESOURCES: Final = 256
+"""Of so many files it is remembered how they are inlined."""
 
 _REFERENCE: Final = re.compile(r"@([!?]?)([A-Za-z][A-Za-z0-9+-]*)://([\w./\\%:~-]*)")
 TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
+_MARKUP: Final = re.compile(
+    r"<[^<>]*>|[*_`#<>]|^[\s\-+]+"
+)  # no tag reaches over a "<": else each would look to the end
 _BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 
 
@@ -173,7 +181,7 @@ def inner(document: Document) -> str:
 
 def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered:
     """Render a role: its sections in PromptX's order, references inlined in place, once and not recursively."""
-    inlined: dict[tuple[Kind, str], int] = {}
+    inlined = _Inlined()
     missing: dict[str, None] = {}
     parts: list[str] = []
     for name in SECTIONS if resources == "all" else (resources,):
@@ -181,15 +189,23 @@ def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered
         bodies = [_inline(_headings(text, CHILDREN), lookup, inlined, missing) for text in texts]
         if filled := [body for body in bodies if body]:
             parts.append("\n\n".join([f"# {name}", *filled]))
-    return Rendered("\n\n".join(parts), tuple(inlined), tuple(missing))
+    return Rendered("\n\n".join(parts), tuple(inlined.files), tuple(missing))
 
 
-def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], int], missing: dict[str, None]) -> str:
+@dataclass(slots=True)
+class _Inlined:
+    """What was inlined so far: which files, in order, and how many characters, repetitions included."""
+
+    files: dict[tuple[Kind, str], None] = field(default_factory=dict)
+    chars: int = 0
+
+
+def _inline(text: str, lookup: Lookup, inlined: _Inlined, missing: dict[str, None]) -> str:
     pieces: list[str] = []
     at = 0
     for reference in references(text):
         found = resolve(reference, lookup)
-        if found and sum(inlined.values()) + len(found[2]) > MAX_CHARS:
+        if found and inlined.chars + len(found[2]) > MAX_CHARS:
             found = None  # the same giant again and again
         if found is None and reference.protocol not in (*KINDS, "file"):
             continue  # another program's protocol, such as @tool://: the model may know what to do with it
@@ -202,11 +218,17 @@ def _inline(text: str, lookup: Lookup, inlined: dict[tuple[Kind, str], int], mis
             continue
         kind, key, content = found
         at = reference.start + text[reference.start : reference.end].index("://") + 3 + len(key)
-        inlined[kind, key] = inlined.get((kind, key), 0) + len(content)
-        children = SECTIONS if kind == "role" else CHILDREN
-        pieces.append(f"\n\n## {kind}: {key}\n\n{_headings(inner(parse(kind, content)), children)}\n\n")
+        inlined.files[kind, key] = None
+        inlined.chars += len(content)
+        pieces.append(f"\n\n## {kind}: {key}\n\n{_resource(kind, content)}\n\n")
     pieces.append(text[at:])
     return _BLANKS.sub("\n\n", "".join(pieces)).strip()
+
+
+@lru_cache(KEPT_RESOURCES)
+def _resource(kind: Kind, content: str) -> str:
+    """The inside of a file as it is inlined."""
+    return _headings(inner(parse(kind, content)), SECTIONS if kind == "role" else CHILDREN)
 
 
 def resolve(reference: Reference, lookup: Lookup) -> tuple[Kind, str, str] | None:
@@ -245,7 +267,7 @@ def title(text: str) -> str:
     document = parse("role", text)
     first = document.sections[0] if document.sections else document.body
     lines = (text[first.start : first.end] if first else text).splitlines()
-    plain = [re.sub(r"<[^>]*>|[*_`#>]|^[\s\-+]+", "", _REFERENCE.sub("", line)).strip() for line in lines]
+    plain = [_MARKUP.sub("", _REFERENCE.sub("", line)).strip() for line in lines]
     heading = next(
         (said for line, said in zip(lines, plain, strict=True) if said and line.lstrip().startswith("#")), ""
     )

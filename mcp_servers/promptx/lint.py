@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Final, Literal
 
 from mcp_servers.promptx.dpml import (
@@ -32,8 +33,14 @@ LONG_CHARS: Final = 32_000
 """A longer file gets a finding: it fills the context of every turn."""
 MAX_FINDINGS: Final = 100
 """Findings reported of one file."""
+LONGEST_TYPO: Final = 24
+"""A longer name of a tag is no slip of the pen."""
 
-_CODE: Final = re.compile(r"^([ \t]*)(```+|~~~+)[^\n]*\n.*?^[ \t]*\2[ \t]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+KEPT_TEXTS: Final = 256
+"""Of so many files the findings are remembered, so that a file that did not change is not examined again."""
+
+_FENCE: Final = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
+_CODE_SPAN: Final = re.compile(r"`[^`\n]+`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +65,26 @@ _Found = tuple[int, Severity, str, str, str]
 
 def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
     """The findings of one file (the first MAX_FINDINGS), in the order of their position."""
-    document = parse(kind, text)
-    found: dict[tuple[int, str], _Found] = {}
-    for item in (*_lint_body(document), *_lint_tags(document), *_lint_references(document, lookup)):
-        found.setdefault((item[0], item[2]), item)
-    ordered = sorted(found.values(), key=lambda item: item[0])[:MAX_FINDINGS]
+    found = _examine(kind, text)
+    if kind == "role":
+        leading = {(at, code): (at, severity, code, said, hint) for at, severity, code, said, hint in found}
+        for item in _lint_references(text, lookup):
+            leading.setdefault((item[0], item[2]), item)
+        found = tuple(leading.values())
+    ordered = sorted(found, key=lambda item: item[0])[:MAX_FINDINGS]
     return [
         Finding(file, *position(text, at), severity, code, said, hint) for at, severity, code, said, hint in ordered
     ]
+
+
+@lru_cache(KEPT_TEXTS)
+def _examine(kind: Kind, text: str) -> tuple[_Found, ...]:
+    """What a text alone says: everything but whether the files are there that a role names."""
+    document = parse(kind, text)
+    found: dict[tuple[int, str], _Found] = {}
+    for item in (*_lint_body(document), *_lint_tags(document), *_lint_nested(document)):
+        found.setdefault((item[0], item[2]), item)
+    return tuple(sorted(found.values(), key=lambda item: item[0])[:MAX_FINDINGS])
 
 
 def _lint_body(document: Document) -> Iterator[_Found]:
@@ -96,14 +115,60 @@ def _lint_body(document: Document) -> Iterator[_Found]:
 
 
 def _lint_outside(text: str, start: int, end: int) -> Iterator[_Found]:
-    if said := text[start:end].strip():
-        at = text.index(said, start)
+    outside = text[start:end]
+    if stripped := outside.lstrip():
+        at = start + len(outside) - len(stripped)
         yield at, "warning", "outside", "text outside the sections is ignored", "move it into a section"
 
 
 def _without_code(text: str) -> str:
     """The text with code blanked, not cut, so that offsets stay true: an example of a tag is no tag."""
-    return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code.group()), text)
+    lines = text.split("\n")
+    at = 0
+    for first, last in _code_blocks(lines):
+        lines[at:first] = map(_without_spans, lines[at:first])
+        lines[first : last + 1] = (" " * len(line) for line in lines[first : last + 1])
+        at = last + 1
+    lines[at:] = map(_without_spans, lines[at:])
+    return "\n".join(lines)
+
+
+def _without_spans(line: str) -> str:
+    return _CODE_SPAN.sub(lambda code: " " * len(code.group()), line)
+
+
+def _code_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """First and last line of each fenced block, in order. A fence that nothing closes opens none.
+
+    Each line is looked at twice, however many fences there are: first from the end, for the longest closing fence that
+    is still to come, so that nobody searches for one that is not.
+    """
+    fences = [_FENCE.match(line) for line in lines]
+    coming: list[tuple[int, int]] = []
+    ticks = tildes = 0
+    for fence in reversed(fences):
+        coming.append((ticks, tildes))
+        if fence is not None and not fence[2].strip(" \t"):
+            ticks, tildes = (
+                (max(ticks, len(fence[1])), tildes) if fence[1][0] == "`" else (ticks, max(tildes, len(fence[1])))
+            )
+    coming.reverse()
+    number = 0
+    while number < len(lines):
+        fence = fences[number]
+        first, number = number, number + 1
+        if fence is None or coming[first]["`~".index(fence[1][0])] < len(fence[1]):
+            continue
+        if fence[1][0] == "`" and "`" in fence[2]:  # ```code``` within a line
+            continue
+        while not _closes(fences[number], fence[1]):
+            number += 1
+        yield first, number
+        number += 1
+
+
+def _closes(fence: re.Match[str] | None, opening: str) -> bool:
+    return fence is not None and fence[1].startswith(opening) and not fence[2].strip(" \t")
 
 
 def _lint_tags(document: Document) -> Iterator[_Found]:
@@ -139,22 +204,28 @@ def _lint_unknown(tags: Sequence[re.Match[str]], known: Sequence[str]) -> Iterat
         if name in seen:
             continue
         seen.add(name)
-        if close := get_close_matches(name, known, 1, 0.8):
+        if len(seen) > MAX_FINDINGS:  # to compare names is dear, and no more are told
+            return
+        close = get_close_matches(name, known, 1, 0.8) if len(name) <= LONGEST_TYPO else ()
+        if close:
             yield tag.start(), "error", "unknown-tag", f"<{name}> is not a tag of DPML", f"did you mean <{close[0]}>?"
         else:
             hint = "it is passed on as text; put it in backquotes if it is an example"
             yield tag.start(), "info", "unknown-tag", f"<{name}> is not a tag of DPML", hint
 
 
-def _lint_references(document: Document, lookup: Lookup) -> Iterator[_Found]:
-    if document.kind != "role":
-        for reference in references(_without_code(document.text)):
-            hint = "references are followed one level; name the file in the role itself"
-            said = f"a reference inside a {document.kind} file is not followed"
-            yield reference.start, "info", "nested-reference", said, hint
+def _lint_nested(document: Document) -> Iterator[_Found]:
+    if document.kind == "role":
         return
-    for reference in references(document.text):
-        at, written = reference.start, document.text[reference.start : reference.end]
+    for reference in references(_without_code(document.text)):
+        hint = "references are followed one level; name the file in the role itself"
+        said = f"a reference inside a {document.kind} file is not followed"
+        yield reference.start, "info", "nested-reference", said, hint
+
+
+def _lint_references(text: str, lookup: Lookup) -> Iterator[_Found]:
+    for reference in references(text):
+        at, written = reference.start, text[reference.start : reference.end]
         if reference.protocol == "file" or (reference.protocol in KINDS and not reference.candidates):
             hint = "put the text into a file such as NAME.knowledge.md and write @!knowledge://NAME"
             yield at, "error", "bad-reference", f"{written} is refused: paths and files cannot be read", hint

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from mcp_servers.promptx.dpml import KINDS, MAX_CHARS, Kind, normalise, parse, position
+from mcp_servers.promptx.dpml import KINDS, MAX_FILE_BYTES, Kind, normalise, parse, position
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.lint import Finding, lint
 
@@ -22,8 +22,7 @@ Key = tuple[Kind, str]
 """Kind and id (NFC) of a file."""
 
 RESOURCE_FOLDER: Final = Path(".promptx") / "resource"
-MAX_BYTES: Final = 4 * MAX_CHARS
-LIMIT_SHOWN: Final = f"{MAX_CHARS:,} characters"
+LIMIT_SHOWN: Final = f"{MAX_FILE_BYTES // 1024} KiB"
 MAX_GOOD_TEXTS: Final = 512
 
 
@@ -175,11 +174,14 @@ def _read(file: DiskFile) -> tuple[str | None, Finding | None]:
         status = file.path.stat()
         if not stat.S_ISREG(status.st_mode):
             return refuse("not-a-file", "it is not a regular file", "replace it by a text file")
-        if status.st_size > MAX_BYTES:
+        if status.st_size > MAX_FILE_BYTES:
             return refuse("too-large", f"the file has {status.st_size} bytes", f"keep it under {LIMIT_SHOWN}")
-        data = file.path.read_bytes()
+        with file.path.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
     except OSError as exc:
         return refuse("unreadable", f"it cannot be read: {exc.strerror}", "check that it exists and may be read")
+    if len(data) > MAX_FILE_BYTES:  # it grew meanwhile
+        return refuse("too-large", f"the file has more than {MAX_FILE_BYTES} bytes", f"keep it under {LIMIT_SHOWN}")
     if b"\0" in data:
         return refuse("encoding", "the file is binary or UTF-16", "save it as UTF-8 text")
     try:
@@ -187,6 +189,4 @@ def _read(file: DiskFile) -> tuple[str | None, Finding | None]:
     except UnicodeDecodeError as exc:
         before = data[: exc.start].decode()
         return refuse("encoding", "the file is not UTF-8 here", "save it as UTF-8", *position(before, len(before)))
-    if len(text) > MAX_CHARS:
-        return refuse("too-large", f"the file has {len(text)} characters", f"keep it under {LIMIT_SHOWN}")
     return text, None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mcp_servers.promptx.dpml import (
-    MAX_CHARS,
+    MAX_FILE_BYTES,
     Rendered,
     Resources,
     normalise,
@@ -226,8 +226,8 @@ def _batch_problems(role: str, files: Sequence[RoleFile]) -> Iterator[str]:
             yield f"{name} is given twice"
         if file.kind == "role" and file.id != role:
             yield f"{name}: the role file must have the role's id, {role!r}"
-        if len(file.content) > MAX_CHARS:
-            yield f"{name} has {len(file.content)} characters, keep it under {LIMIT_SHOWN}"
+        if (size := len(file.content.encode("utf-8", "surrogatepass"))) > MAX_FILE_BYTES:
+            yield f"{name} has {size} bytes, keep it under {LIMIT_SHOWN}"
         if not is_plain(file.content):
             yield f"{name} contains NUL or a lone surrogate"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_servers.promptx.errors import UnknownRole
+from mcp_servers.promptx.lint import _examine
 from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
 
 from .conftest import DATA
@@ -78,3 +79,60 @@ def test_giants_devices_and_links_out_are_refused_without_being_read(resources: 
 def test_a_long_role_is_told_that_it_fills_the_context(resources: Path, workspace: Path) -> None:
     (resources / "long.role.md").write_text(f"<role><personality>{'word ' * 7000}</personality></role>")
     assert [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()] == ["long"]
+
+
+@pytest.mark.parametrize("size", [128 * 1024, 128 * 1024 + 1])
+def test_a_role_over_128_kib_is_refused_with_its_name_and_the_limit(
+    resources: Path, workspace: Path, size: int
+) -> None:
+    frame = "<role><personality></personality></role>"
+    (resources / "long.role.md").write_text(frame.replace("><", ">" + "x" * (size - len(frame)) + "<", 1))
+    library = RoleLibrary(workspace, NO_BUILTIN)
+    problems = [str(one) for one in library.check() if one.severity == "error" and one.code != "outside"]
+    assert bool(problems) is (size > 128 * 1024)
+    assert all("long.role.md" in one and "too-large" in one and "128 KiB" in one for one in problems)
+
+
+def test_an_unchanged_role_is_examined_once_and_a_changed_one_again(resources: Path, workspace: Path) -> None:
+    path = resources / "once.role.md"
+    library = RoleLibrary(workspace, NO_BUILTIN)
+    examined = []
+    for _ in range(3):
+        for said in ("first", "second"):
+            path.write_text(f"<role><personality>{said} @!thought://missing</personality></role>")
+            before = _examine.cache_info().misses
+            assert [one.code for one in library.activate("once").findings] == ["missing-reference"]
+            examined.append(_examine.cache_info().misses - before)
+    assert examined == [1, 1, 0, 0, 0, 0]
+
+
+def test_a_file_that_appears_is_seen_by_a_role_that_was_examined_before(resources: Path, workspace: Path) -> None:
+    (resources / "a.role.md").write_text("<role><personality>@!thought://t</personality></role>")
+    library = RoleLibrary(workspace, NO_BUILTIN)
+    assert [one.code for one in library.activate("a").findings] == ["missing-reference"]
+    (resources / "t.thought.md").write_text("<thought>here</thought>")
+    assert library.activate("a").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("```\n<plam>\n```", False),
+        ("````\n```\n<plam>\n````", False),
+        ("```\n<plam>\n`````", False),
+        ("~~~\n```\n<plam>\n~~~", False),
+        ("  ```md\n<plam>\n\t```  ", False),
+        ("`<plam>` ```<plam>```", False),
+        ("```\n<plam>", True),
+        ("````\n<plam>\n```", True),
+        ("```\n<plam>\n~~~", True),
+        ("```\ncode\n```\n<plam>\n```", True),
+        ("``` a ` b\n<plam>\n```", True),
+    ],
+)
+def test_a_tag_in_code_is_an_example_where_a_fence_is_closed(
+    resources: Path, workspace: Path, code: str, found: bool
+) -> None:
+    (resources / "a.role.md").write_text(f"<role>\n<personality>\n{code}\n</personality>\n</role>")
+    codes = [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()]
+    assert codes == (["unknown-tag"] if found else [])

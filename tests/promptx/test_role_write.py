@@ -58,7 +58,7 @@ def test_a_file_is_replaced_where_it_is(library: RoleLibrary, resources: Path) -
         ([ROLE, THOUGHT, RoleFile("role", "other", ROLE.content)], "must have the role's id"),
         ([ROLE, RoleFile("thought", "客服思维", "<thought>a\0</thought>")], "contains NUL"),
         ([ROLE, RoleFile("thought", "客服思维", "<thought>\ud800</thought>")], "lone surrogate"),
-        ([ROLE, RoleFile("thought", "客服思维", f"<thought>{'x' * 1_000_000}</thought>")], "keep it under 1,000,000"),
+        ([ROLE, RoleFile("thought", "客服思维", f"<thought>{'x' * 1_000_000}</thought>")], "keep it under 128 KiB"),
         ([], "give 1 to 50 files"),
     ],
 )

@@ -20,12 +20,14 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.package import check_package
 from mcp_servers.retriever.formats.text import decode
 
-_SNIFFED_CHARACTERS = 1 << 14
+_SNIFFED_CHARACTERS = 1 << 12
+_LAST_COLUMN = 18_278
+"""ZZZ: columns beyond it are given its name."""
 _DELIMITERS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\n')
 """The first line by which Excel tells itself the delimiter."""
 
-_FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*[$€£¥]?[\s+−-]*\d[\d\s.,:/'’%€$£¥)T-]*")
+_FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
 """Numbers, amounts, dates and times: what stands in data, seldom in a header; years stand in both."""
 
 _DIGITS = 15
@@ -151,7 +153,7 @@ def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
 def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
     """Blocks of rows; columns that are empty in all of them are left out."""
     used = sorted({at for row in rows for at in row.filled})
-    left, right = get_column_letter(used[0] + 1), get_column_letter(used[-1] + 1)
+    left, right = (get_column_letter(min(at + 1, _LAST_COLUMN)) for at in (used[0], used[-1]))
     texts = [[row.cells[at] for at in used if at < len(row.cells)] for row in rows]
     for first, last, text in row_groups(texts):
         yield Block("table", text, cells=f"{sheet}{left}{rows[first].number}:{right}{rows[last].number}")

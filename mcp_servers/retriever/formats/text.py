@@ -33,7 +33,7 @@ def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 def paragraphs(text: str) -> Iterator[str]:
     """Pieces between blank lines, without the white space around them."""
-    for piece in re.split(r"\n[ \t]*(?:\n[ \t]*)+", text):
+    for piece in re.split(r"\n[ \t]*+(?:\n[ \t]*+)++", text):
         if stripped := piece.strip():
             yield stripped
 

@@ -1,0 +1,278 @@
+"""Nothing a stranger writes costs more than its length: every parser of strangers' text, over doubling sizes.
+
+A parser gets each hostile shape longer and longer, until it works for a measurable time; at eight times that length it
+may take eight times as long, and up to three times that for what a busy machine adds. What is quadratic takes
+sixty-four times as long, on any machine. CPU times of this thread are measured, and only a bad one is measured again.
+"""
+
+import contextlib
+import gc
+import io
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from agentic_rag.chat.screen import Screen
+from agentic_rag.conversations.titles import title_of
+from agentic_rag.directory.languages import languages_of
+from agentic_rag.domains import components
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.forms import line, one_line
+from agentic_rag.messages import Block as MessageBlock
+from agentic_rag.messages import Message, clean_text, text_block, tool_result_block, user_message
+from agentic_rag.models import extractive, words
+from agentic_rag.models.base import BlockStarted, BlockStopped, ModelRequest, TextDelta
+from agentic_rag.models.marks import MarkedAnswer
+from agentic_rag.models.sse import SSEReader
+from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
+from agentic_rag.tools.entries import placeholders
+from agentic_rag.tools.entries.reading import read_entries, read_name
+from agentic_rag.tools.listing import clean_description, user_name
+from agentic_rag.tools.transports.stdio import parse_line
+from mcp_servers.promptx import dpml
+from mcp_servers.promptx.lint import lint
+from mcp_servers.retriever.calibration import script, split
+from mcp_servers.retriever.chunking import chunk_document
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats import sheets
+from mcp_servers.retriever.formats.markdown import read_markdown
+from mcp_servers.retriever.formats.text import decode, paragraphs
+from mcp_servers.retriever.lexical import document_vectors
+from mcp_servers.retriever.sentences import split_sentences
+
+FLOOR_SECONDS = 0.002
+"""A shorter time says nothing; more text is given until it takes longer."""
+SMALLEST, LARGEST = 1 << 8, 1 << 15
+"""Characters. What is done with `LARGEST` sooner than a time can be measured is fast enough."""
+TIMES_LONGER, BOUND = 8, 24
+ATTEMPTS = 4
+
+Parser = Callable[[str], object]
+Shape = Callable[[int], str]
+
+
+def roles(text: str) -> None:
+    """A role activated, shown in a list and checked; also as a file that a role names."""
+    for whole in (text, f"<role><personality>{text}</personality></role>"):
+        document = dpml.parse("role", dpml.normalise(whole))
+        dpml.render(document, "all", lambda kind, key: "short" if key.startswith("x") else None)
+        dpml.title(whole)
+        lint("role", whole, "file", lambda kind, key: None)
+    lint("thought", f"<thought>{text}</thought>", "file", lambda kind, key: None)
+    naming = dpml.parse("role", "<role><personality>@!thought://a</personality></role>")
+    dpml.render(naming, "all", lambda kind, key: text)
+
+
+def prompts(text: str) -> None:
+    components.clean(text)
+    languages_of(text)
+
+
+def titles(text: str) -> None:
+    title_of(text)
+    one_line(text)
+    clean_text(text)
+    _refused(lambda: line("field", text, len(text), required=True, breaks=True))
+
+
+def event_streams(text: str) -> None:
+    data = f"data: {text}\n\n".encode()
+    SSEReader().feed(data)
+    reader = SSEReader()
+    for at in range(0, len(data), 7):
+        reader.feed(data[at : at + 7])
+
+
+def protocol_lines(text: str) -> None:
+    parse_line(text.encode())
+    parse_line(b'{"jsonrpc":"2.0","id":1,"result":{"a":"' + text.encode())
+    parse_line(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"a": text}}).encode())
+
+
+def marks(text: str) -> None:
+    passage: MessageBlock = {"type": "search_result", "title": "t", "source": "s"}
+    passage["content"] = [text_block("some words"), text_block("others")]
+    for size in (9, len(text)):
+        answer = MarkedAnswer([passage])
+        answer.take(BlockStarted(0, text_block("")))
+        for at in range(0, len(text), size):
+            answer.take(TextDelta(0, text[at : at + size]))
+        answer.take(BlockStopped(0, text_block(text)))
+
+
+def asked(text: str) -> None:
+    words.terms(text, question=True)
+    words.content_words(text)
+    words.language_of(text)
+    extractive.pieces(text)
+    extractive.decide(_request(user_message(f"{text} x"), system=f"{extractive.ACTION} role {text}"))
+
+
+def found(text: str) -> None:
+    hit: MessageBlock = {"type": "search_result", "title": "t", "source": "s", "content": [text_block(f"{text} x")]}
+    calls = [("a", extractive.SEARCH), ("b", extractive.RECALL)]
+    uses: list[MessageBlock] = [{"type": "tool_use", "id": each, "name": name, "input": {}} for each, name in calls]
+    answers = [tool_result_block("a", [hit]), tool_result_block("b", [text_block(f"- [ATOMIC 0.8] {text}\n- {text}")])]
+    extractive.decide(
+        _request(user_message("what"), {"role": "assistant", "content": uses}, {"role": "user", "content": answers})
+    )
+    said = [{"role": "user", "text": each} for each in (text, f"[summary of the earlier conversation]\n{text}")]
+    extractive.decide(_request(user_message("\n".join(map(json.dumps, said))), system="Summarize the conversation"))
+
+
+def entries(text: str) -> None:
+    pasted: list[dict[str, object]] = [
+        {"command": text},
+        {"command": "npx", "args": ["-y", text, f"--{text}"]},
+        {"command": "npx", "args": ["-y", "a"], "env": {"A": text}},
+        {"url": f"https://{text}", "headers": {"X": text}},
+        {"url": f"https://a.b/?{text}"},
+    ]
+    for entry in pasted:
+        _refused(lambda entry=entry: read_entries({"a": entry}))  # type: ignore[misc]
+    _refused(lambda: read_name(text, "path"))
+
+
+def variables(text: str) -> None:
+    placeholders.find_problem(text)
+    placeholders.find_problem(text, secret=True)
+    placeholders.refers_only(text)
+    _refused(lambda: placeholders.expand(text, lambda name: "value"))
+
+
+def tool_lists(text: str) -> None:
+    clean_description(text)
+    user_name(text, text)
+
+
+def results(text: str) -> None:
+    cut_at_section(text, 10**9)
+    head_and_tail(text, "ref")
+
+
+def plain_documents(text: str) -> None:
+    with contextlib.suppress(DocumentError):
+        decode(text.encode())
+    list(paragraphs(text))
+
+
+def chunks(text: str) -> None:
+    list(split_sentences(text))
+    chunk_document(ParsedDocument(tuple(Block(kind, text) for kind in ("prose", "code", "list", "table"))), "d", "n")
+
+
+def headings(text: str) -> None:
+    blocks = [Block("heading", piece, 1 + at % 6) for at, piece in enumerate(text.split("\n"))]
+    chunk_document(ParsedDocument(tuple(blocks)), "d", "n")
+
+
+def searching(text: str) -> None:
+    document_vectors([text])
+    split(text)
+    script(text)
+
+
+def screen(text: str) -> None:
+    shown = Screen(Console(file=io.StringIO()), Console(file=io.StringIO()))
+    shown.show("{}", {"type": "text", "text": text, "seq": 1})
+    shown.problem(text)
+
+
+PARSERS: tuple[Parser, ...] = (
+    *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables),
+    *(tool_lists, results, plain_documents, chunks, headings, searching, screen),
+)
+
+UNITS = (
+    *("<", "[", "`", "&", "${", "\n", " ", "a", "中", ".", "-", "|", '"', "\\", "1 ", "1,", "a+", "a://", "\n \n\t"),
+    *("```\n", "~~~x\n", "\n- a\n  ", "[[1", "<!--", "<a ", "<a>", "</", "<a href='", "&#", "{{", "@!thought://a "),
+    *("<role>", "</role>", "<plan>a</plan>", "<td rowspan=9>", "data: x\n\n", "```a```", "\ud7ff\u202e", "# a\n"),
+)
+"""Repeated, each of them is bait for some scanner: what opens and never closes, what closes nothing, what may begin
+anew at each place."""
+
+OPEN_AND_CLOSED = (("<a>", "</a>"), ("[", "]"), ("(", ")"), ("<role>", "</role>"), ("`", "` "), ("**", "**"))
+
+
+def _shapes() -> Iterator[tuple[str, Shape]]:
+    for unit in UNITS:
+        yield f"{unit!r} again and again", lambda size, unit=unit: f"x{unit * (size // len(unit))}\x01y"  # type: ignore[misc]
+    for first, last in OPEN_AND_CLOSED:
+        pair = len(first) + len(last)
+        yield (
+            f"nested {first!r}",
+            lambda size, first=first, last=last, pair=pair: first * (size // pair) + "x" + last * (size // pair),  # type: ignore[misc]
+        )
+    yield "longer and longer fences", lambda size: "\n".join("`" * at for at in range(3, int((2 * size) ** 0.5) + 3))
+    yield "longer and longer marks", lambda size: " ".join("`" * at for at in range(1, int((2 * size) ** 0.5) + 1))
+    yield "many names", lambda size: " ".join(f"<t{at}>" for at in range(size // 7))
+    yield "many files", lambda size: " ".join(f"@!thought://x{at}" for at in range(size // 16))
+
+
+SHAPES = dict(_shapes())
+
+
+def _request(*messages: Message, system: str = "") -> ModelRequest:
+    return ModelRequest(model="m", system=(text_block(system),), messages=messages, tools=(), max_tokens=1000)
+
+
+def _refused(work: Callable[[], object]) -> None:
+    with contextlib.suppress(AgenticRagError):
+        work()
+
+
+def cost(parse: Parser, text: str) -> float:
+    """Seconds of CPU."""
+    start = time.thread_time()
+    parse(text)
+    return time.thread_time() - start
+
+
+def assert_linear(parse: Parser, shape: Shape) -> None:
+    """Fail if a text that is `TIMES_LONGER` takes more than `BOUND` times as long."""
+    sizes = (SMALLEST << step for step in itertools.count())
+    size = next(size for size in sizes if size >= LARGEST or cost(parse, shape(size)) >= FLOOR_SECONDS)
+    short, long = shape(size), shape(size * TIMES_LONGER)
+    ratio = float("inf")
+    for _ in range(ATTEMPTS):
+        ratio = min(ratio, cost(parse, long) / max(cost(parse, short), FLOOR_SECONDS))
+        if ratio <= BOUND:
+            return
+    raise AssertionError(f"{TIMES_LONGER} times {size} characters took {ratio:.0f} times as long")
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    """It costs more the more there is, whoever made it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
+def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: Parser) -> None:
+    for name, shape in SHAPES.items():
+        try:
+            assert_linear(parse, shape)
+        except AssertionError as exc:
+            raise AssertionError(f"{name}: {exc}") from exc
+
+
+@pytest.mark.parametrize("ending", ["md", "csv"])
+def test_so_does_a_file(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"hostile.{ending}"
+    read = {"md": read_markdown, "csv": sheets.read_csv}[ending]
+
+    def parse(text: str) -> None:
+        path.write_text(text, "utf-8")
+        read(path, ParseLimits())
+
+    for shape in SHAPES.values():
+        assert_linear(parse, shape)
