@@ -5,13 +5,15 @@ ours. Knows no record and no route.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from agentic_rag.errors import InvalidInput
+from agentic_rag.json_form import Json, to_text
 
 FormT = TypeVar("FormT", bound=BaseModel)
 
@@ -44,6 +46,66 @@ def require_shape(pattern: str, words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+MAX_LEVELS = 64
+"""Of objects and lists inside each other, in whatever a client sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLimits:
+    """What an object of a client's own may hold, which is stored and shown as it is."""
+
+    levels: int = 16
+    keys: int = 256
+    size: int = 16 * 1024
+
+    def check(self, value: Json | None) -> Json | None:
+        """Return the value.
+
+        Raises:
+            ValueError: it is nested too deep, has too many keys, or is too large as text.
+        """
+        if value is None:
+            return None
+        if nests_deeper(value, self.levels):
+            raise ValueError(f"more than {self.levels} levels of objects and lists inside each other.")
+        if count_keys(value) > self.keys:
+            raise ValueError(f"more than {self.keys} keys.")
+        if len(to_text(value).encode()) > self.size:
+            raise ValueError(f"larger than {self.size // 1024} KiB ({self.size} bytes) as JSON.")
+        return value
+
+
+OwnJson = Annotated[Json | None, AfterValidator(JsonLimits().check)]
+"""The type of a field that keeps a client's own JSON object."""
+
+
+def nests_deeper(value: object, levels: int) -> bool:
+    """Whether a JSON value has more than so many objects and lists inside each other."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [each for each in layer if isinstance(each, Mapping | list)]
+        if not layer:
+            return False
+        layer = [inner for each in layer for inner in _inner(each)]
+    return True
+
+
+def count_keys(value: object) -> int:
+    """Return how many keys a JSON value has in all its objects."""
+    count, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        count += len(each) if isinstance(each, Mapping) else 0
+        waiting += _inner(each)
+    return count
+
+
+def _inner(value: object) -> Sequence[object]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
 
 
 def read_form(model: type[FormT], value: object, path: str = "") -> FormT:

@@ -67,6 +67,20 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 
+def to_cut_json(value: Any, levels: int) -> Any:
+    """Return the JSON form of a value that is nested without bound: what is deeper than so many levels is ``"…"``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        members = ((name, getattr(value, attribute), absent) for attribute, name, absent in _members(type(value)))
+        return {name: to_cut_json(item, levels) for name, item, absent in members if item is not None or not absent}
+    if isinstance(value, Mapping | list | tuple | AbstractSet):
+        if not levels:
+            return "…"
+        if isinstance(value, Mapping):
+            return {str(key): to_cut_json(item, levels - 1) for key, item in value.items()}
+        return [to_cut_json(item, levels - 1) for item in value]
+    return to_json(value)
+
+
 def from_json(kind: type[T], value: Any) -> T:
     """Return the value of a type from what `to_json` made of it; absent members take their defaults.
 

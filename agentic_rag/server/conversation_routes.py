@@ -14,7 +14,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Error, ToolStatus
-from agentic_rag.forms import Form
+from agentic_rag.forms import Form, OwnJson
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.messages import Block, without_private
 from agentic_rag.operations.deletion import Deletion
@@ -66,7 +66,7 @@ class ConversationChange(Form):
 
     title: str | None = None
     status: ConversationStatus | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: OwnJson = None
 
 
 class MessageQuery(Form):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any, Generic, TypeVar, dataclass_transform
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -18,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError
-from agentic_rag.json_form import Absent, Json, to_json
+from agentic_rag.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.redaction import Redactor
 
 log = logging.getLogger("agentic_rag.server")
@@ -39,6 +38,9 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 """Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
+
+SHOWN_LEVELS = 64
+"""Of a stored value that is nested too deep to be written at all."""
 
 _ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
@@ -122,13 +124,19 @@ class Replies:
         self._redactor = redactor
 
     def json(self, value: object) -> Any:
-        """Return the JSON of an answer."""
-        if isinstance(value, Redacted):
-            return self._redactor.of(value.domain_id).json(self.json(value.value))
+        """Return the JSON of an answer; of a part that is nested too deep to be written, what is outside."""
         if isinstance(value, Items):
             shown: Json = to_json(answer_from(type(value), value, items=()))
             return {**shown, "items": [self.json(item) for item in value.items]}
-        return to_json(value)
+        try:
+            return self._whole(value)
+        except RecursionError:
+            return self._whole(value, SHOWN_LEVELS)
+
+    def _whole(self, value: object, levels: int | None = None) -> Any:
+        if isinstance(value, Redacted):
+            return self._redactor.of(value.domain_id).json(self._whole(value.value, levels))
+        return to_json(value) if levels is None else to_cut_json(value, levels)
 
     def refusal(self, error: AgenticRagError, connection: HTTPConnection) -> Response:
         """Return the answer to a request or a handshake for an error raised on purpose."""
@@ -155,7 +163,7 @@ class Replies:
 
 def json_response(value: Any, status: int = 200) -> Response:
     """Return a JSON value as an answer."""
-    return Response(orjson.dumps(value), status, media_type="application/json")
+    return Response(to_text(value), status, media_type="application/json")
 
 
 def request_id(scope: Scope) -> str:

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User, acting
 from agentic_rag.errors import AgenticRagError, Forbidden, InvalidInput, NotFound
-from agentic_rag.forms import read_form
+from agentic_rag.forms import MAX_LEVELS, nests_deeper, read_form
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.replies import Replies, json_response, request_id
 
@@ -243,7 +243,7 @@ async def _read_json(request: Request) -> object:
     """Return the parsed body; an absent one is ``{}``.
 
     Raises:
-        InvalidInput: not JSON, or too large.
+        InvalidInput: not JSON, too large, or nested too deep.
     """
     body = bytearray()
     async for piece in request.stream():
@@ -256,6 +256,8 @@ async def _read_json(request: Request) -> object:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
+    if nests_deeper(value, MAX_LEVELS):
+        raise InvalidInput("body", f"more than {MAX_LEVELS} levels of objects and lists inside each other.")
     return value
 
 

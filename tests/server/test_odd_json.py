@@ -1,0 +1,102 @@
+"""JSON no client should send, in every body that is read: each is answered, none with a failure of the server."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from starlette.routing import Route
+
+from agentic_rag.server.routes import Declaration, Endpoint
+from agentic_rag.store.conversations import update
+from tests.server.rig import Rig
+
+DEEP = 900
+"""Levels; the reader of bodies takes 1 024, the writer of answers 254."""
+
+
+def nested(levels: int, kind: str = "list") -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
+ODD = [
+    *('"\\ud800"', '"\\u0000"', '"\\u202e\\u0007"', '""', f'"{"x" * 30_000}"'),
+    *("NaN", "1e999", str(2**70), str(-(2**70)), "9" * 5000, "-0.0", "true", "null"),
+    *("{}", "[]", '{"a": 1, "a": 2}', '{"": {"": ""}}', '{"\\u0000": 1}', '{"\\ud800": 1}'),
+    *(json.dumps(nested(DEEP)), json.dumps(nested(DEEP, "dict")), "[" * 10_000, '{"a":' * 10_000),
+    *(json.dumps([{"type": "x"}] * 500), json.dumps({f"k{n}": n for n in range(500)})),
+]
+"""As texts: most of them no Python value can be written as."""
+
+
+def bodies(kind: Any) -> list[str]:
+    """Return bodies: each odd value as the whole, and in the place of each field."""
+    fields = [field.alias or name for name, field in kind.model_fields.items()] if issubclass(kind, BaseModel) else []
+    return ODD + [f'{{"{field}": {odd}}}' for field in fields for odd in ODD]
+
+
+async def test_no_body_of_any_route_makes_the_server_fail(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scripted=False) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        endpoints = [each.endpoint for each in rig.application.app.routes if isinstance(each, Route)]
+        declared = [each.declared for each in endpoints if isinstance(each, Endpoint)]
+        taking = [each for each in declared if "body" in each.reads]
+        assert len(taking) > 10
+        for each in taking:
+            for body in bodies(each.reads["body"]):
+                path = path_of(each, domain, conversation)
+                answer = await rig.http.request(
+                    each.method, path, content=body.encode(), headers={"content-type": "application/json"}
+                )
+                assert answer.status_code < 500, (each.method, each.path, body[:200], answer.text[:300])
+        assert (await rig.http.get("/api/conversations")).status_code == 200
+        assert (await rig.http.get("/api/domains")).status_code == 200
+
+
+def path_of(declared: Declaration, domain: str, conversation: str) -> str:
+    given = {"domain": domain, "conversation": conversation}
+    names = [part[1:-1].partition(":")[0] for part in declared.path.split("/") if part.startswith("{")]
+    path = declared.path
+    for name in names:
+        path = path.replace(f"{{{name}:path}}", "x").replace(f"{{{name}}}", given.get(name, "x"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (nested(20, "dict"), "levels"),
+        ({"a": nested(20)}, "levels"),
+        ({f"k{n}": n for n in range(300)}, "keys"),
+        ({"a": "x" * 20_000}, "bytes"),
+        ({"a": nested(DEEP)}, "levels"),
+    ],
+    ids=["deep", "deep list", "keys", "size", "very deep"],
+)
+async def test_metadata_has_a_depth_a_size_and_a_number_of_keys(tmp_path: Path, metadata: Any, said: str) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        status, code, message = await rig.refused("PATCH", path, {"metadata": metadata})
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert said in message
+        assert message.startswith(("metadata: ", "body: "))
+        kept = {"ticket": "A-1", "tags": ["a", "b"], "nested": {"a": {"b": 1}}}
+        assert (await rig.ok("PATCH", path, {"metadata": kept}))["metadata"] == kept
+
+
+async def test_a_list_shows_what_was_stored_deeper_than_it_can_be_written(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation()
+        for levels in (200, 300, 450):
+            meta = {"big": 2**70, "deep": nested(levels)}
+            await rig.application.database.write(partial(update, conversation_id=conversation, meta=meta))
+            listed = (await rig.ok("GET", "/api/conversations"))["items"]
+            assert [each["id"] for each in listed] == [conversation]
+            assert listed[0]["metadata"]["big"] == 2**70
