@@ -16,7 +16,7 @@ FRIENDS = {
     "agentic_rag/server/auth.py": ("agentic_rag/server/limits.py",),
     "agentic_rag/tools/connection.py": ("agentic_rag/tools/attempt.py",),
     "mcp_servers/promptx/memory.py": ("mcp_servers/promptx/network.py",),
-    "mcp_servers/retriever/edge_index.py": ("mcp_servers/retriever/edge_store.py",),
+    "mcp_servers/retriever/edge_collections.py": ("mcp_servers/retriever/edge_store.py",),
 }
 """A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
 LIBRARY = frozenset({"params.meta"})

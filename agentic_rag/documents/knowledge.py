@@ -22,10 +22,10 @@ from agentic_rag.errors import BadConfiguration
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.workers import Workers
-from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.formats import all_formats
 from mcp_servers.retriever.index import Index
+from mcp_servers.retriever.process_index import open_process_index
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ async def open_knowledge(settings: Settings, database: Database, directory: Dire
     await anyio.to_thread.run_sync(all_formats)  # reads what is installed: the first upload does not wait for it
     async with (
         aclosing(_embedding(settings)) as embedding,
-        aclosing(await anyio.to_thread.run_sync(_open_index, settings)) as index,
+        _open_index(settings) as index,
         Workers() as workers,
     ):
         yield Knowledge(settings, database, directory, index, embedding, workers)
@@ -136,14 +136,22 @@ def _embedding(settings: Settings) -> EmbeddingState:
         raise BadConfiguration("AGENTIC_RAG_EMBEDDING", str(exc)) from exc
 
 
-def _open_index(settings: Settings) -> Index:
+@asynccontextmanager
+async def _open_index(settings: Settings) -> AsyncIterator[Index]:
     if not settings.qdrant_url:
-        return EdgeIndex(settings.index)
+        async with open_process_index(settings.index) as index:
+            yield index
+    else:
+        async with aclosing(await anyio.to_thread.run_sync(_connect, settings.qdrant_url, settings)) as index:
+            yield index
+
+
+def _connect(url: str, settings: Settings) -> Index:
     # Imported here: half a second that the embedded index does without.
     from qdrant_client import AsyncQdrantClient
 
     from mcp_servers.retriever.server_index import TIMEOUT_SECONDS, ServerIndex
 
     key = settings.qdrant_api_key.get_secret_value() if settings.qdrant_api_key else None
-    client = AsyncQdrantClient(url=settings.qdrant_url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
+    client = AsyncQdrantClient(url=url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
     return ServerIndex(client)

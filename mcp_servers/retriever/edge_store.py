@@ -1,6 +1,6 @@
 """Shards on disk: which folder is which collection's live generation, who owns them, how a chunk lies in one.
 
-Blocking, and called from one thread at a time (`edge_index` sees to both). It does not know queries.
+Blocking, and called from one thread at a time, as `edge_collections` is. It does not know queries.
 
     {folder}/owner.lock                held by the one process that may open shards
     {folder}/{collection}/pointer.json which generation is live, which was before, what each was made with
@@ -148,13 +148,6 @@ class ShardStore:
                 self._close(next(iter(self._open)))
         self._open.move_to_end(key)
         return self._open[key]
-
-    def open_shard(self, collection: str) -> Shard | None:
-        """`shard` if it is open already: from memory, so that any thread may ask."""
-        self._check_open()
-        name, generation = split_name(collection)
-        pointer = self._pointers.get(name)
-        return self._open.get((name, generation or pointer.live)) if pointer else None
 
     def record_dense(self, shard: Shard, dense: Dense) -> None:
         """Make room for such vectors in ``shard``, once. Raises `IndexMismatch` when it has another kind."""

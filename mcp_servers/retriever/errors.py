@@ -6,6 +6,7 @@
     │   ├── IndexOwned       another process holds the index folder
     │   ├── IndexClosed      used after `aclose`
     │   ├── IndexUnavailable the engine or the Qdrant server refused or did not answer
+    │   │   └── IndexDamaged a collection on disk cannot be read; it was put aside
     │   └── IndexMismatch    vectors do not fit what the collection records
     ├── ExtensionBroken      an installed extension cannot be used
     ├── UnknownDocument      a search named a document that the caller cannot see, or that does not exist
@@ -84,6 +85,16 @@ class IndexUnavailable(IndexFault):
 
     def __str__(self) -> str:
         return f"the index could not {self.action}: {self.reason}"
+
+
+@dataclass(eq=False)
+class IndexDamaged(IndexUnavailable):
+    """What is on disk of a collection cannot be read: it was moved to ``place``, and the collection is gone."""
+
+    place: str
+
+    def __str__(self) -> str:
+        return f"the index could not {self.action}: it is damaged ({self.reason}) and was put aside as {self.place}"
 
 
 @dataclass(eq=False)

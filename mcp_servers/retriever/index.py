@@ -186,6 +186,9 @@ class Index(Protocol):
     async def roll_back(self, collection: str) -> bool:
         """Make the generation before the last `swap` live again; False when there is none."""
 
+    async def wait_for_loss(self) -> None:
+        """Return once something may be gone that was there: the index was started anew, or put damage aside."""
+
     async def aclose(self) -> None: ...
 
 

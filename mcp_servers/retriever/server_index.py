@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import anyio
 from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as m
 from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
@@ -221,6 +222,9 @@ class ServerIndex:
             return False
         await self._point(name, previous, live)
         return True
+
+    async def wait_for_loss(self) -> None:
+        await anyio.sleep_forever()
 
     async def aclose(self) -> None:
         if not self._closed:

@@ -1,4 +1,4 @@
-"""One conformance suite for both index implementations, and what only the embedded one has: files and an owner."""
+"""One conformance suite for every index implementations, and what only the embedded one has: files and an owner."""
 
 import os
 import sys
@@ -17,6 +17,7 @@ from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.edge_store import MAX_OPEN
 from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, Index, Selection
+from mcp_servers.retriever.process_index import open_process_index
 
 from .corpus import handbook, long_section, rules
 
@@ -26,6 +27,12 @@ OPEN = Callable[[], Any]
 @asynccontextmanager
 async def embedded(tmp_path: Path) -> AsyncIterator[Index]:
     async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+        yield index
+
+
+@asynccontextmanager
+async def in_process(tmp_path: Path) -> AsyncIterator[Index]:
+    async with open_process_index(tmp_path / "index") as index:
         yield index
 
 
@@ -40,13 +47,13 @@ async def on_server(location: str) -> AsyncIterator[Index]:
         yield index
 
 
-@pytest.fixture(params=["embedded", "memory", "server"])
+@pytest.fixture(params=["embedded", "process", "memory", "server"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Index]:
     url = os.environ.get("QDRANT_URL", "")
     if request.param == "server" and not url:
         pytest.skip("QDRANT_URL is not set: the conformance suite does not run against a real Qdrant server")
-    opened = embedded(tmp_path) if request.param == "embedded" else on_server(url or ":memory:")
-    async with opened as index:
+    own = {"embedded": embedded, "process": in_process}.get(request.param)
+    async with own(tmp_path) if own else on_server(url or ":memory:") as index:
         yield index
 
 

@@ -1,0 +1,160 @@
+"""What a server and its index process say to each other: frames, and the values of `Index` as JSON and raw floats.
+
+Pure. A frame is two lengths (four bytes each, little-endian), a JSON object, and dense vectors as 32-bit floats one
+after the other: what the engine keeps of them anyway. A request has a number, a method of `Index` and its arguments;
+an answer has the same number, and a value or a fault. Who reads and writes frames is not known here.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.errors import (
+    IndexClosed,
+    IndexDamaged,
+    IndexFault,
+    IndexMismatch,
+    IndexOwned,
+    IndexUnavailable,
+)
+from mcp_servers.retriever.index import Dense, Legs, Scored, Selection
+from mcp_servers.retriever.lexical import Sparse
+
+MAX_FRAME = 64 * 2**20
+"""Bytes; 64 chunks with their vectors have about 400 KB."""
+
+_LENGTHS = struct.Struct("<II")
+
+_FAULTS: dict[str, type[IndexFault]] = {
+    kind.__name__: kind for kind in (IndexOwned, IndexClosed, IndexUnavailable, IndexDamaged, IndexMismatch)
+}
+
+
+class FrameTooLarge(Exception):
+    """A frame is larger than `MAX_FRAME`, or what comes is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A JSON object and the floats that belong to it."""
+
+    data: Json
+    floats: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the bytes that are sent. Raises `FrameTooLarge`."""
+        data = orjson.dumps(self.data)
+        if len(data) + len(self.floats) > MAX_FRAME:
+            raise FrameTooLarge
+        return _LENGTHS.pack(len(data), len(self.floats)) + data + self.floats
+
+
+class FrameReader:
+    """Puts frames together from whatever pieces arrive."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take more bytes; yield the frames that are whole by now. Raises `FrameTooLarge`."""
+        self._pending += data
+        while len(self._pending) >= _LENGTHS.size:
+            first, second = _LENGTHS.unpack_from(self._pending)
+            if first + second > MAX_FRAME:
+                raise FrameTooLarge
+            middle = _LENGTHS.size + first
+            end = middle + second
+            if len(self._pending) < end:
+                return
+            view = bytes(self._pending[:end])
+            del self._pending[:end]
+            yield Frame(orjson.loads(view[_LENGTHS.size : middle]), view[middle:])
+
+
+def pack_vectors(vectors: Iterable[Sequence[float]]) -> bytes:
+    """Return vectors of one dimension as raw floats."""
+    return b"".join(array("f", vector).tobytes() for vector in vectors)
+
+
+def unpack_vectors(floats: bytes, count: int) -> list[list[float]]:
+    """Reverse `pack_vectors`; ``count`` is how many there are."""
+    values = array("f")
+    values.frombytes(floats)
+    each = len(values) // count if count else 0
+    return [values[at : at + each].tolist() for at in range(0, len(values), each)] if each else []
+
+
+def pack_chunks(chunks: Iterable[Chunk]) -> list[Json]:
+    """Return chunks as JSON values."""
+    return [chunk.to_json() for chunk in chunks]
+
+
+def unpack_chunks(values: Iterable[Json]) -> list[Chunk]:
+    """Reverse `pack_chunks`."""
+    return [Chunk.from_json(value) for value in values]
+
+
+def pack_dense(dense: Dense | None) -> tuple[Json, bytes]:
+    """Return what a request says of its vectors, and the vectors."""
+    if dense is None:
+        return {}, b""
+    return {"embedder": dense.embedder}, pack_vectors(dense.vectors)
+
+
+def unpack_dense(data: Json, floats: bytes, count: int) -> Dense | None:
+    """Reverse `pack_dense`."""
+    return Dense(data["embedder"], unpack_vectors(floats, count)) if "embedder" in data else None
+
+
+def unpack_sparse(values: list[tuple[list[int], list[float]]] | None) -> list[Sparse] | None:
+    """Return the BM25 vectors of a request, whose JSON is lists of token ids and weights."""
+    return None if values is None else [Sparse(indices, weights) for indices, weights in values]
+
+
+def pack_selection(selection: Selection) -> Json:
+    """Return a filter as JSON values."""
+    return asdict(selection)
+
+
+def unpack_selection(data: Json) -> Selection:
+    """Reverse `pack_selection`."""
+    ids = data["document_ids"]
+    return Selection(**{**data, "document_ids": None if ids is None else tuple(ids)})
+
+
+def pack_legs(legs: Legs) -> Json:
+    """Return candidates as JSON values: ids and scores in turn, which is cheaper than many lists."""
+    names = ("lexical", "dense", "lexical_rest", "dense_rest")
+    flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
+    return {**flat, "self_score": legs.self_score}
+
+
+def unpack_legs(data: Json) -> Legs:
+    """Reverse `pack_legs`."""
+
+    def leg(name: str) -> tuple[Scored, ...]:
+        return tuple(map(Scored, data[name][::2], data[name][1::2]))
+
+    return Legs(leg("lexical"), leg("dense"), data["self_score"], leg("lexical_rest"), leg("dense_rest"))
+
+
+def pack_fault(fault: IndexFault) -> Json:
+    """Return a fault as JSON values."""
+    facts: dict[str, Any] = {
+        name: value if isinstance(value, str | int | float | None) else str(value)
+        for name, value in vars(fault).items()
+        if not name.startswith("__")
+    }
+    return {"kind": type(fault).__name__, **facts}
+
+
+def unpack_fault(data: Json) -> IndexFault:
+    """Reverse `pack_fault`."""
+    facts = dict(data)
+    return _FAULTS[facts.pop("kind")](**facts)

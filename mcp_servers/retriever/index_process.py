@@ -1,0 +1,315 @@
+"""``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK``: the embedded index in its own process.
+
+Requests come as frames on stdin, answers go to stdout (`index_frames`). One thread does one thing at a time: a look
+for new requests, then one that reads or one step of one that writes. Reading goes first, and collections that are
+written take turns, so that no long write holds up a search or another collection. The end of stdin ends the process,
+and so does its parent's death. ``AT_WORK`` is a descriptor of eight bytes in memory, which say what number is worked
+on: if the process dies of it, the parent knows of what.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import select
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
+from mcp_servers.retriever.errors import IndexFault, IndexOwned, IndexUnavailable
+from mcp_servers.retriever.index import Calibration, CollectionMeta, split_name
+from mcp_servers.retriever.index_frames import (
+    Frame,
+    FrameReader,
+    pack_chunks,
+    pack_fault,
+    pack_legs,
+    pack_vectors,
+    unpack_chunks,
+    unpack_dense,
+    unpack_selection,
+    unpack_sparse,
+    unpack_vectors,
+)
+
+HELLO = 0
+"""The number of the first answer, which no request has: the folder is ours, or why it is not."""
+
+READS_IN_A_ROW = 8
+"""After so many a write takes a step too."""
+
+PIPE_BYTES = 2**20
+"""What a pipe is asked to hold: a batch is then written in one go."""
+
+F_SETPIPE_SZ = 1031
+PR_SET_PDEATHSIG = 1
+"""From ``linux/fcntl.h`` and ``linux/prctl.h``."""
+
+
+# The methods of `Index`: a read and a short write answer at once, a long write is a row of steps.
+
+
+def _chunks(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    found = index.chunks(data["collection"], data["document_id"], data["offset"], data["limit"])
+    return Frame({"value": pack_chunks(found)})
+
+
+def _count(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": index.count(data["collection"], data["document_id"])})
+
+
+def _document_names(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": index.document_names(data["collection"], unpack_selection(data["selection"]))})
+
+
+def _existing(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": [*index.existing(data["collection"], data["chunk_ids"])]})
+
+
+def _get(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": pack_chunks(index.get(data["collection"], data["chunk_ids"]).values())})
+
+
+def _meta(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    meta = index.meta(data["collection"])
+    return Frame({"value": meta.to_json() if meta else None})
+
+
+def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    found = index.sample(data["collection"], data["limit"])
+    return Frame({"value": pack_chunks(chunk for chunk, _ in found)}, pack_vectors(vector for _, vector in found))
+
+
+def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:
+    vector = unpack_vectors(floats, 1)[0] if floats else None
+    selection = unpack_selection(data["selection"])
+    return Frame(
+        {"value": pack_legs(index.search_legs(data["collection"], data["query"], vector, selection, data["limit"]))}
+    )
+
+
+def _without_dense(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": pack_chunks(index.without_dense(data["collection"], data["limit"]))})
+
+
+def _drop(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    index.drop(data["collection"])
+    return Frame({})
+
+
+def _rebuild(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": index.rebuild(data["collection"], CollectionMeta.from_json(data["meta"]))})
+
+
+def _roll_back(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    return Frame({"value": index.roll_back(data["collection"])})
+
+
+def _set_calibration(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    index.set_calibration(data["collection"], Calibration(**data["calibration"]))
+    return Frame({})
+
+
+def _swap(index: EdgeCollections, data: Json, _: bytes) -> Frame:
+    index.swap(data["collection"], data["generation"])
+    return Frame({})
+
+
+def _add_dense(index: EdgeCollections, data: Json, floats: bytes) -> Steps:
+    ids = data["chunk_ids"]
+    dense = unpack_dense(data, floats, len(ids))
+    assert dense is not None
+    return index.add_dense(data["collection"], ids, dense)
+
+
+def _delete_document(index: EdgeCollections, data: Json, _: bytes) -> Steps:
+    return index.delete_document(data["collection"], data["document_id"])
+
+
+def _upsert(index: EdgeCollections, data: Json, floats: bytes) -> Steps:
+    chunks = unpack_chunks(data["chunks"])
+    dense = unpack_dense(data, floats, len(chunks))
+    return index.upsert(data["collection"], chunks, dense, unpack_sparse(data["lexical"]))
+
+
+Answering = Callable[[EdgeCollections, Json, bytes], Frame]
+
+READS: dict[str, Answering] = {
+    "chunks": _chunks,
+    "count": _count,
+    "document_names": _document_names,
+    "existing": _existing,
+    "get": _get,
+    "meta": _meta,
+    "sample": _sample,
+    "search_legs": _search_legs,
+    "without_dense": _without_dense,
+}
+SHORT_WRITES: dict[str, Answering] = {
+    "drop": _drop,
+    "rebuild": _rebuild,
+    "roll_back": _roll_back,
+    "set_calibration": _set_calibration,
+    "swap": _swap,
+}
+LONG_WRITES: dict[str, Callable[[EdgeCollections, Json, bytes], Steps]] = {
+    "add_dense": _add_dense,
+    "delete_document": _delete_document,
+    "upsert": _upsert,
+}
+
+
+@dataclass(slots=True)
+class _Write:
+    """A request that changes a collection; ``steps`` are there once a long one began."""
+
+    number: int
+    request: Frame
+    steps: Steps | None = None
+
+
+class Service:
+    """Answers the requests of one parent, in the order of the module's docstring."""
+
+    def __init__(self, index: EdgeCollections, source: int, sink: int, at_work: mmap.mmap) -> None:
+        self._index = index
+        self._source = source
+        self._sink = sink
+        self._at_work = at_work
+        self._frames = FrameReader()
+        self._reads: deque[Frame] = deque()
+        self._writes: dict[str, deque[_Write]] = {}
+        """By collection, in the order in which they get their next step."""
+
+    def run(self) -> None:
+        """Answer until the parent closes its end."""
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        in_a_row = 0
+        while True:
+            idle = not self._reads and not self._writes
+            if poll.poll(None if idle else 0) and not self._receive():
+                return
+            if self._reads and (in_a_row < READS_IN_A_ROW or not self._writes):
+                in_a_row += 1
+                self._answer_read(self._reads.popleft())
+            elif self._writes:
+                in_a_row = 0
+                self._take_step()
+
+    def _receive(self) -> bool:
+        """Take what has come; False at the end."""
+        data = os.read(self._source, PIPE_BYTES)
+        for frame in self._frames.feed(data):
+            if frame.data["method"] in READS:
+                self._reads.append(frame)
+            else:
+                # Generations of a collection share a queue: a swap comes after what was written before it.
+                name = split_name(frame.data["collection"])[0]
+                self._writes.setdefault(name, deque()).append(_Write(frame.data["number"], frame))
+        return bool(data)
+
+    def _answer_read(self, request: Frame) -> None:
+        number = request.data["number"]
+        self._note(number)
+        try:
+            answer = READS[request.data["method"]](self._index, request.data, request.floats)
+        except BaseException as exc:
+            self._answer_fault(number, exc)
+        else:
+            self._send(number, answer)
+
+    def _take_step(self) -> None:
+        name = next(iter(self._writes))
+        queue = self._writes.pop(name)
+        write = queue[0]
+        self._note(write.number)
+        try:
+            answer = self._step(write)
+        except BaseException as exc:
+            queue.popleft()
+            self._answer_fault(write.number, exc)
+        else:
+            if answer is not None:
+                queue.popleft()
+                self._send(write.number, answer)
+        if queue:
+            self._writes[name] = queue
+
+    def _step(self, write: _Write) -> Frame | None:
+        """Do a short write, or a step of a long one; None while there is more to do."""
+        request = write.request
+        method = request.data["method"]
+        if method in SHORT_WRITES:
+            return SHORT_WRITES[method](self._index, request.data, request.floats)
+        if write.steps is None:
+            write.steps = LONG_WRITES[method](self._index, request.data, request.floats)
+        return Frame({}) if next(write.steps, write.steps) is write.steps else None
+
+    def _note(self, number: int) -> None:
+        self._at_work[:8] = number.to_bytes(8, "little")
+
+    def _answer_fault(self, number: int, exc: BaseException) -> None:
+        """Answer what went wrong. A panic of the engine, which is no `Exception`, ends the process after that."""
+        fault = exc if isinstance(exc, IndexFault) else IndexUnavailable("answer", f"{type(exc).__name__}: {exc}")
+        self._send(number, Frame({"fault": pack_fault(fault)}))
+        if not isinstance(exc, Exception):
+            raise exc
+
+    def _send(self, number: int, answer: Frame) -> None:
+        self._note(HELLO)
+        send(self._sink, number, answer)
+
+
+def send(sink: int, number: int, answer: Frame) -> None:
+    """Write an answer whole. Raises `BrokenPipeError` when nobody is there to read it."""
+    view = memoryview(Frame({**answer.data, "number": number}, answer.floats).encode())
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+def _bind_life(parent: int) -> None:
+    """Die with the parent, and of nothing that is meant for it: it ends us when its last search is done."""
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the signal was set
+        raise SystemExit(1)
+
+
+def main() -> None:
+    """Serve the folder until stdin ends."""
+    folder, parent, at_work = sys.argv[1:]
+    _bind_life(int(parent))
+    source, sink = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a library prints must not corrupt the frames
+    if sys.platform.startswith("linux"):
+        for pipe in (source, sink):
+            try:
+                fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError:
+                break  # a limit of this user's pipes is reached: smaller ones do
+    try:
+        index = EdgeCollections(Path(folder))
+    except (IndexOwned, OSError) as exc:
+        fault = exc if isinstance(exc, IndexOwned) else IndexUnavailable("open", str(exc))
+        send(sink, HELLO, Frame({"fault": pack_fault(fault)}))
+        raise SystemExit(1) from None
+    try:
+        send(sink, HELLO, Frame({}))
+        Service(index, source, sink, mmap.mmap(int(at_work), 8)).run()
+    except BrokenPipeError:
+        pass
+    finally:
+        index.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The embedded index of a server: `Index`, answered by a process of its own (`index_process`).
+
+Here are only the values of each call. What dies of a full disk or a damaged file there is a search with a reason,
+never the server, and the engine's lock holds up nobody here.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import anyio
+
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.index import (
+    EVERYTHING,
+    UPSERT_BATCH,
+    Calibration,
+    CollectionMeta,
+    Dense,
+    Legs,
+    Selection,
+    split_name,
+)
+from mcp_servers.retriever.index_frames import (
+    Frame,
+    pack_chunks,
+    pack_dense,
+    pack_selection,
+    pack_vectors,
+    unpack_chunks,
+    unpack_legs,
+    unpack_vectors,
+)
+from mcp_servers.retriever.index_supervisor import IndexSupervisor, Request
+from mcp_servers.retriever.lexical import Sparse
+
+READ_SECONDS = 10.0
+WRITE_SECONDS = 60.0
+"""What an answer may take. A write waits for those of other collections, a document's removal for all its chunks."""
+
+
+@asynccontextmanager
+async def open_process_index(folder: Path) -> AsyncIterator["ProcessIndex"]:
+    """Have an index process for ``folder`` as long as the block runs.
+
+    Its start is not waited for: what is asked before waits for it. If the folder is another process's, that is the
+    reason each request fails with, until it is free.
+    """
+    supervisor = IndexSupervisor(folder)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        try:
+            yield ProcessIndex(supervisor)
+        finally:
+            await supervisor.close()
+            tasks.cancel_scope.cancel()
+
+
+class ProcessIndex:
+    """`Index` through a supervised process; made by `open_process_index`."""
+
+    def __init__(self, supervisor: IndexSupervisor) -> None:
+        self._supervisor = supervisor
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None while there is none."""
+        return self._supervisor.pid
+
+    async def _read(self, method: str, action: str, data: Json, floats: bytes = b"") -> Frame:
+        split_name(data["collection"])
+        return await self._supervisor.ask(Request(method, action, data, floats, READ_SECONDS))
+
+    async def _write(
+        self, method: str, action: str, data: Json, floats: bytes = b"", *, repeatable: bool = True
+    ) -> Frame:
+        split_name(data["collection"])
+        return await self._supervisor.ask(Request(method, action, data, floats, WRITE_SECONDS, repeatable))
+
+    async def upsert(
+        self,
+        collection: str,
+        chunks: Sequence[Chunk],
+        dense: Dense | None = None,
+        lexical: Sequence[Sparse] | None = None,
+    ) -> None:
+        for at in range(0, len(chunks), UPSERT_BATCH):
+            part = slice(at, at + UPSERT_BATCH)
+            said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]) if dense else None)
+            sparse = [[*each] for each in lexical[part]] if lexical else None
+            data = {"collection": collection, "chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}
+            await self._write("upsert", "store chunks", data, floats)
+
+    async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
+        for at in range(0, len(chunk_ids), UPSERT_BATCH):
+            part = slice(at, at + UPSERT_BATCH)
+            said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]))
+            data = {"collection": collection, "chunk_ids": [*chunk_ids[part]], **said}
+            await self._write("add_dense", "store vectors", data, floats)
+
+    async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
+        answer = await self._read("without_dense", "read chunks", {"collection": collection, "limit": limit})
+        return unpack_chunks(answer.data["value"])
+
+    async def delete_document(self, collection: str, document_id: str) -> None:
+        data = {"collection": collection, "document_id": document_id}
+        await self._write("delete_document", "delete a document", data)
+
+    async def drop(self, collection: str) -> None:
+        await self._write("drop", "drop a collection", {"collection": collection})
+
+    async def count(self, collection: str, document_id: str | None = None) -> int:
+        answer = await self._read("count", "count chunks", {"collection": collection, "document_id": document_id})
+        value: int = answer.data["value"]
+        return value
+
+    async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
+        data = {"collection": collection, "document_id": document_id, "offset": offset, "limit": limit}
+        return unpack_chunks((await self._read("chunks", "read chunks", data)).data["value"])
+
+    async def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
+        answer = await self._read("get", "read chunks", {"collection": collection, "chunk_ids": [*chunk_ids]})
+        return {chunk.chunk_id: chunk for chunk in unpack_chunks(answer.data["value"])}
+
+    async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
+        answer = await self._read("existing", "read chunks", {"collection": collection, "chunk_ids": [*chunk_ids]})
+        return set(answer.data["value"])
+
+    async def document_names(self, collection: str, selection: Selection) -> list[str]:
+        data = {"collection": collection, "selection": pack_selection(selection)}
+        names: list[str] = (await self._read("document_names", "list documents", data)).data["value"]
+        return names
+
+    async def search_legs(
+        self,
+        collection: str,
+        query: str,
+        vector: Sequence[float] | None = None,
+        selection: Selection = EVERYTHING,
+        limit: int = 100,
+    ) -> Legs:
+        data = {"collection": collection, "query": query, "selection": pack_selection(selection), "limit": limit}
+        floats = b"" if vector is None else pack_vectors([vector])
+        return unpack_legs((await self._read("search_legs", "search", data, floats)).data["value"])
+
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+        answer = await self._read("sample", "sample chunks", {"collection": collection, "limit": limit})
+        chunks = unpack_chunks(answer.data["value"])
+        return [*zip(chunks, unpack_vectors(answer.floats, len(chunks)), strict=True)]
+
+    async def meta(self, collection: str) -> CollectionMeta | None:
+        value = (await self._read("meta", "open a collection", {"collection": collection})).data["value"]
+        return None if value is None else CollectionMeta.from_json(value)
+
+    async def set_calibration(self, collection: str, calibration: Calibration) -> None:
+        data = {"collection": collection, "calibration": asdict(calibration)}
+        await self._write("set_calibration", "record a collection", data)
+
+    async def rebuild(self, collection: str, meta: CollectionMeta) -> str:
+        data = {"collection": collection, "meta": meta.to_json()}
+        value: str = (await self._write("rebuild", "create a collection", data, repeatable=False)).data["value"]
+        return value
+
+    async def swap(self, collection: str, generation: str) -> None:
+        split_name(generation)
+        await self._write("swap", "swap a collection", {"collection": collection, "generation": generation})
+
+    async def roll_back(self, collection: str) -> bool:
+        answer = await self._write("roll_back", "roll back a collection", {"collection": collection}, repeatable=False)
+        return bool(answer.data["value"])
+
+    async def wait_for_loss(self) -> None:
+        await self._supervisor.wait_for_loss()
+
+    async def aclose(self) -> None:
+        await self._supervisor.close()

@@ -1,0 +1,197 @@
+"""The index process: killed at any moment it loses nothing acknowledged, and it never takes its server with it."""
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
+from mcp_servers.retriever.index import Dense
+from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
+
+from .corpus import handbook, long_section, rules
+
+SECONDS = 60
+"""No test takes long; one that hangs shall say where."""
+
+
+def pid_of(index: ProcessIndex) -> int:
+    assert index.pid is not None
+    return index.pid
+
+
+async def ended(pid: int) -> None:
+    """Return once a process is no more."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with anyio.fail_after(SECONDS):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            await anyio.to_thread.run_sync(poll.poll, SECONDS * 1000)
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    chunks = long_section(60)
+    acknowledged: list[str] = []
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        for at in range(0, len(chunks), 10):
+            batch = chunks[at : at + 10]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(index.upsert, "law", batch)
+                for _ in range(at // 10):  # each time a little later: sent, begun, half done, answered
+                    await anyio.lowlevel.checkpoint()
+                if at % 20 == 0:
+                    os.kill(pid_of(index), signal.SIGKILL)
+            acknowledged += [chunk.chunk_id for chunk in batch]
+            assert await index.existing("law", acknowledged) == set(acknowledged)
+        assert await index.count("law") == len(handbook()) + len(chunks)
+
+
+async def test_a_search_in_flight_at_a_kill_is_asked_once_more(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        counts: list[int] = []
+
+        async def search() -> None:
+            counts.append(len((await index.search_legs("law", "annual leave")).lexical))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(search)
+            await anyio.lowlevel.checkpoint()
+            os.kill(pid_of(index), signal.SIGKILL)
+        assert counts == [2] * 8
+
+
+async def test_a_mapped_page_that_cannot_be_read_fails_a_search_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        chunks = long_section(50)
+        await index.upsert("law", chunks, Dense("e", [[1.0, float(number)] for number in range(len(chunks))]))
+        await index.upsert("other", handbook())
+        for mapped in (tmp_path / "index" / "law").rglob("chunk_0.mmap"):
+            os.truncate(mapped, 0)
+        with pytest.raises(IndexUnavailable):
+            await index.search_legs("law", "pumps", [1.0, 0.5])
+        assert "ended with SIGBUS while it was to search (law)" in caplog.text
+        assert await index.count("other") == len(handbook())
+        assert (await index.search_legs("other", "annual leave")).lexical
+
+
+async def test_a_mismatch_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook(), Dense("e", [[1.0, 0.0], [0.0, 1.0]]))
+        with pytest.raises(IndexMismatch) as caught:
+            await index.upsert("law", handbook(), Dense("other", [[1.0, 0.0], [0.0, 1.0]]))
+        assert (caught.value.what, caught.value.recorded, caught.value.given) == ("embedder", "e", "other")
+
+
+async def test_a_cancelled_request_harms_no_other(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        document = rules()[0].document_id
+        for delay in range(6):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(index.upsert, "law", rules())
+                for _ in range(delay):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            await index.delete_document("law", document)  # what was sent before is done before
+            assert await index.count("law", document) == 0
+            assert await index.chunks("law", handbook()[0].document_id) == handbook()
+
+
+async def test_collections_take_turns(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        long = long_section(1_000)
+        await index.upsert("large", long)
+        order: list[str] = []
+
+        async def remove() -> None:
+            await index.delete_document("large", long[0].document_id)
+            order.append("large")
+
+        async def add() -> None:
+            await index.upsert("small", handbook())
+            order.append("small")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(remove)
+            tasks.start_soon(add)
+        assert order == ["small", "large"]
+
+
+async def test_a_folder_in_use_is_the_reason_until_it_is_free(tmp_path: Path) -> None:
+    other = EdgeIndex(tmp_path / "index")
+    async with open_process_index(tmp_path / "index") as index:
+        with pytest.raises(IndexUnavailable, match=f"in use by process {os.getpid()}"):
+            await index.count("law")
+        await other.aclose()
+        with anyio.fail_after(SECONDS):
+            while True:
+                try:
+                    assert await index.count("law") == 0
+                except IndexUnavailable:
+                    await index.wait_for_loss()  # each start that fails is one
+                else:
+                    break
+
+
+async def test_leaving_ends_the_process_with_all_on_disk(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        pid = pid_of(index)
+    await ended(pid)
+    alone = EdgeIndex(tmp_path / "index")
+    assert await alone.chunks("law", handbook()[0].document_id) == handbook()
+    await alone.aclose()
+
+
+async def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
+    script = """
+import os, sys, anyio
+from pathlib import Path
+from mcp_servers.retriever.process_index import open_process_index
+
+async def main():
+    async with open_process_index(Path(sys.argv[1])) as index:
+        await index.count("law")
+        print(index.pid, flush=True)
+        os.kill(os.getpid(), 9)
+
+anyio.run(main)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "index")]
+    killed = await anyio.run_process(command, env={"PYTHONPATH": str(Path(__file__).parents[2])}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    await ended(int(killed.stdout))
+
+
+async def test_signals_for_the_server_do_not_end_its_index(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        pid = pid_of(index)
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, name)
+        assert await index.count("law") == len(handbook())
+        assert index.pid == pid
+
+
+async def test_the_process_imports_neither_the_server_nor_an_event_loop() -> None:
+    heavy = {"agentic_rag", "anyio", "asyncio", "numpy", "mcp"}
+    script = f"import sys, mcp_servers.retriever.index_process; print(*{heavy} & set(sys.modules))"
+    found = await anyio.run_process([sys.executable, "-c", script])
+    assert found.stdout.decode().split() == []
