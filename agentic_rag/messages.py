@@ -56,6 +56,8 @@ SAID: Final = "_said"
 """Of the text that a compaction left: the user's messages in it, verbatim."""
 BROKEN_INPUT: Final = "_broken_input"
 """Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
+OTHERS: Final = "_others"
+"""Of a ``tool_result``: it holds text of others (documents, users' servers, shared memories), which may give orders."""
 CALLED: Final = "_called"
 """Of a ``tool_use``: the name as the model wrote it, when the API would not take that name back."""
 SECRET: Final = "_secret"
@@ -125,6 +127,11 @@ def plain_text(content: Iterable[Block]) -> str:
 def tool_uses(content: Iterable[Block]) -> list[Block]:
     """Return the ``tool_use`` blocks in order."""
     return [block for block in content if block.get("type") == "tool_use"]
+
+
+def reads_others(messages: Iterable[Message]) -> bool:
+    """Tell whether any of these messages holds a result with text of others."""
+    return any(OTHERS in block for message in messages for block in message["content"])
 
 
 def without_private(value: Any) -> Any:

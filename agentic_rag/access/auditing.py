@@ -29,7 +29,7 @@ from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
 from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.calls import Because, PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations
 from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, append
@@ -69,10 +69,8 @@ def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
 
 
 def _why_denied(call: PlannedCall) -> str:
-    """Return which rule denied a call that was denied."""
-    if call.refusal is None or call.holds_secret:
-        return "secret"
-    return "changed" if call.tool is not None and call.tool.changed else "toolPolicy"
+    """Return which rule denied a call that was denied; one that was to run was held back at the vault."""
+    return call.because or Because.SECRET
 
 
 def tells(error: AgenticRagError) -> bool:

@@ -5,7 +5,7 @@ What a memory is, on disk and in recall, is `mcp_servers.promptx`'s. Knows no re
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,15 +100,18 @@ class Memories:
 
         Raises:
             NotFound: there is no such domain, or no such memory of this user.
-            Forbidden: the domain's memories are shared, and the user is not its admin.
+            Forbidden: the domain's memories are shared, and the user is neither its admin nor who had it saved.
             StorageFull: the memory cannot be written now.
         """
         place = await self._place(user, domain_id)
-        self._check_write(user, domain_id, place)
 
         def work() -> bool:
             names = [role] if role else place.roles()
-            return any(place.memory(each).delete([memory_id]) for each in names if has_memory(place.folder(each)))
+            memories = [place.memory(each) for each in names if has_memory(place.folder(each))]
+            found = [(memory, engram) for memory in memories for engram in memory.fetch([memory_id])]
+            if any(engram.author != user.id for _, engram in found):
+                self._check_write(user, domain_id, place)
+            return any(memory.delete([memory_id]) for memory, _ in found[:1])
 
         if not await _run(work):
             raise NotFound("memory", memory_id)
@@ -150,7 +153,7 @@ class Memories:
 
         def work() -> int:
             memory = place.memory(role)
-            added = memory.add(engrams, frequencies)
+            added = memory.add([replace(each, author=user.id) for each in engrams], frequencies)
             if frequencies:
                 memory.save()  # unlike engrams they are nowhere else
             else:

@@ -88,9 +88,14 @@ class Agent:
         self._turn = Turn(
             message_id=row.message_id,
             model=definition.model,
-            policy=Policy(definition.tool_policy, definition.effects_allowed_by_default),
+            policy=Policy(
+                definition.tool_policy,
+                definition.effects_allowed_by_default,
+                shared_memory=definition.binding.scope == "domain",
+            ),
             max_steps=definition.limits.max_steps,
             new_ref=lambda: new_id("ref"),
+            others=parent is not None and parent.has_read_others,
         )
         self._context = Context(resources, transcript, definition, row.id, row.fence)
         self._toolset: Toolset | None = None
@@ -115,6 +120,11 @@ class Agent:
     @property
     def definition(self) -> Definition:
         return self._definition
+
+    @property
+    def has_read_others(self) -> bool:
+        """Whether its turn has read text of others; see `Turn.has_read_others`."""
+        return self._turn.has_read_others
 
     @property
     def tokens(self) -> int:

@@ -14,7 +14,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
-from agentic_rag.messages import clean_text, plain_text, user_message
+from agentic_rag.messages import OTHERS, clean_text, plain_text, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Image
@@ -56,10 +56,14 @@ class ChildRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """What a child brought: its text, or why there is none (``failed``)."""
+    """What a child brought: its text, or why there is none (``failed``).
+
+    ``others_text``: the child has read text of others, which may speak through its answer.
+    """
 
     text: str
     failed: bool = False
+    others_text: bool = False
 
 
 class Delegations:
@@ -204,12 +208,13 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     if turn is None or turn.status not in turns.FINISHED:
         return ChildAnswer("The delegate's work could not be stored.", failed=True)
     messages = sessions.transcript(conn, row.session_id)
+    others = any(OTHERS in block for each in messages for block in each.content)
     texts = [text for each in messages if each.role == "assistant" if (text := plain_text(each.content).strip())]
     if turn.status is TurnStatus.DONE and texts:
         cut = f"\n[stopped: {turn.end_reason}]" if turn.end_reason in ("max_steps", "max_tokens", "refusal") else ""
-        return ChildAnswer(texts[-1] + cut)
+        return ChildAnswer(texts[-1] + cut, others_text=others)
     if turn.status is TurnStatus.DONE:
         return ChildAnswer(f"The delegate ended without an answer ({turn.end_reason}).", failed=True)
     reason = turn.error.message if turn.error else "it was interrupted"
     so_far = f"\nIts last words were: {texts[-1]}" if texts else ""
-    return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True)
+    return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True, others_text=others)

@@ -210,6 +210,9 @@ class Memory:
     type: str
     strength: float
     created_at: str
+    author: str
+    """Id of the user in whose turn it was remembered, or who added it; empty when nobody knows."""
+    turn_id: str
 
 
 @answer()
@@ -338,7 +341,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
 
 
 def _memory(role: str, engram: Engram) -> Memory:
-    return answer_from(Memory, engram, role=role, created_at=_time(engram.created_at))
+    return answer_from(Memory, engram, role=role, created_at=_time(engram.created_at), turn_id=engram.turn)
 
 
 def _time(ms: int) -> str:

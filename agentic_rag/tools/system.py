@@ -30,7 +30,7 @@ class SystemTool:
     ``english`` and ``chinese``: its line in the bootstrap prompt, empty for none; ``{role}`` and ``{roles}`` stand for
     the domain's role and for those that may be delegated to. ``prompt_order``: place of the line among the others.
     ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``effects``: it changes
-    what others see.
+    what others see; ``shared_effects``: it does so where the domain's memory is shared.
     """
 
     name: str
@@ -42,6 +42,7 @@ class SystemTool:
     reader: ResultReader = ResultReader.NOTHING
     authors_only: bool = False
     effects: bool = False
+    shared_effects: bool = False
 
 
 PROMPTX: Final = "promptx"
@@ -75,6 +76,7 @@ REMEMBER: Final = SystemTool(
     "promptx_remember: save what will matter in later conversations, and whatever you are told to.",
     "promptx_remember：保存以后对话用得到的内容，以及用户要求记住的内容。",
     prompt_order=4,
+    shared_effects=True,
 )
 DISCOVER: Final = SystemTool("promptx_discover", PROMPTX, "system")
 SEARCH: Final = SystemTool(

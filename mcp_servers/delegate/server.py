@@ -32,12 +32,17 @@ class ChildRequest:
 
 
 class ChildAnswer(Protocol):
-    """What a child brought: its text, or why there is none (``failed``)."""
+    """What a child brought: its text, or why there is none (``failed``).
+
+    ``others_text``: the child has read text of others than the user; the result says so as ``othersText``.
+    """
 
     @property
     def text(self) -> str: ...
     @property
     def failed(self) -> bool: ...
+    @property
+    def others_text(self) -> bool: ...
 
 
 class ChildRunner(Protocol):
@@ -71,10 +76,11 @@ def create_server(children: ChildRunner) -> MCPServer[Any]:
             return _result(f"task: give the task in 1 to {MAX_TASK} characters.", True)
         request = ChildRequest(str(meta["agentic_rag/turn"]), str(meta["agentic_rag/call"]), role, task)
         answer = await children.run(request)
-        return _result(answer.text, answer.failed)
+        return _result(answer.text, answer.failed, answer.others_text)
 
     return server
 
 
-def _result(text: str, failed: bool) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
+def _result(text: str, failed: bool, others_text: bool = False) -> CallToolResult:
+    structured = {"othersText": True} if others_text else None
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=failed)

@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS idx_engrams_timestamp ON engrams(timestamp);
 CREATE INDEX IF NOT EXISTS idx_cue_word ON cue_index(word);
 """
 
-COLUMNS: Final = "id, content, schema, type, timestamp, strength"
+COLUMNS: Final = "id, content, schema, type, timestamp, strength, metadata"
 BATCH: Final = 500
 """Bound variables per statement; SQLite allows at least 999."""
 
@@ -64,6 +64,10 @@ class Engram:
     strength: float
     created_at: int
     cues: tuple[str, ...]
+    author: str = ""
+    """Id of the user in whose turn it was remembered, or who added it; empty when nobody said."""
+    turn: str = ""
+    """Id of that turn."""
 
     def to_json(self) -> EngramJson:
         return {
@@ -243,8 +247,11 @@ class Ledger:
         with self.writing() as connection:
             before = connection.total_changes
             connection.executemany(
-                f"INSERT OR IGNORE INTO engrams ({COLUMNS}, metadata) VALUES (?,?,?,?,?,?,'{{}}')",
-                [(e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength) for e in engrams],
+                f"INSERT OR IGNORE INTO engrams ({COLUMNS}) VALUES (?,?,?,?,?,?,?)",
+                [
+                    (e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength, _metadata(e))
+                    for e in engrams
+                ],
             )
             added = connection.total_changes - before
             connection.executemany(
@@ -344,7 +351,8 @@ def _keywords(schema: object) -> tuple[str, ...]:
 
 
 def _engram(row: Sequence[Any]) -> Engram:
-    key, content, schema, kind, timestamp, strength = row
+    key, content, schema, kind, timestamp, strength, metadata = row
+    author, turn = _authorship(metadata)
     return Engram(
         str(key),
         str(content or ""),
@@ -352,7 +360,26 @@ def _engram(row: Sequence[Any]) -> Engram:
         float(_number(strength)),
         int(_number(timestamp)),
         _keywords(schema),
+        author,
+        turn,
     )
+
+
+def _metadata(engram: Engram) -> str:
+    """Who wrote an engram, in the column that PromptX keeps for whatever a host wants to note."""
+    known = {"author": engram.author, "turn": engram.turn}
+    return json.dumps({name: value for name, value in known.items() if value}, ensure_ascii=False)
+
+
+def _authorship(metadata: object) -> tuple[str, str]:
+    """Author and turn of a stored engram; empty where another program wrote it."""
+    try:
+        known = json.loads(metadata) if isinstance(metadata, str) else {}
+    except (ValueError, RecursionError):
+        known = {}
+    values = [known.get(name) for name in ("author", "turn")] if isinstance(known, dict) else ["", ""]
+    author, turn = (value if isinstance(value, str) and is_plain(value) else "" for value in values)
+    return author, turn
 
 
 def _number(value: object) -> float | int:

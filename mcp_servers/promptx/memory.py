@@ -20,7 +20,7 @@ import time
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -187,8 +187,8 @@ class Memory:
 
     # --- what a model does --------------------------------------------------------------------------------
 
-    def remember(self, batch: Sequence[NewEngram], now_ms: int) -> list[Engram]:
-        """Save a batch, all or nothing; returns the engrams as saved.
+    def remember(self, batch: Sequence[NewEngram], now_ms: int, *, author: str = "", turn: str = "") -> list[Engram]:
+        """Save a batch, all or nothing; returns the engrams as saved. ``author``, ``turn``: see `Engram`.
 
         Raises:
             BadEngram: one of them is invalid; names its index.
@@ -197,7 +197,9 @@ class Memory:
             raise BadEngram(0, "the batch is empty; give at least one engram.")
         if len(batch) > MAX_BATCH:
             raise BadEngram(MAX_BATCH, f"a batch has at most {MAX_BATCH} engrams.")
-        engrams = [_new_engram(index, item, now_ms) for index, item in enumerate(batch)]
+        engrams = [
+            replace(_new_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
+        ]
         self._insert(engrams)
         self.save_if_behind()
         return engrams
@@ -256,6 +258,11 @@ class Memory:
             total, engrams = self._ledger.page(max(0, offset), max(0, limit), q)
         return Page(total, tuple(engrams))
 
+    def fetch(self, ids: Sequence[str]) -> list[Engram]:
+        """Engrams by id, those there are."""
+        with self._lock:
+            return self._ledger.fetch(ids)
+
     def delete(self, ids: Sequence[str]) -> int:
         """Forget engrams by id; returns how many there were. Unknown ids are no error."""
         with self._write_lock:
@@ -303,7 +310,8 @@ class Memory:
         try:
             for number, engram in enumerate(source.all()):
                 try:
-                    good.append(_validate(number, engram, sum(map(len, engram.cues))))
+                    nobodys = replace(engram, author="", turn="")  # ids of another place mean nobody here
+                    good.append(_validate(number, nobodys, sum(map(len, engram.cues))))
                 except BadEngram as exc:
                     skipped.append(f"{engram.id[:40]}: {exc.reason}")
         finally:

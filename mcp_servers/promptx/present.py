@@ -29,8 +29,11 @@ def describe_activation(active: Activation) -> Result:
     return text, {"role": active.role, "hash": active.hash, "notes": list(active.notes)}
 
 
-def describe_recollection(recollection: Recollection) -> Result:
-    """The map, then the engrams; what was not asked for is said in one line."""
+def describe_recollection(recollection: Recollection, *, others_text: bool = False) -> Result:
+    """The map, then the engrams; what was not asked for is said in one line.
+
+    ``others_text``: others than the user wrote some of it; the structured content says so as `othersText`.
+    """
     if len(recollection.mind.depth) == 1:
         return "This role has no memories yet.", _structure(recollection)
     parts: list[str] = []
@@ -43,7 +46,7 @@ def describe_recollection(recollection: Recollection) -> Result:
         parts.append("\n".join(map(_line, recollection.engrams)))
     elif recollection.overview:
         parts.append("\n".join(["Strongest memories:", *map(_line, recollection.overview)]))
-    return "\n\n".join(parts), _structure(recollection)
+    return "\n\n".join(parts), _structure(recollection) | ({"othersText": True} if others_text else {})
 
 
 def _line(engram: Engram) -> str:

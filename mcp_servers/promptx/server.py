@@ -19,7 +19,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from mcp_servers.promptx.dpml import KINDS, Resources
 from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
-from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder, read_batch
+from mcp_servers.promptx.memory import SHELF, Memory, Recollection, has_memory, memory_folder, read_batch
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.present import (
     Result,
@@ -37,6 +37,7 @@ META_WORKSPACE: Final = "agentic_rag/workspace"
 META_USER: Final = "agentic_rag/user"
 META_SCOPE: Final = "agentic_rag/scope"
 META_ADMIN: Final = "agentic_rag/admin"
+META_TURN: Final = "agentic_rag/turn"
 
 SAVE_SECONDS: Final = 10.0
 """How long the end of a session waits for the memories' files; the end of the process waits for them again."""
@@ -67,6 +68,14 @@ class _Caller:
     user: str | None
     admin: bool
     roles: RoleLibrary
+    turn: str = ""
+    """Id of the turn that calls; alone: empty."""
+
+    def is_of_others(self, found: Recollection) -> bool:
+        """Whether others than this user may have written what was recalled: always where a host's users share it."""
+        written = (*found.engrams, *found.overview)
+        shared = self.scope == "domain" and bool(self.turn)
+        return shared or any(engram.author not in ("", self.user or "") for engram in written)
 
     def memory(self, role: str) -> Memory:
         """The role's memory; roles that exist, or that left a memory (a copied PromptX folder), have one.
@@ -173,13 +182,16 @@ class _Tools:
 
     async def recall(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
         def work(caller: _Caller) -> Result:
-            return describe_recollection(caller.memory(role).recall(query or None, mode, _now_ms()))
+            found = caller.memory(role).recall(query or None, mode, _now_ms())
+            return describe_recollection(found, others_text=caller.is_of_others(found))
 
         return await self._run(ctx, work)
 
     async def remember(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
         def work(caller: _Caller) -> Result:
-            return describe_saved(caller.memory(role).remember(read_batch(engrams), _now_ms()))
+            batch = read_batch(engrams)
+            memory = caller.memory(role)
+            return describe_saved(memory.remember(batch, _now_ms(), author=caller.user or "", turn=caller.turn))
 
         return await self._run(ctx, work)
 
@@ -232,7 +244,9 @@ class _Tools:
             raise NotBound(META_USER, "the id of the user")
         workspace = Path(where)
         roles = RoleLibrary(workspace, config.builtin_roles)
-        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles)
+        turn = meta.get(META_TURN)
+        turn = turn if isinstance(turn, str) else ""
+        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, turn)
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:

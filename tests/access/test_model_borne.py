@@ -221,6 +221,27 @@ async def test_an_order_in_what_is_read_is_obeyed_in_vain(tmp_path: Path, place:
         await found.denied(await found.ask(), target, "toolPolicy")
 
 
+@pytest.mark.parametrize("place", ["document", "memory"])
+@pytest.mark.parametrize("rule", ["web__*", "web__send"])
+async def test_a_pattern_does_not_cover_an_order_that_was_read_and_the_tools_own_name_does(
+    tmp_path: Path, place: str, rule: str
+) -> None:
+    put, first = PLACES[place]
+    assert first is not None
+    async with scene(tmp_path, first, obey, say("Done.")) as found:
+        assert (
+            await found.mallory.ask("PATCH", found.mallory.path, {"settings": {"memoryScope": "domain"}})
+        ).is_success
+        await put(found, ORDER.format("web__send"))
+        await found.allow(**{rule: "allow"})
+        await found.mallory.told()
+        events = await found.ask()
+        if rule == "web__*":
+            await found.denied(events, "web__send", "others-text")
+        else:
+            assert found.sent == ["all notes"]
+
+
 async def test_a_server_that_calls_its_tools_by_our_names_gets_no_call_meant_for_ours(tmp_path: Path) -> None:
     calls = Step((Use("search_documents", {"query": "x"}), Use("promptx_recall", {"role": "assistant", "query": "x"})))
     async with scene(tmp_path, calls, use("web__role_write", text="x"), say("Done.")) as found:

@@ -56,6 +56,19 @@ async def test_the_tools_say_honestly_what_they_do_and_show_no_isolating_argumen
     assert all(len(tool.description or "") < 400 for tool in tools.values())
 
 
+@pytest.mark.parametrize(("scope", "reader", "others"), [("user", "alice", False), ("domain", "alice", True)])
+async def test_a_recall_says_when_others_may_have_written_what_it_found(
+    client: Client, workspace: Path, scope: str, reader: str, others: bool
+) -> None:
+    meta = bound(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
+    arguments = {"role": "assistant", "query": "contract"}
+    none = await client.call_tool("promptx_recall", arguments, meta=meta)
+    assert "othersText" not in none.structured_content  # nothing is nobody's text
+    await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
+    found = await client.call_tool("promptx_recall", arguments, meta=meta)
+    assert (found.structured_content or {}).get("othersText", False) is others
+
+
 async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, workspace: Path, resources: Path) -> None:
     (resources / "x.role.md").write_text("<role><personality>p @!thought://no</personality></role>")
     result = await client.call_tool("promptx_action", {"role": "x"}, meta=bound(workspace))

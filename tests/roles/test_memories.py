@@ -9,6 +9,7 @@ import pytest
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.errors import Forbidden, NotFound
+from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import WAIT_SECONDS, Rig
 
@@ -58,7 +59,37 @@ async def test_in_scope_user_nobody_recalls_or_sees_what_another_user_told(tmp_p
         assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
 
 
-async def test_in_scope_domain_memories_are_shared_and_only_an_admin_deletes_them(tmp_path: Path) -> None:
+async def test_remembering_for_all_users_of_a_domain_needs_the_admins_word(tmp_path: Path) -> None:
+    async with Rig(tmp_path, remember("The office drinks sencha."), say("Done.")) as rig:
+        domain = await rig.domain(memoryScope="domain")
+        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more
+        anna = member("anna", domain)
+        memories = rig.application.business.memories
+        assert "Denied (shared-memory)" in await turn(rig, anna, domain)
+        assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
+        row = (await rig.application.ground.audit.page(1, outcome=AuditOutcome.DENIED))[0]
+        assert (row.actor, row.target, row.details["because"]) == ("anna", "promptx_remember", "shared-memory")
+
+
+async def test_an_engram_says_who_had_it_saved_and_that_one_may_delete_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
+        domain = await rig.domain(memoryScope="domain")
+        anna, ben = member("anna", domain), member("ben", domain)
+        await turn(rig, anna, domain)
+        (shown,) = (await browse(rig, domain))["items"]
+        assert shown["author"] == "anna"
+        assert shown["turnId"].startswith("turn_")
+        memories = rig.application.business.memories
+        with pytest.raises(Forbidden):
+            await memories.delete(ben, domain, shown["id"])
+        await memories.delete(anna, domain, shown["id"])
+        assert (await browse(rig, domain))["total"] == 0
+        await turn(rig, anna, domain)
+
+
+async def test_in_scope_domain_memories_are_shared_and_others_than_an_admin_delete_only_their_own(
+    tmp_path: Path,
+) -> None:
     async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
         domain = await rig.domain(memoryScope="domain")
         anna, ben = member("anna", domain), member("ben", domain)

@@ -32,7 +32,7 @@ def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the
     assert Image.of(one).id == Image.of(other).id
     tool = info("fs__write")
     verdicts = [Policy(each.tool_policy, effects_allowed=False).denial(tool) for each in (one, other)]
-    assert verdicts == ["", ""]
+    assert verdicts == [None, None]
 
 
 def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:

@@ -8,6 +8,7 @@ policy grants. Knows no turn and no MCP.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -38,43 +39,95 @@ PROBLEM_CHARS = 500
 """How much of a validation error the model reads."""
 
 
+class Because(StrEnum):
+    """Why a call is denied, as the audit log has it and the model reads it."""
+
+    CHANGED = "changed"
+    POLICY = "toolPolicy"
+    SHARED_MEMORY = "shared-memory"
+    OTHERS_TEXT = "others-text"
+    SECRET = "secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a call may not run. ``text``: for the model, naming the setting."""
+
+    because: Because
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict.
 
     The most specific pattern that matches decides: the tool's own name, else the one with the most literal
     characters; among equals ``deny`` wins. The order of the rules means nothing: a JSON object has none.
+    Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
+    would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does.
     ``effects_allowed``: what no rule names may have effects (a single user on loopback).
+    ``shared_memory``: remembering is an effect, since all users of the domain read it.
     """
 
     rules: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
     effects_allowed: bool = True
+    shared_memory: bool = False
 
-    def denial(self, tool: ToolInfo) -> str:
-        """Return why a tool may not be called, naming the setting; empty if it may."""
+    def denial(self, tool: ToolInfo, *, others: bool = False) -> Denial | None:
+        """Return why a tool may not be called, None if it may.
+
+        ``others``: text of others was read since the user's message.
+        """
         if tool.changed:
-            return (
+            return Denial(
+                Because.CHANGED,
                 f"Denied: the tool {tool.name!r} has changed since its server was accepted. An admin can look at the "
                 f"change (GET /api/domains/{{id}}/mcp-servers/{tool.server}/pending) and accept it (POST "
-                f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without."
+                f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without.",
             )
-        matching = [
-            (glob == tool.name, len(_WILD.sub("", glob)), verdict == "deny")
-            for glob, verdict in self.rules.items()
-            if fnmatchcase(tool.name, glob)
-        ]
-        if matching:
-            *_, denied = max(matching)
-            return f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without." if denied else ""
-        has_effects = (tool.name in BY_NAME and BY_NAME[tool.name].effects) or (
-            tool.origin == "user" and not tool.read_only
+        effects = self._has_effects(tool)
+        verdict = self._verdict(tool.name, patterns_allow=not (others and effects))
+        if verdict == "allow" or (verdict is None and (self.effects_allowed or not effects)):
+            return None
+        rule = f'An admin can add {{"{tool.name}": "allow"}} to the setting toolPolicy. Go on without.'
+        if others and effects and self._verdict(tool.name) == "allow":
+            return Denial(
+                Because.OTHERS_TEXT,
+                f"Denied (others-text): {tool.name!r} may have effects, and this turn has read texts of others, which "
+                f"no pattern of this domain's setting toolPolicy covers; a rule for the tool's own name does. {rule}",
+            )
+        if verdict == "deny":
+            return Denial(
+                Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
+            )
+        if tool.name in BY_NAME and BY_NAME[tool.name].shared_effects:
+            return Denial(
+                Because.SHARED_MEMORY,
+                f"Denied (shared-memory): all users of this domain share its memories, and its setting toolPolicy does "
+                f"not allow {tool.name!r}. {rule}",
+            )
+        return Denial(
+            Because.POLICY,
+            f"Denied: {tool.name!r} may have effects, and this domain's setting toolPolicy does not allow it. {rule}",
         )
-        if has_effects and not self.effects_allowed:
-            return (
-                f"Denied: {tool.name!r} may have effects, and this domain's setting toolPolicy does not allow it. "
-                f'An admin can add {{"{tool.name}": "allow"}} there. Go on without.'
-            )
-        return ""
+
+    def _has_effects(self, tool: ToolInfo) -> bool:
+        if tool.origin == "user":
+            return not tool.read_only
+        ours = BY_NAME.get(tool.name)
+        return ours is not None and (ours.effects or (ours.shared_effects and self.shared_memory))
+
+    def _verdict(self, name: str, *, patterns_allow: bool = True) -> Literal["allow", "deny"] | None:
+        """Return what the rules say of a tool, None for nothing. ``patterns_allow``: patterns may allow as well."""
+        matching = [
+            (glob == name, len(_WILD.sub("", glob)), verdict == "deny")
+            for glob, verdict in self.rules.items()
+            if fnmatchcase(name, glob) and (patterns_allow or glob == name or verdict == "deny")
+        ]
+        if not matching:
+            return None
+        *_, denied = max(matching)
+        return "deny" if denied else "allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +139,8 @@ class PlannedCall:
     arguments: dict[str, Any]
     tool: ToolInfo | None
     refusal: CallOutcome | None = None
-    holds_secret: bool = False
-    """Whether the arguments held one; they are redacted, and the call is denied."""
+    because: Because | None = None
+    """Why it is denied, if that is its refusal."""
 
     @property
     def server(self) -> str:
@@ -104,29 +157,26 @@ class PlannedCall:
         return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE.name
 
 
-def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy) -> PlannedCall:
+def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, others: bool = False) -> PlannedCall:
     """Return what becomes of a ``tool_use`` block.
 
-    ``tools``: by the name the model sees.
+    ``tools``: by the name the model sees. ``others``: text of others was read since the user's message.
     """
     tool = None if CALLED in block else tools.get(block["name"])
-    refusal = _refusal(block, tool, tools, policy)
-    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, SECRET in block)
-
-
-def _refusal(block: Block, tool: ToolInfo | None, tools: Mapping[str, ToolInfo], policy: Policy) -> CallOutcome | None:
+    refusal: CallOutcome | None = None
+    because: Because | None = None
     if tool is None:
         name = block.get(CALLED, block["name"])
-        return error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
-    if SECRET in block:
-        return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
-    if BROKEN_INPUT in block:
-        return error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
-    denial = policy.denial(tool)
-    if denial:
-        return CallOutcome(ToolStatus.DENIED, (text_block(denial),))
-    problem = _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user")
-    return error_outcome(f"The arguments do not fit the tool: {problem}") if problem else None
+        refusal = error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
+    elif SECRET in block:
+        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), Because.SECRET
+    elif BROKEN_INPUT in block:
+        refusal = error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
+    elif (denial := policy.denial(tool, others=others)) is not None:
+        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(denial.text),)), denial.because
+    elif problem := _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user"):
+        refusal = error_outcome(f"The arguments do not fit the tool: {problem}")
+    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, because)
 
 
 def error_outcome(text: str) -> CallOutcome:

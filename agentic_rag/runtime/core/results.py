@@ -13,6 +13,7 @@ from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
 from agentic_rag.json_form import Json, to_json, to_text
 from agentic_rag.messages import (
     ACTIVATION,
+    OTHERS,
     PASSAGE,
     REF,
     STRUCTURED,
@@ -33,6 +34,9 @@ ROLE_BUDGET = 96 * 1024
 """UTF-8 bytes of an activated role; cut at the end of a section."""
 SNIPPET = 240
 """Characters of a hit's snippet in a ``retrieval`` event."""
+
+OTHERS_TEXT = "othersText"
+"""In structured content of our own servers: true when the text holds words of others than the user."""
 
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -70,12 +74,19 @@ def finished_call(
     arguments: Json,
     outcome: CallOutcome,
     new_ref: Callable[[], str] = str,
+    *,
+    ran: bool = True,
 ) -> FinishedCall:
-    """Turn an outcome into its ``tool_result`` block and events (``retrieval`` first, if there are hits)."""
+    """Turn an outcome into its ``tool_result`` block and events (``retrieval`` first, if there are hits).
+
+    ``ran``: the outcome is the server's, not a refusal of ours.
+    """
     ours = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
     size = len(plain_text(blocks).encode())
     content, private, kept = _own(name, blocks, outcome) if ours else _users(blocks, outcome, new_ref)
+    if ran and tool is not None and _brings_others(tool, outcome):
+        private = private | {OTHERS: True}
     shown = plain_text(content)
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
@@ -98,6 +109,17 @@ def finished_call(
         ref=private.get(REF),
         kept=kept,
     )
+
+
+def _brings_others(tool: ToolInfo, outcome: CallOutcome) -> bool:
+    """Tell whether an outcome holds text of others; an error of a user's server is its text too."""
+    if tool.origin == "user":
+        return outcome.status in (ToolStatus.OK, ToolStatus.ERROR)
+    if tool.name == READ_RESULT.name:  # what is kept came from a server, or was read before
+        return outcome.status is ToolStatus.OK
+    structured = outcome.structured if isinstance(outcome.structured, dict) else {}
+    found = structured.get("hits") if _reader(tool.name) is ResultReader.HITS else structured.get(OTHERS_TEXT)
+    return bool(found)
 
 
 def _reader(name: str) -> ResultReader:

@@ -42,6 +42,7 @@ from agentic_rag.messages import (
     Block,
     Message,
     kept_of_partial,
+    reads_others,
     sendable_use,
     tool_uses,
     user_message,
@@ -170,6 +171,7 @@ class Turn:
         policy: which tools may be called.
         max_steps: model calls the turn may make.
         new_ref: names what is kept whole beside the transcript.
+        others: what it was asked may hold text of others (the task of a delegate).
     """
 
     def __init__(
@@ -180,8 +182,11 @@ class Turn:
         policy: Policy,
         max_steps: int,
         new_ref: Callable[[], str] = str,
+        others: bool = False,
     ) -> None:
         self.message_id = message_id
+        self.has_read_others = others
+        """Whether text of others came in since the user's message; the calls of the running step did not know it."""
         self.model = model
         self.iteration = 0
         self.usage = Usage()
@@ -233,6 +238,7 @@ class Turn:
     def take_commit(self, commit: Commit) -> None:
         """Say that a `Commit` is stored."""
         self._answered = self._answered or any(message["role"] == "assistant" for message in commit.messages)
+        self.has_read_others = self.has_read_others or reads_others(commit.messages)
         del self._spent[: len(commit.spent)]
         if commit.final is not None:
             self._state = "over"
@@ -303,7 +309,9 @@ class Turn:
 
     def finish_call(self, call: PlannedCall, outcome: CallOutcome) -> FinishedCall:
         """Take the outcome of a call; the last one makes the results ready to commit."""
-        finished = finished_call(call.id, call.name, call.tool, call.arguments, outcome, self._new_ref)
+        finished = finished_call(
+            call.id, call.name, call.tool, call.arguments, outcome, self._new_ref, ran=call.refusal is None
+        )
         self._finished[call.id] = finished
         if call.name == SEARCH.name:
             self.timings["retrieval"] = self.timings.get("retrieval", 0) + outcome.duration_ms
@@ -328,9 +336,10 @@ class Turn:
         self._answered = self.iteration > 0
         self.usage = spent
         self.references = references_of(messages)
+        self.has_read_others = self.has_read_others or reads_others(messages)
         if not messages or not tool_uses(messages[-1]["content"]):
             return ()
-        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(messages[-1]["content"]))
+        self._calls = self._plan(tool_uses(messages[-1]["content"]))
         for call in self._calls:
             if call.id in finished:
                 self._finished[call.id] = FinishedCall(finished[call.id], ())
@@ -399,7 +408,7 @@ class Turn:
             messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
             return Commit(self.iteration, messages, usage=usage)
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
-            self._calls = tuple(plan_call(block, self._tools, self._policy) for block in tool_uses(content))
+            self._calls = self._plan(tool_uses(content))
             self._finished = {}
             bodies = tuple(ToolCall(call.id, call.name, call.server, call.arguments) for call in self._calls)
             messages = ({"role": "assistant", "content": content},)
@@ -413,7 +422,7 @@ class Turn:
             messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
             return Commit(self.iteration, messages, usage=usage, final=self._finish(reason))
         # cut off by max_tokens or refused: none of them runs, each is answered
-        self._calls = tuple(plan_call(block, self._tools, self._policy) for block in calls)
+        self._calls = self._plan(calls)
         outcome = error_outcome(f"not run: the message was cut off ({reason})")
         ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
         bodies = tuple(
@@ -434,6 +443,10 @@ class Turn:
             final=self._finish(reason),
             ended=ended,
         )
+
+    def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
+        others = self.has_read_others
+        return tuple(plan_call(block, self._tools, self._policy, others=others) for block in uses)
 
     def _results(self) -> Message:
         return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}
