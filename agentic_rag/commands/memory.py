@@ -135,13 +135,14 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
     """
     from agentic_rag.forms import read_form
     from agentic_rag.server.role_routes import NewEngram
+    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Ledger
-    from mcp_servers.promptx.snapshot import NETWORK, read_network
+    from mcp_servers.promptx.snapshot import read_network
 
-    lock = folder / LOCK_FILE
-    locked_before = lock.exists()
-    ledger = Ledger(folder.absolute(), read_only=True)
+    place = Folder(folder.absolute())
+    locked_before = place.is_file(LOCK_FILE)
+    ledger = Ledger(place, read_only=True)
     good: list[EngramJson] = []
     skipped: list[str] = []
     try:
@@ -158,8 +159,8 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
     finally:
         ledger.close()
         if not locked_before:  # the folder is somebody else's: leave it as it was
-            lock.unlink(missing_ok=True)
-    file = read_network(folder / NETWORK)
+            place.remove(LOCK_FILE)
+    file = read_network(place)
     return MemoryFolder(good, file.frequencies if file else {}), skipped
 
 
@@ -169,11 +170,13 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     Raises:
         InvalidInput: it cannot be written.
     """
+    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Engram
     from mcp_servers.promptx.memory import NETWORK_LOCK, Memory
 
-    memory = Memory(folder)
+    place = Folder(folder.absolute())
+    memory = Memory(place)
     try:
         memory.add([Engram.from_json(each) for each in content.engrams], content.frequencies)
         memory.save()
@@ -182,7 +185,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     finally:
         memory.close()
     for name in (LOCK_FILE, NETWORK_LOCK):
-        (folder / name).unlink(missing_ok=True)
+        place.remove(name)
 
 
 def split_batches(engrams: "Sequence[EngramJson]") -> "Iterator[list[EngramJson]]":

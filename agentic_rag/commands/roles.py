@@ -88,21 +88,23 @@ def check_folder(folder: Path) -> "list[Finding]":
         InvalidInput: there is no such folder.
     """
     from agentic_rag.errors import InvalidInput
+    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
     from mcp_servers.promptx.roles import BUILTIN_ROLES
 
     if not folder.is_dir():
         raise InvalidInput("folder", f"there is no folder {str(folder)!r}.")
     whole = folder.absolute()
-    root = whole / RESOURCE_FOLDER if (whole / RESOURCE_FOLDER).is_dir() else whole
+    resources = Folder(whole).at(RESOURCE_FOLDER)
+    root = resources if resources.is_there() else Folder(whole)
     index = Index()
-    collect(index, "builtin", BUILTIN_ROLES, BUILTIN_ROLES)
+    collect(index, "builtin", Folder(BUILTIN_ROLES, owned=False))
     index.findings.clear()
-    collect(index, "workspace", root, root)
+    collect(index, "workspace", root)
     reading = Reading(index)
     findings = [*index.findings, *_lint(reading)]
     # findings name files as in a workspace; here they are named so that an editor finds them
-    base = root.parent.parent
+    base = root.path.parent.parent
     named = [replace(each, file=(folder / (base / each.file).relative_to(whole)).as_posix()) for each in findings]
     return sorted(named, key=lambda each: (each.file, each.line, each.column))
 

@@ -5,8 +5,9 @@ Owns which files belong to a role. How files are found, read and written is `mcp
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import Kind, references, resolve
 from mcp_servers.promptx.errors import UnknownRole
 from mcp_servers.promptx.ids import check_id
@@ -52,40 +53,31 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
     roles = [file for file in index.files if file.key == own.key and file.source == "workspace"]
     if not roles:
         raise UnknownRole(role, _roles_in(index, "workspace"))
-    folders = [file.path.parent for file in roles if file.path.parent.name == own.key[1]]
+    folders = [folder for file in roles if (folder := PurePosixPath(file.inner).parent).name == own.key[1]]
     others = [file for file in index.winners.values() if file.key[0] == "role" and file.key != own.key]
     used = {part for file in others for part in _find_references(reading, file)}
     parts = [
         file
         for file in index.files
-        if file.source == "workspace" and file.key[0] != "role" and file not in used and _below(file.path, folders)
+        if file.source == "workspace" and file.key[0] != "role" and file not in used and _below(file.inner, folders)
     ]
     gone = [*roles, *parts]
     for file in gone:
-        file.path.unlink(missing_ok=True)
-    root = workspace / RESOURCE_FOLDER
-    for folder in {parent for file in gone for parent in file.path.parents if parent.is_relative_to(root)} - {root}:
-        _remove_empty(folder)
+        file.root.remove(file.inner)
+    left = {parent for file in gone for parent in PurePosixPath(file.inner).parents if parent.name}
+    for folder in sorted(left, reverse=True):  # others may have put files there meanwhile: those stay
+        roles[0].root.at(folder.as_posix()).remove_empty()
     return tuple(file.shown for file in gone)
 
 
-def _below(path: Path, folders: Iterable[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder and what is left empty in it; others may have put files there meanwhile."""
-    for inner in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else ():
-        if inner.is_dir() and not inner.is_symlink() and not any(inner.iterdir()):
-            inner.rmdir()
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+def _below(inner: str, folders: Iterable[PurePosixPath]) -> bool:
+    return any(PurePosixPath(inner).is_relative_to(folder) for folder in folders)
 
 
 def _read(workspace: Path, builtin: Path) -> Reading:
     index = Index()
-    collect(index, "builtin", builtin.absolute(), builtin.absolute())
-    collect(index, "workspace", workspace.absolute() / RESOURCE_FOLDER, workspace.absolute())
+    collect(index, "builtin", Folder(builtin.absolute(), owned=False))
+    collect(index, "workspace", Folder(workspace.absolute()).at(RESOURCE_FOLDER))
     return Reading(index)
 
 

@@ -15,6 +15,7 @@ from agentic_rag.access.users import User
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import Forbidden, InvalidInput, NotFound, StorageFull
 from agentic_rag.roles.effective_prompt import definition_now
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.ledger import Engram
@@ -31,7 +32,7 @@ class Place:
     scope: str
     user: str
 
-    def folder(self, role: str) -> Path:
+    def folder(self, role: str) -> Folder:
         return memory_folder(self.workspace, self.scope, self.user, role)
 
     def memory(self, role: str) -> Memory:
@@ -40,10 +41,8 @@ class Place:
     def roles(self) -> tuple[str, ...]:
         """Roles with a memory, by id; a link could lead out of the workspace and does not count."""
         folder = self.folder("any").parent
-        if not folder.is_dir():
-            return ()
-        folders = (each for each in folder.iterdir() if ID.match(each.name) and not each.is_symlink())
-        return tuple(sorted(each.name for each in folders if has_memory(each)))
+        names = (each.name for each in folder.entries() if each.kind == "folder" and ID.match(each.name))
+        return tuple(name for name in names if has_memory(folder.at(name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
 """The truth of one memory: ``engrams.db``, in PromptX's own schema.
 
-Owns the SQL, the connection and the file lock between processes. Deliberately knows nothing of the network, of recall
-or of threads: its caller serialises calls. Third-party errors become `MemoryUnavailable` here and only here.
+Owns the SQL, the connection, what a database may hold to be one of ours, and the file lock between processes.
+Deliberately knows nothing of the network, of recall or of threads: its caller serialises calls. Third-party errors
+become `MemoryUnavailable` here and only here.
+
+A database may be a stranger's: somebody copied a folder here, or a program left it. It is opened only if it has our
+tables and nothing else, by a path without links; its schema is not trusted, and a statement ends at a deadline.
 """
 
 import fcntl
 import json
+import math
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
 
+from mcp_servers.beneath import Folder, leads_to
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.network import Trace
@@ -24,6 +31,20 @@ LOCK_FILE: Final = ".engrams.lock"
 LOCK_SECONDS: Final = 10.0
 """How long a writer waits for another process before it says so."""
 LOCK_POLL_SECONDS: Final = 0.002
+
+STATEMENT_SECONDS: Final = 10.0
+"""How long one statement may take, or the next `RENEWED_EVERY` rows of a long one; then it is interrupted."""
+RENEWED_EVERY: Final = 1000
+STEPS: Final = 100_000
+"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
+MAX_BYTES: Final = 1 << 30
+"""Of the database and of its log; a hundred thousand memories have about a tenth of it."""
+MAX_VALUE: Final = 16 * 2**20
+"""Bytes of one stored value that are read."""
+DBCONFIG_DEFENSIVE, DBCONFIG_ENABLE_TRIGGER, DBCONFIG_ENABLE_VIEW = 1010, 1003, 1015
+"""From ``sqlite3.h``: Python has the names from 3.12 on."""
+COMPANIONS: Final = (f"{DATABASE}-wal", f"{DATABASE}-shm", f"{DATABASE}-journal")
+"""What SQLite opens by name beside the database."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS engrams (
@@ -107,16 +128,16 @@ Lesson = tuple[str, tuple[str, ...], Trace]
 
 
 @contextmanager
-def file_lock(folder: Path, name: str) -> Iterator[None]:
+def file_lock(folder: Folder, name: str) -> Iterator[None]:
     """Hold an exclusive lock between processes (and between holders in one process) on `folder/name`.
 
     Raises:
         MemoryUnavailable: another writer held it for LOCK_SECONDS, or the folder cannot be written.
     """
     try:
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = folder.open_lock(name)
     except OSError as exc:
-        raise MemoryUnavailable(folder, exc.strerror or type(exc).__name__) from exc
+        raise MemoryUnavailable(folder.path, exc.strerror or type(exc).__name__) from exc
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
@@ -125,7 +146,7 @@ def file_lock(folder: Path, name: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise MemoryUnavailable(folder, "another process keeps it locked") from None
+                    raise MemoryUnavailable(folder.path, "another process keeps it locked") from None
                 time.sleep(LOCK_POLL_SECONDS)  # in a worker thread; flock has no timeout of its own
         yield
     finally:
@@ -133,12 +154,16 @@ def file_lock(folder: Path, name: str) -> Iterator[None]:
 
 
 class Ledger:
-    """SQLite access to one memory folder. A folder without a database reads as empty and is not created by reading."""
+    """SQLite access to one memory folder. A folder without a database reads as empty and is not created by reading.
 
-    def __init__(self, folder: Path, read_only: bool = False) -> None:
+    ``seconds``: how long a statement may take.
+    """
+
+    def __init__(self, folder: Folder, read_only: bool = False, seconds: float = STATEMENT_SECONDS) -> None:
         self._folder = folder
         self._read_only = read_only
-        self._path = folder / DATABASE
+        self._seconds = seconds
+        self._deadline = 0.0
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -146,53 +171,97 @@ class Ledger:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as exc:
-            raise MemoryUnavailable(self._folder, str(exc) or type(exc).__name__) from exc
+        except sqlite3.Error as exc:
+            late = f"a statement took more than {self._seconds:g} s and was stopped"
+            reason = late if str(exc) == "interrupted" else str(exc) or type(exc).__name__
+            raise MemoryUnavailable(self._folder.path, reason) from exc
+        except OSError as exc:
+            raise MemoryUnavailable(self._folder.path, exc.strerror or type(exc).__name__) from exc
+
+    def _begin(self) -> None:
+        """Give the next statement its time."""
+        self._deadline = time.monotonic() + self._seconds
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _connect(self, create: bool) -> sqlite3.Connection | None:
         """The open connection; None when there is no database and none is to be made.
 
         A database that was replaced or removed under us (a restored copy, a deleted domain) is reopened.
         """
-        try:
-            status = os.stat(self._path)
-            inode = (status.st_dev, status.st_ino)
-        except OSError:
-            inode = None
+        status = self._folder.check(DATABASE)
+        inode = None if status is None else (status.st_dev, status.st_ino)
         if self._connection is not None and inode == self._inode:
             return self._connection
         self.close()
         if inode is None and not create:
             return None
-        if create:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        self._connection = self._open()
-        status = os.stat(self._path)
-        self._inode = (status.st_dev, status.st_ino)
+        self._begin()
+        self._connection, self._inode = self._open()
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
-        if not os.access(self._folder, os.W_OK):  # a read-only medium: nobody can change it while we look
-            return sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True, check_same_thread=False)
-        if self._read_only:
-            return sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        # One writer at a time, also while opening (recovery, journal mode): two connections that checkpoint at once
-        # can corrupt a WAL in the SQLite versions Python ships (before 3.51.3).
-        with file_lock(self._folder, LOCK_FILE):
-            connection = sqlite3.connect(
-                self._path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.execute("PRAGMA foreign_keys=ON")
-                connection.execute("PRAGMA secure_delete=ON")
-                if connection.execute("SELECT count(*) FROM sqlite_master WHERE name='engrams'").fetchone()[0] == 0:
-                    connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
-            except BaseException:
-                connection.close()
-                raise
-        return connection
+    def _open(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        with self._folder.real_path(make=not self._read_only) as (folder, path):
+            if not self._folder.is_writable():  # a read-only medium: nobody can change it while we look
+                return self._open_at(folder, path, "immutable=1")
+            if self._read_only:
+                return self._open_at(folder, path, "mode=ro")
+            # One writer at a time, also while opening (recovery, journal mode): two connections that checkpoint at
+            # once can corrupt a WAL in the SQLite versions Python ships (before 3.51.3).
+            with file_lock(self._folder, LOCK_FILE):
+                self._folder.create(DATABASE)  # by us: SQLite would make it where a link leads
+                connection, inode = self._open_at(folder, path, "mode=rw")
+                try:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    connection.execute("PRAGMA synchronous=FULL")
+                    connection.execute("PRAGMA foreign_keys=ON")
+                    connection.execute("PRAGMA secure_delete=ON")
+                    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name='engrams'").fetchone()[0] == 0:
+                        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+                except BaseException:
+                    connection.close()
+                    raise
+            return connection, inode
+
+    def _open_at(self, folder: int, path: str, mode: str) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """Open the database of an open folder by the folder's path, and make sure that it is this one.
+
+        Its files are looked at by name and never opened here: closing one would end SQLite's own locks on it. SQLite
+        opens the last component of its path without following links.
+        """
+        for name in (DATABASE, *COMPANIONS):
+            found = self._folder.check(name)
+            if found is not None and found.st_size > MAX_BYTES:
+                raise MemoryUnavailable(self._folder.path, f"{name} has more than {MAX_BYTES >> 20} MiB")
+        connection = sqlite3.connect(
+            f"{Path(path, DATABASE).as_uri()}?{mode}",
+            timeout=LOCK_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        try:
+            connection.set_progress_handler(self._is_late, STEPS)
+            opened = connection.execute("PRAGMA database_list").fetchone()[2]
+            status = self._folder.check(DATABASE)
+            if status is None or opened != os.path.join(path, DATABASE) or not leads_to(path, folder):
+                raise MemoryUnavailable(self._folder.path, "its files were exchanged while they were opened")
+            _distrust(connection)
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, (status.st_dev, status.st_ino)
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        """Accept a database with our tables, or none yet, and with nothing else: what is there runs when it is read."""
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 20")
+        for kind, name, table, sql in rows:
+            own_index = sql is None and kind == "index" and table in ("engrams", "cue_index")
+            if not own_index and _plain_sql(str(sql)) not in _STATEMENTS:
+                said = f"{DATABASE} holds the {str(kind)[:20]} {str(name)[:40]!a}, which is not of a memory's schema"
+                raise MemoryUnavailable(self._folder.path, f"{said}; it is not opened")
 
     def close(self) -> None:
         """Close the connection; the last one to close also checkpoints, so it holds the writers' lock."""
@@ -208,6 +277,7 @@ class Ledger:
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._errors():
             connection = self._connect(create=False)
+            self._begin()
             return [] if connection is None else connection.execute(sql, values).fetchall()
 
     @contextmanager
@@ -217,6 +287,7 @@ class Ledger:
             connection = self._connect(create=True)
             assert connection is not None
             with file_lock(self._folder, LOCK_FILE):
+                self._begin()
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection
@@ -235,6 +306,7 @@ class Ledger:
             yield
             return
         with self._errors():
+            self._begin()
             connection.execute("BEGIN")
             try:
                 yield
@@ -272,6 +344,7 @@ class Ledger:
                 connection.execute(f"DELETE FROM cue_index WHERE engram_id IN ({marks})", part)
                 removed += connection.execute(f"DELETE FROM engrams WHERE id IN ({marks})", part).rowcount
         with self._errors(), file_lock(self._folder, LOCK_FILE):
+            self._begin()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the log still has them
         return removed
 
@@ -300,11 +373,14 @@ class Ledger:
         with self._errors():
             if (connection := self._connect(create=False)) is None:
                 return
+            self._begin()
             rows = connection.execute(
                 "SELECT id, schema, type, strength, timestamp FROM engrams WHERE rowid > ? ORDER BY timestamp, rowid",
                 (after,),
             )
-            for key, schema, kind, strength, timestamp in rows:
+            for number, (key, schema, kind, strength, timestamp) in enumerate(rows):
+                if number % RENEWED_EVERY == 0:
+                    self._begin()
                 yield str(key), _keywords(schema), (str(kind), _number(strength), _number(timestamp))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
@@ -345,7 +421,7 @@ def _keywords(schema: object) -> tuple[str, ...]:
     """Keywords of a stored schema; a row another program spoilt has none."""
     try:
         words = json.loads(schema) if isinstance(schema, str) else []
-    except ValueError:
+    except (ValueError, RecursionError):
         words = []
     return tuple(word for word in words if isinstance(word, str) and is_plain(word)) if isinstance(words, list) else ()
 
@@ -384,4 +460,24 @@ def _authorship(metadata: object) -> tuple[str, str]:
 
 def _number(value: object) -> float | int:
     """A stored number; whatever else another program put there counts as 0."""
-    return value if isinstance(value, int | float) else 0
+    return value if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
+def _plain_sql(statement: str) -> str:
+    """A statement without what PromptX's and ours differ in: spaces and `IF NOT EXISTS`."""
+    return re.sub(r"\s+", "", statement).lower().replace("ifnotexists", "")
+
+
+_STATEMENTS: Final = frozenset(_plain_sql(each) for each in SCHEMA.split(";") if each.strip())
+
+
+def _distrust(connection: sqlite3.Connection) -> None:
+    """Let nothing that is stored in a database run, and bound what one value may be."""
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute("PRAGMA cell_size_check=ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+    set_config = getattr(connection, "setconfig", None)  # from Python 3.12 on
+    if set_config is not None:
+        set_config(DBCONFIG_DEFENSIVE, True)
+        for off in (DBCONFIG_ENABLE_TRIGGER, DBCONFIG_ENABLE_VIEW):
+            set_config(off, False)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ids import check_id, is_plain
@@ -73,7 +74,7 @@ _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 log = logging.getLogger(__name__)
 
 
-def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> Path:
+def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> Folder:
     """Where a role's memory lives.
 
     `domain` is the layout of a PromptX home: `.promptx/cognition/{role}`. `user` is
@@ -86,9 +87,9 @@ def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> P
     """
     role = unicodedata.normalize("NFC", check_id(role))
     if scope == "domain":
-        return workspace / ".promptx" / "cognition" / role
+        return Folder(workspace, (".promptx", "cognition", role))
     if scope == "user":
-        return workspace / ".promptx" / "cognition.user" / _user_folder(user or "") / role
+        return Folder(workspace, (".promptx", "cognition.user", _user_folder(user or ""), role))
     raise BadScope("scope", scope, "must be 'domain' or 'user'.")
 
 
@@ -101,9 +102,9 @@ def _user_folder(user: str) -> str:
     return name
 
 
-def has_memory(folder: Path) -> bool:
+def has_memory(folder: Folder) -> bool:
     """Whether anything was ever remembered in a folder."""
-    return (folder / DATABASE).is_file()
+    return folder.is_file(DATABASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,8 @@ class Memory:
     half saved then.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
         self._lock = threading.RLock()
         self._ledger = Ledger(self.folder)
         self._write_lock = threading.Lock()
@@ -269,7 +270,7 @@ class Memory:
             removed = self._writer.delete(ids)
         if removed:
             self.save()  # now, not later: the owner wants the keywords gone from the file too
-            (self.folder / snapshot.STATE).unlink(missing_ok=True)
+            self.folder.remove(snapshot.STATE)
         return removed
 
     def export(self) -> list[Engram]:
@@ -297,14 +298,14 @@ class Memory:
                     self._unsaved[word] += more
         return added
 
-    def import_folder(self, folder: Path) -> ImportReport:
+    def import_folder(self, folder: Folder) -> ImportReport:
         """Add the engrams of a PromptX folder (``engrams.db``, and recall frequencies from `network.json`).
 
         Engrams whose id is already here are left as they are; ids, times and strengths are kept.
         """
         if not has_memory(folder):
-            raise MemoryUnavailable(folder, f"there is no {DATABASE} in the folder to import")
-        source = Ledger(folder.absolute(), read_only=True)
+            raise MemoryUnavailable(folder.path, f"there is no {DATABASE} in the folder to import")
+        source = Ledger(folder, read_only=True)
         good: list[Engram] = []
         skipped: list[str] = []
         try:
@@ -316,7 +317,7 @@ class Memory:
                     skipped.append(f"{engram.id[:40]}: {exc.reason}")
         finally:
             source.close()
-        file = snapshot.read_network(folder / snapshot.NETWORK)
+        file = snapshot.read_network(folder)
         added = self.add(good, file.frequencies if file else {})
         self.save()
         return ImportReport(added, tuple(skipped))
@@ -344,9 +345,8 @@ class Memory:
 
     def _complete(self, tip: Tip) -> Network:
         if self._network is None:
-            path = self.folder / snapshot.NETWORK
-            self._signature = snapshot.signature(path)
-            file = snapshot.read_network(path)
+            self._signature = snapshot.signature(self.folder)
+            file = snapshot.read_network(self.folder)
             if file is None or file.newest not in (None, tip.id):  # the process that wrote the newest was killed
                 self._lag = max(self._lag, tip.size)
             return self._build(Counter(file.frequencies if file else {}) + self._unsaved)
@@ -384,25 +384,26 @@ class Memory:
         Raises:
             MemoryUnavailable: it could not be written; nothing is lost, the engrams have everything but frequencies.
         """
-        path = self.folder / snapshot.NETWORK
         with file_lock(self.folder, NETWORK_LOCK):
             with self._lock:
                 network = self._current_network()
                 with self._write_lock:
                     self._lag = 0
                 tip = self._tip
-                if snapshot.signature(path) != self._signature and (theirs := snapshot.read_network(path)):
+                changed = snapshot.signature(self.folder) != self._signature
+                if changed and (theirs := snapshot.read_network(self.folder)):
                     both = Counter(theirs.frequencies) + self._unsaved
                     network.frequency = {word: count for word, count in both.items() if word in network.edges}
                 saved, self._unsaved = self._unsaved, Counter()
                 words = object_order(network.edges)
             try:
-                snapshot.write_network(path, network, words, tip.id, time.time_ns() // 1_000_000)
+                snapshot.write_network(self.folder, network, words, tip.id, time.time_ns() // 1_000_000)
             except OSError as exc:
                 with self._lock:
                     self._unsaved.update(saved)
-                raise MemoryUnavailable(self.folder, f"{snapshot.NETWORK} was not written ({exc})") from exc
-            self._signature = snapshot.signature(path)
+                reason = f"{snapshot.NETWORK} was not written ({exc.strerror})"
+                raise MemoryUnavailable(self.folder.path, reason) from exc
+            self._signature = snapshot.signature(self.folder)
 
     def save_if_behind(self) -> None:
         """Write `network.json` if it lacks more than a share of the engrams, as after each remember."""
@@ -434,11 +435,10 @@ class Shelf:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._memories: OrderedDict[Path, Memory] = OrderedDict()
+        self._memories: OrderedDict[Folder, Memory] = OrderedDict()
 
-    def memory(self, folder: Path) -> Memory:
+    def memory(self, folder: Folder) -> Memory:
         """The one open memory of this folder."""
-        folder = folder.absolute()
         evicted: list[Memory] = []
         with self._lock:
             memory = self._memories.setdefault(folder, Memory(folder))

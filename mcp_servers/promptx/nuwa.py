@@ -4,13 +4,11 @@ Owns nothing of what a role says or who may write one: `roles.RoleLibrary.write`
 administrator.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import Kind
 
 MAX_FILES: Final = 50
@@ -26,34 +24,19 @@ class RoleFile:
     content: str
 
 
-def layout(role: str, file: RoleFile) -> Path:
+def layout(role: str, file: RoleFile) -> str:
     """Where a new file goes, relative to the resource folder: PromptX's own layout."""
     name = f"{file.id}.{file.kind}.md"
-    return Path("role", role, name) if file.kind == "role" else Path("role", role, file.kind, name)
+    return f"role/{role}/{name}" if file.kind == "role" else f"role/{role}/{file.kind}/{name}"
 
 
-def put(files: Sequence[tuple[Path, str]]) -> None:
-    """Write all files, the last one last. All contents are on disk before the first file is replaced.
+def put(home: Folder, files: Sequence[tuple[str, str]]) -> None:
+    """Write all files below a workspace, the last one last. All contents are on disk before the first is replaced.
 
     Raises:
         OSError: nothing was replaced, unless a rename failed between two files of one folder.
     """
-    written: list[tuple[Path, Path]] = []
-    try:
-        for path, content in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            written.append((temporary, path))
-            with temporary.open("w", encoding="utf-8", newline="\n") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
-        for temporary, path in written:
-            temporary.replace(path)
-    finally:
-        for temporary, _ in written:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+    home.write_all([(path, content.encode()) for path, content in files])
 
 
 def template(role: str) -> tuple[RoleFile, ...]:

@@ -1,11 +1,9 @@
 """Role files as they are on disk: which there are, which one wins, what may be read, and the last good text of each.
 
-Owns the walk over a root, the refusal of links, devices, binaries and giants, and the memory of good texts that lets a
-half-written edit do no harm. Deliberately knows nothing of rendering, of roles as a whole or of writing.
+Owns what is told of links, devices, binaries and giants, and the memory of good texts that lets a half-written edit do
+no harm. Deliberately knows nothing of rendering, of roles as a whole or of writing.
 """
 
-import os
-import stat
 import threading
 import unicodedata
 from collections import OrderedDict
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from mcp_servers.beneath import Folder, Refused
 from mcp_servers.promptx.dpml import KINDS, MAX_FILE_BYTES, Kind, normalise, parse, position
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.lint import Finding, lint
@@ -21,23 +20,30 @@ Origin = Literal["workspace", "builtin"]
 Key = tuple[Kind, str]
 """Kind and id (NFC) of a file."""
 
-RESOURCE_FOLDER: Final = Path(".promptx") / "resource"
+RESOURCE_FOLDER: Final = ".promptx/resource"
 LIMIT_SHOWN: Final = f"{MAX_FILE_BYTES // 1024} KiB"
 MAX_GOOD_TEXTS: Final = 512
+COPY: Final = "put a text file here, a copy and no link"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFile:
+    """A file of a root; ``inner`` is its path below that."""
+
     key: Key
     source: Origin
-    root: Path
-    path: Path
+    root: Folder
+    inner: str
+
+    @property
+    def path(self) -> Path:
+        """Where it lies, for people."""
+        return self.root.path / self.inner
 
     @property
     def shown(self) -> str:
         """The path findings name: relative to the workspace, or to the folder that holds the built-in roles."""
-        base = self.root.parent.parent if self.source == "workspace" else self.root.parent
-        return self.path.relative_to(base).as_posix()
+        return _path_for_people(self.source, self.root, self.inner)
 
 
 @dataclass(slots=True)
@@ -124,13 +130,11 @@ class Reading:
         return [problem] if problem else lint(file.key[0], text or "", file.shown, self.lookup)
 
 
-def collect(index: Index, source: Origin, root: Path, home: Path) -> None:
+def collect(index: Index, source: Origin, root: Folder) -> None:
     """Add the files of one root. Later roots beat earlier ones, later paths of one root beat earlier paths."""
-    if not inside(root, home):  # a link that leads out of the workspace
-        return
     own: dict[Key, DiskFile] = {}
-    for path, kind, key in _walk(root):
-        file = DiskFile((kind, key), source, root, path)
+    for inner, kind, key in _walk(index, source, root):
+        file = DiskFile((kind, key), source, root, inner)
         if not ID.match(key):
             hint = "use letters, digits, '_', '.' or '-', at most 64"
             index.findings.append(Finding(file.shown, 1, 1, "error", "bad-id", f"{key!a} is not a valid id", hint))
@@ -143,45 +147,43 @@ def collect(index: Index, source: Origin, root: Path, home: Path) -> None:
     index.winners.update(own)
 
 
-def _walk(root: Path) -> list[tuple[Path, Kind, str]]:
-    """Files with a suffix of ours, in path order; links to folders are not followed, so there are no cycles."""
-    found: list[tuple[Path, Kind, str]] = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            for kind in KINDS:
-                if name.endswith(f".{kind}.md"):
-                    key = unicodedata.normalize("NFC", name.removesuffix(f".{kind}.md"))
-                    found.append((Path(folder, name), kind, key))
-    return sorted(found, key=lambda item: item[0].as_posix())
-
-
-def inside(path: Path, home: Path) -> bool:
+def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:
+    """Names with a suffix of ours, in path order; other links are findings, since a folder may be meant by one."""
+    found: list[tuple[str, Kind, str]] = []
     try:
-        return path.resolve().is_relative_to(home.resolve())
-    except (OSError, RuntimeError):  # a loop of links
-        return False
+        for entry in root.walk():
+            kind = next((kind for kind in KINDS if entry.name.endswith(f".{kind}.md")), None)
+            if kind is not None:
+                key = unicodedata.normalize("NFC", entry.name.removesuffix(f".{kind}.md"))
+                found.append((entry.path, kind, key))
+            elif entry.kind == "link":
+                shown = _path_for_people(source, root, entry.path)
+                index.findings.append(Finding(shown, 1, 1, "warning", "link", "the link is not followed", COPY))
+    except OSError as exc:
+        shown = _path_for_people(source, root, "")
+        said = f"the folder cannot be read: {exc.strerror}"
+        index.findings.append(Finding(shown, 1, 1, "error", "unreadable", said, "put a folder with role files here"))
+    return sorted(found)
+
+
+def _path_for_people(source: Origin, root: Folder, inner: str) -> str:
+    base = root.path.parent.parent if source == "workspace" else root.path.parent
+    return (root.path / inner).relative_to(base).as_posix()
 
 
 def _read(file: DiskFile) -> tuple[str | None, Finding | None]:
-    """The file's text, or the finding that says why it has none. Never opens a device or a file outside the root."""
+    """The file's text, or the finding that says why it has none."""
 
     def refuse(code: str, message: str, hint: str, line: int = 1, column: int = 1) -> tuple[None, Finding]:
         return None, Finding(file.shown, line, column, "error", code, message, hint)
 
-    if not inside(file.path, file.root):
-        return refuse("link", "the link leads out of its folder and is refused", "copy the file here")
     try:
-        status = file.path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return refuse("not-a-file", "it is not a regular file", "replace it by a text file")
-        if status.st_size > MAX_FILE_BYTES:
-            return refuse("too-large", f"the file has {status.st_size} bytes", f"keep it under {LIMIT_SHOWN}")
-        with file.path.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        data = file.root.read(file.inner, MAX_FILE_BYTES)
+    except Refused as exc:
+        hint = f"keep it under {LIMIT_SHOWN}" if exc.why == "too-large" else COPY
+        return refuse(exc.why, exc.strerror or exc.why, hint)
     except OSError as exc:
         return refuse("unreadable", f"it cannot be read: {exc.strerror}", "check that it exists and may be read")
-    if len(data) > MAX_FILE_BYTES:  # it grew meanwhile
-        return refuse("too-large", f"the file has more than {MAX_FILE_BYTES} bytes", f"keep it under {LIMIT_SHOWN}")
     if b"\0" in data:
         return refuse("encoding", "the file is binary or UTF-16", "save it as UTF-8 text")
     try:

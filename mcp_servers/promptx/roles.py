@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import (
     MAX_FILE_BYTES,
     Rendered,
@@ -34,7 +35,6 @@ from mcp_servers.promptx.rolefiles import (
     Origin,
     Reading,
     collect,
-    inside,
 )
 
 Findings = list[Finding]
@@ -155,35 +155,33 @@ class RoleLibrary:
         if ("role", role) not in new and reading.index.find("role", role) is None:
             problems.append(f"there is no role {role!r} yet; write its role file in the same call")
         findings: Findings = []
-        targets: list[tuple[Path, str]] = []
+        targets: list[tuple[str, str]] = []
         for file in sorted(files, key=lambda file: file.kind == "role"):
-            path, said = self._target(reading, role, file, replace)
+            shown, said = self._target(reading, role, file, replace)
             problems += said
-            targets.append((path, normalise(file.content)))
-            shown = path.relative_to(self.workspace or path.parent).as_posix()
+            targets.append((shown, normalise(file.content)))
             findings += lint(file.kind, file.content, shown, lambda k, i: new.get((k, i)) or reading.lookup(k, i))
         problems += [str(finding) for finding in findings if finding.severity == "error"]
-        if problems:
+        if self.workspace is None:
+            problems.append("there is no workspace to write to")
+        if problems or self.workspace is None:
             raise RoleRefused(role, problems)
         try:
-            put(targets)
+            put(Folder(self.workspace), targets)
         except OSError as exc:
             raise RoleRefused(role, [f"the workspace cannot be written: {exc.strerror}"]) from exc
-        return Written(tuple(path for path, _ in targets), tuple(findings))
+        return Written(tuple(self.workspace / path for path, _ in targets), tuple(findings))
 
-    def _target(self, reading: Reading, role: str, file: RoleFile, replace: bool) -> tuple[Path, tuple[str, ...]]:
-        """Where a file goes, and why it may not."""
-        home = self.workspace or Path()
-        path = home / RESOURCE_FOLDER / layout(role, file)
+    def _target(self, reading: Reading, role: str, file: RoleFile, replace: bool) -> tuple[str, tuple[str, ...]]:
+        """Where below the workspace a file goes, and why it may not."""
+        path = f"{RESOURCE_FOLDER}/{layout(role, file)}"
         current = reading.index.find(file.kind, file.id)
         if current is not None and file.kind != "role" and (others := _users(reading, file, role)):
             return path, (f"{file.kind} {file.id!r} is used by {', '.join(others)} too; choose another id",)
         if current is not None and current.source == "workspace":
             if not replace:
                 return path, (f"{current.shown} exists already",)
-            path = current.path
-        if self.workspace is None or not inside(path, home) or not inside(path.parent, home):
-            return path, ("its folder leads out of the workspace",)
+            path = current.shown
         return path, ()
 
     def _role(self, reading: Reading, role: str) -> tuple[DiskFile, str]:
@@ -200,9 +198,9 @@ class RoleLibrary:
 
     def _scan(self) -> Index:
         index = Index()
-        collect(index, "builtin", self.builtin, self.builtin)
+        collect(index, "builtin", Folder(self.builtin, owned=False))  # installers link files of a package
         if self.workspace is not None:
-            collect(index, "workspace", self.workspace / RESOURCE_FOLDER, self.workspace)
+            collect(index, "workspace", Folder(self.workspace).at(RESOURCE_FOLDER))
         return index
 
 

@@ -1,20 +1,20 @@
 """The derived files of one memory: `network.json` and `state.json`, in PromptX's own format.
 
 Owns reading and writing them. They are written for PromptX and for people; we ourselves read back only the recall
-frequencies, because everything else follows from the engrams. Every write is a temporary file and a rename, so a reader
-never sees half a file. No fsync: both files can be lost without losing a memory.
+frequencies, because everything else follows from the engrams. A reader never sees half a file. No fsync: both files can
+be lost without losing a memory.
 
 `network.json` carries one field more than PromptX's: `newestEngram`, the id of the newest engram it includes.
 """
 
+import io
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.network import Mind, Network
 
 NETWORK: Final = "network.json"
@@ -25,6 +25,9 @@ PAUSE_EVERY: Final = 16
 PAUSE_SECONDS: Final = 0.0002
 """How often and how long writing a network lets other threads run: a thread that computes gives up the interpreter only
 every 5 ms, and a remember asks for it ten times."""
+
+MAX_BYTES: Final = 1 << 30
+"""Of a network file that is read; one of 100 000 engrams has 40 MB."""
 
 _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -40,16 +43,16 @@ class NetworkFile:
     newest: str | None
 
 
-def signature(path: Path) -> tuple[int, int, int] | None:
-    """A value that changes when another process replaces the file; None when there is none."""
+def signature(folder: Folder) -> tuple[int, int, int] | None:
+    """A value that changes when another process replaces the network file; None when there is none."""
     try:
-        status = os.stat(path)
+        status = folder.check(NETWORK)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def read_network(path: Path) -> NetworkFile | None:
+def read_network(folder: Folder) -> NetworkFile | None:
     """Read a network file, PromptX's or ours; None if it is absent or damaged.
 
     Edges and members are not read: they follow from the engrams, and making them anew is quicker than parsing them.
@@ -57,9 +60,9 @@ def read_network(path: Path) -> NetworkFile | None:
     with it every event loop, for half a second. A file indented otherwise is parsed whole.
     """
     try:
-        with path.open(encoding="utf-8") as lines:
+        with io.TextIOWrapper(folder.open(NETWORK, MAX_BYTES), "utf-8") as lines:
             scanned = _scan(lines)
-        return _parse(path.read_text("utf-8")) if scanned is None else scanned
+        return _parse(folder.read(NETWORK, MAX_BYTES)) if scanned is None else scanned
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # whatever is wrong with it, the engrams are the truth
 
@@ -80,14 +83,14 @@ def _scan(lines: Iterator[str]) -> NetworkFile | None:
     return NetworkFile(frequencies, newest) if frequencies and line.rstrip() == "}" else None
 
 
-def _parse(text: str) -> NetworkFile:
+def _parse(text: bytes) -> NetworkFile:
     document = json.loads(text)
     frequencies = {word: int(cue.get("recallFrequency") or 0) for word, cue in document["cues"].items()}
     return NetworkFile(frequencies, document.get("newestEngram"))
 
 
-def write_network(path: Path, network: Network, words: Sequence[str], newest: str, now_ms: int) -> None:
-    """Write `words` of the network, as `JSON.stringify(…, null, 2)` would.
+def write_network(folder: Folder, network: Network, words: Sequence[str], newest: str, now_ms: int) -> None:
+    """Write `words` of the network, as `JSON.stringify(…, null, 2)` would. The caller holds the network's lock.
 
     May run while another thread adds to the network, or drops it for a new one: a word's edges are copied at once. What
     is then too much or missing in the file is put right by the next write.
@@ -95,21 +98,17 @@ def write_network(path: Path, network: Network, words: Sequence[str], newest: st
     Raises:
         OSError: the file cannot be written; the old one is untouched.
     """
-    temporary = path.with_name(path.name + ".tmp")  # one name: the caller holds the network's lock
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as out:
-            out.write(f'{{\n  "version": "{VERSION}",\n  "timestamp": {now_ms},\n')
-            out.write(f'  "newestEngram": {_text(newest)},\n  "cues": {{')
-            for number, word in enumerate(words):
-                if number % PAUSE_EVERY == 0:
-                    time.sleep(PAUSE_SECONDS)
-                out.write(",\n" if number else "\n")
-                out.write(_entry(word, network))
-            out.write("\n  }\n}" if words else "}\n}")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    folder.write(NETWORK, _network_text(network, words, newest, now_ms), durable=False, sweep=True)
+
+
+def _network_text(network: Network, words: Sequence[str], newest: str, now_ms: int) -> Iterator[bytes]:
+    yield f'{{\n  "version": "{VERSION}",\n  "timestamp": {now_ms},\n'.encode()
+    yield f'  "newestEngram": {_text(newest)},\n  "cues": {{'.encode()
+    for number, word in enumerate(words):
+        if number % PAUSE_EVERY == 0:
+            time.sleep(PAUSE_SECONDS)
+        yield (",\n" if number else "\n").encode() + _entry(word, network).encode()
+    yield b"\n  }\n}" if words else b"}\n}"
 
 
 def _entry(word: str, network: Network) -> str:
@@ -132,7 +131,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def write_state(folder: Path, mind: Mind, center: str | None, now_ms: int) -> None:
+def write_state(folder: Folder, mind: Mind, center: str | None, now_ms: int) -> None:
     """Write the last activation, the file PromptX resumes from.
 
     Raises:
@@ -150,13 +149,7 @@ def write_state(folder: Path, mind: Mind, center: str | None, now_ms: int) -> No
             "anchorVersion": ANCHOR_VERSION,
         },
     }
-    temporary = folder / f".{STATE}.{os.getpid()}.tmp"
-    try:
-        temporary.write_text(json.dumps(state, ensure_ascii=False, indent=2), encoding="utf-8")
-        temporary.replace(folder / STATE)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    folder.write(STATE, [json.dumps(state, ensure_ascii=False, indent=2).encode()], durable=False)
 
 
 def _plain(value: float) -> float | int:

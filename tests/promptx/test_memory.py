@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.memory import MAX_BATCH, MAX_CONTENT, MAX_OPEN, Memory, Shelf, memory_folder, read_batch
@@ -43,7 +44,7 @@ def rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
-    [saved] = remember(Memory(tmp_path / ROLE), [engram(schema="合同 - notice - 合同", strength=0)], NOW)
+    [saved] = remember(Memory(Folder(tmp_path / ROLE)), [engram(schema="合同 - notice - 合同", strength=0)], NOW)
     stamp, _, suffix = saved.id.partition("_")
     assert stamp == str(NOW)
     assert len(suffix) == 9
@@ -56,7 +57,7 @@ def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
 
 
 def test_strength_zero_stays_zero_and_counts_as_more_only_in_the_weight(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="a b", strength=0)], NOW)
     found = memory.recall("a", "balanced", NOW)
     assert found.engrams[0].strength == 0
@@ -87,7 +88,7 @@ BAD_ENGRAMS = {
 @pytest.mark.parametrize("case", BAD_ENGRAMS)
 def test_a_bad_engram_names_its_index_and_none_of_the_batch_is_saved(tmp_path: Path, case: str) -> None:
     bad, reason = BAD_ENGRAMS[case]
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     with pytest.raises(BadEngram) as caught:
         remember(memory, [engram(), bad, engram()], NOW)
     assert caught.value.index == 1
@@ -97,7 +98,7 @@ def test_a_bad_engram_names_its_index_and_none_of_the_batch_is_saved(tmp_path: P
 
 
 def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     with pytest.raises(BadEngram, match="the batch is empty"):
         remember(memory, [], NOW)
     with pytest.raises(BadEngram, match="at most 100"):
@@ -116,18 +117,18 @@ def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
 )
 def test_a_bad_recall_names_the_field(tmp_path: Path, query: str | list[str], mode: str, field: str) -> None:
     with pytest.raises(BadRecall) as caught:
-        Memory(tmp_path / ROLE).recall(query, mode, NOW)
+        Memory(Folder(tmp_path / ROLE)).recall(query, mode, NOW)
     assert caught.value.field == field
 
 
 def test_recalling_from_nothing_says_nothing_and_creates_nothing(tmp_path: Path) -> None:
-    found = Memory(tmp_path / ROLE).recall("a", "balanced", NOW)
+    found = Memory(Folder(tmp_path / ROLE)).recall("a", "balanced", NOW)
     assert (found.mind.activated, found.engrams, found.overview) == (["mind"], (), ())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_budget(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
     found = memory.recall(None, "balanced", NOW)
     assert found.engrams == ()
@@ -136,14 +137,14 @@ def test_without_a_query_the_strongest_memories_stand_below_the_map_within_a_bud
 
 
 def test_a_query_that_names_no_cue_gets_the_map_and_is_marked(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram()], NOW)
     found = memory.recall("weather", "balanced", NOW)
     assert (found.fallback, found.engrams, len(found.overview)) == ("dmn", (), 1)
 
 
 def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
     found = memory.recall("请问合同期限是多久？", "balanced", NOW)
     assert (found.fallback, found.center) == ("contained", "合同期限")
@@ -151,7 +152,7 @@ def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
 
 
 def test_recall_counts_reach_the_file_by_the_next_remember_and_survive_a_restart(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="a b")], NOW)
     memory.save()
     memory.recall("a", "balanced", NOW)
@@ -161,27 +162,27 @@ def test_recall_counts_reach_the_file_by_the_next_remember_and_survive_a_restart
     memory.close()
     memory.recall("b", "balanced", NOW)
     memory.save()
-    counts = {word: cue["recallFrequency"] for word, cue in network_file(memory.folder)["cues"].items()}
+    counts = {word: cue["recallFrequency"] for word, cue in network_file(memory.folder.path)["cues"].items()}
     assert counts == {"a": 6, "b": 6, "c": 2, "d": 2}  # the last recall fell back to the hubs: all four
 
 
 def test_counts_another_process_saved_are_added_to_ours(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram(schema="a b")], NOW)
     memory.save()
     memory.recall("a", "balanced", NOW)
-    content = network_file(memory.folder)
+    content = network_file(memory.folder.path)
     content["cues"]["a"]["recallFrequency"] = 10
-    (memory.folder / "network.json").write_text(json.dumps(content, indent=2), "utf-8")
+    (memory.folder.path / "network.json").write_text(json.dumps(content, indent=2), "utf-8")
     memory.save()
-    assert network_file(memory.folder)["cues"]["a"]["recallFrequency"] == 12
+    assert network_file(memory.folder.path)["cues"]["a"]["recallFrequency"] == 12
 
 
 def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     first, second = remember(memory, [engram(schema="b 10 a"), engram(schema="9 b")], NOW)
     memory.save()
-    content = network_file(memory.folder)
+    content = network_file(memory.folder.path)
     assert list(content) == ["version", "timestamp", "newestEngram", "cues"]
     assert content["newestEngram"] == second.id
     assert list(content["cues"]) == ["9", "10", "b", "a"]
@@ -195,7 +196,7 @@ def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_p
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"cues": {"a": 1}}', "\udcff", "{}" * 100])
 def test_a_corrupt_network_is_made_again_from_the_engrams(recorded: Path, damage: str) -> None:
-    memory = Memory(recorded)
+    memory = Memory(Folder(recorded))
     expected = memory.recall(None, "balanced", NOW).mindmap
     memory.close()
     (recorded / "network.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
@@ -208,14 +209,14 @@ def test_a_network_cut_at_any_line_is_made_again_from_the_engrams(recorded: Path
     lines = (recorded / "network.json").read_text("utf-8").splitlines(keepends=True)
     for cut in range(0, len(lines), 97):
         (recorded / "network.json").write_text("".join(lines[:cut]), "utf-8")
-        assert len(Memory(recorded).recall(None, "balanced", NOW).mind.activated) > 15
+        assert len(Memory(Folder(recorded)).recall(None, "balanced", NOW).mind.activated) > 15
 
 
 def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Path) -> None:
     content = network_file(recorded)
     kept = dict(list(content["cues"].items())[:5])
     (recorded / "network.json").write_text(json.dumps(content | {"cues": kept}), "utf-8")  # and on one line
-    Memory(recorded).save()
+    Memory(Folder(recorded)).save()
     cues = network_file(recorded)["cues"]
     assert len(cues) == 28
     assert {word: cue["recallFrequency"] for word, cue in cues.items() if cue["recallFrequency"]} == {
@@ -224,25 +225,25 @@ def test_a_network_that_is_behind_is_completed_and_keeps_its_counts(recorded: Pa
 
 
 def test_a_deleted_memory_leaves_database_network_and_state(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     first, second = remember(memory, [engram(schema="secret word"), engram(schema="word other")], NOW)
     memory.recall("secret", "balanced", NOW)
     assert memory.delete([first.id, "unknown"]) == 1
     assert memory.export()[0].id == second.id
-    assert list(network_file(memory.folder)["cues"]) == ["word", "other"]
-    assert not (memory.folder / "state.json").exists()
+    assert list(network_file(memory.folder.path)["cues"]) == ["word", "other"]
+    assert not (memory.folder.path / "state.json").exists()
     assert memory.recall("secret", "balanced", NOW).fallback == "dmn"
-    assert rows(memory.folder, "SELECT DISTINCT engram_id FROM cue_index") == [(second.id,)]
-    assert not any(b"secret" in path.read_bytes() for path in memory.folder.iterdir())
+    assert rows(memory.folder.path, "SELECT DISTINCT engram_id FROM cue_index") == [(second.id,)]
+    assert not any(b"secret" in path.read_bytes() for path in memory.folder.path.iterdir())
 
 
 def test_deleting_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
-    assert Memory(tmp_path / ROLE).delete(["1"]) == 0
+    assert Memory(Folder(tmp_path / ROLE)).delete(["1"]) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     for number in range(5):
         remember(memory, [engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
     page = memory.browse(offset=1, limit=2)
@@ -254,14 +255,14 @@ def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_pa
 
 
 def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tmp_path: Path) -> None:
-    copy = Memory(tmp_path / "imported")
-    done = copy.import_folder(recorded)
+    copy = Memory(Folder(tmp_path / "imported"))
+    done = copy.import_folder(Folder(recorded))
     assert (done.added, done.skipped) == (72, ())
-    assert copy.import_folder(recorded).added == 0
-    original = Memory(recorded).recall("w03", "creative", NOW)
+    assert copy.import_folder(Folder(recorded)).added == 0
+    original = Memory(Folder(recorded)).recall("w03", "creative", NOW)
     found = copy.recall("w03", "creative", NOW)
     assert (found.mindmap, found.engrams, found.edges) == (original.mindmap, original.engrams, original.edges)
-    assert copy.export() == Memory(recorded).export()
+    assert copy.export() == Memory(Folder(recorded)).export()
 
 
 def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path)
     connection.execute("UPDATE engrams SET schema='not json' WHERE content='c0_1'")
     connection.commit()
     connection.close()
-    done = Memory(tmp_path / "imported").import_folder(recorded)
+    done = Memory(Folder(tmp_path / "imported")).import_folder(Folder(recorded))
     assert done.added == 70
     assert [reason.partition(": ")[2] for reason in done.skipped] == [
         "type must be ATOMIC, LINK or PATTERN, not 'FACT'.",
@@ -280,18 +281,18 @@ def test_an_import_says_which_engrams_it_skipped(recorded: Path, tmp_path: Path)
 
 def test_importing_a_folder_without_a_database_says_so(tmp_path: Path) -> None:
     with pytest.raises(MemoryUnavailable, match=r"there is no engrams\.db"):
-        Memory(tmp_path / ROLE).import_folder(tmp_path)
+        Memory(Folder(tmp_path / ROLE)).import_folder(Folder(tmp_path))
 
 
 def test_a_database_replaced_under_a_running_process_is_read_anew(recorded: Path, tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     remember(memory, [engram()], NOW)
     memory.recall(None, "balanced", NOW)
     memory.close()
     memory.recall(None, "balanced", NOW)
     for name in ("engrams.db", "engrams.db-wal", "engrams.db-shm"):
-        (memory.folder / name).unlink(missing_ok=True)
-    (recorded / "engrams.db").rename(memory.folder / "engrams.db")
+        (memory.folder.path / name).unlink(missing_ok=True)
+    (recorded / "engrams.db").rename(memory.folder.path / "engrams.db")
     assert memory.browse().total == 72
     assert "w00" in memory.recall(None, "balanced", NOW).mind.activated
 
@@ -301,20 +302,20 @@ def test_a_database_that_is_none_is_a_named_error(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "engrams.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(MemoryUnavailable, match="not a database") as caught:
-        Memory(folder).recall(None, "balanced", NOW)
+        Memory(Folder(folder)).recall(None, "balanced", NOW)
     assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MemoryUnavailable, match="Not a directory"):
-        remember(Memory(tmp_path / "file" / ROLE), [engram()], NOW)
+        remember(Memory(Folder(tmp_path / "file" / ROLE)), [engram()], NOW)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_can_be_recalled_from_and_refuses_to_remember_by_name(recorded: Path) -> None:
     recorded.chmod(0o555)
-    memory = Memory(recorded)
+    memory = Memory(Folder(recorded))
     assert len(memory.recall("w00", "balanced", NOW).engrams) == 50
     with pytest.raises(MemoryUnavailable):
         remember(memory, [engram()], NOW)
@@ -323,7 +324,7 @@ def test_a_read_only_folder_can_be_recalled_from_and_refuses_to_remember_by_name
 
 
 def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
 
     def work(name: int) -> None:
         for number in range(10):
@@ -337,7 +338,7 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
         thread.join()
     assert memory.browse().total == 40
     memory.save()
-    assert set(network_file(memory.folder)["cues"]) == {
+    assert set(network_file(memory.folder.path)["cues"]) == {
         "shared",
         *(f"t{n}" for n in range(4)),
         *(f"n{n}" for n in range(10)),
@@ -345,8 +346,8 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_scopes_have_folders_of_their_own(tmp_path: Path) -> None:
-    assert memory_folder(tmp_path, "domain", None, "助手") == tmp_path / ".promptx/cognition/助手"
-    assert memory_folder(tmp_path, "user", "a.b@c", ROLE) == tmp_path / ".promptx/cognition.user/a%2Eb%40c" / ROLE
+    assert memory_folder(tmp_path, "domain", None, "助手").path == tmp_path / ".promptx/cognition/助手"
+    assert memory_folder(tmp_path, "user", "a.b@c", ROLE).path == tmp_path / ".promptx/cognition.user/a%2Eb%40c" / ROLE
 
 
 @pytest.mark.parametrize("user", ["alice", "Alice", "a b", "用户", "100%", "a%2Eb", "~", "..x", "a.b@example.com"])
@@ -379,35 +380,35 @@ def cues_on_disk(folder: Path) -> list[str]:
 
 
 def test_the_network_file_never_lacks_more_than_a_tenth_of_the_engrams(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / ROLE)
+    memory = Memory(Folder(tmp_path / ROLE))
     for number in range(60):
         remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
-        assert 2 * (number + 1) - len(cues_on_disk(memory.folder)) <= 2 * (number + 1) / 10
-    assert len(cues_on_disk(memory.folder)) < 120  # not written each time
+        assert 2 * (number + 1) - len(cues_on_disk(memory.folder.path)) <= 2 * (number + 1) / 10
+    assert len(cues_on_disk(memory.folder.path)) < 120  # not written each time
     memory.close()
-    assert len(cues_on_disk(memory.folder)) == 120
+    assert len(cues_on_disk(memory.folder.path)) == 120
 
 
 def test_a_network_file_that_a_killed_process_left_behind_is_made_complete_when_the_memory_is_closed(
     tmp_path: Path,
 ) -> None:
-    killed = Memory(tmp_path / ROLE)
+    killed = Memory(Folder(tmp_path / ROLE))
     for number in range(12):
         remember(killed, [engram(schema=f"a{number} b{number}")], NOW + number)
-    assert len(cues_on_disk(killed.folder)) < 24
-    memory = Memory(tmp_path / ROLE)
+    assert len(cues_on_disk(killed.folder.path)) < 24
+    memory = Memory(Folder(tmp_path / ROLE))
     memory.recall("a1", "balanced", NOW)
     memory.close()
-    assert len(cues_on_disk(memory.folder)) == 24
+    assert len(cues_on_disk(memory.folder.path)) == 24
 
 
 def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_path: Path) -> None:
     shelf = Shelf()
-    memory = shelf.memory(tmp_path / ROLE)
+    memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):
         remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
-    assert len(cues_on_disk(memory.folder)) < 24
+    assert len(cues_on_disk(memory.folder.path)) < 24
     for number in range(MAX_OPEN):
-        shelf.memory(tmp_path / str(number))
-    assert len(cues_on_disk(memory.folder)) == 24
+        shelf.memory(Folder(tmp_path / str(number)))
+    assert len(cues_on_disk(memory.folder.path)) == 24
     shelf.close()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
 
 from .victim import REFUSED, SIZES, batch
@@ -19,7 +20,7 @@ def victim(*arguments: object) -> subprocess.Popen[str]:
 
 def template(folder: Path) -> Path:
     """A memory with one batch in it."""
-    memory = Memory(folder)
+    memory = Memory(Folder(folder))
     memory.remember(batch("old", 0), 1_000)
     memory.save()
     memory.close()
@@ -28,7 +29,7 @@ def template(folder: Path) -> Path:
 
 def rows_if_sound(folder: Path) -> int:
     """How many engrams there are, after checking that all is consistent and that the memory can go on."""
-    memory = Memory(folder)
+    memory = Memory(Folder(folder))
     engrams = memory.export()
     words = list(dict.fromkeys(cue for engram in engrams for cue in engram.cues))
     assert set(memory.recall(words, "focused", 3_000).mind.activated) == {"mind", *words}
@@ -81,7 +82,7 @@ def test_two_processes_writing_one_role_lose_nothing_and_a_third_reaches_every_k
         one.communicate(timeout=60)
         other.communicate(timeout=60)
     assert (one.returncode, other.returncode) == (0, 0)
-    memory = Memory(folder)
+    memory = Memory(Folder(folder))
     assert memory.browse().total == 240
     words = ["shared", "a", "b", *(f"{name}{n}x{part}" for name in "ab" for n in range(40) for part in range(3))]
     assert set(memory.recall(words, "focused", 3_000).mind.activated) == {"mind", *words}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.promptx.server import PromptXConfig, create_server
 
@@ -22,7 +23,7 @@ def named(case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_a_recorded_recall_is_reproduced(recorded: Path, case: dict[str, Any]) -> None:
-    found = Memory(recorded).recall(case["query"], case["mode"] or "balanced", case["now_ms"])
+    found = Memory(Folder(recorded)).recall(case["query"], case["mode"] or "balanced", case["now_ms"])
     assert found.mind.activated == case["activated_cues"]
     assert [[edge.source, edge.target, edge.weight] for edge in found.edges] == case["connections"]
     assert [engram.content for engram in found.engrams] == case["engrams_in_order"]
@@ -44,14 +45,14 @@ async def test_a_recorded_recall_is_reproduced_by_the_tool(
 
 
 def test_the_network_made_from_the_engrams_is_the_recorded_one_to_the_last_bit(recorded: Path) -> None:
-    Memory(recorded).save()
+    Memory(Folder(recorded)).save()
     written = json.loads((recorded / "network.json").read_text("utf-8"))
     assert list(written["cues"]) == list(NETWORK["cues"])
     assert written["cues"] == NETWORK["cues"]
 
 
 def test_the_network_file_is_written_as_promptx_writes_it(recorded: Path) -> None:
-    Memory(recorded).save()
+    Memory(Folder(recorded)).save()
     written = (recorded / "network.json").read_text("utf-8").splitlines()
     original = (DATA / "network.json").read_text("utf-8").splitlines()
     assert written[1] == original[1]
@@ -61,7 +62,7 @@ def test_the_network_file_is_written_as_promptx_writes_it(recorded: Path) -> Non
 
 def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
     case = next(case for case in CASES if case["query"] == "w03" and case["mode"] == "focused")
-    Memory(recorded).recall("w03", "focused", case["now_ms"])
+    Memory(Folder(recorded)).recall("w03", "focused", case["now_ms"])
     state = json.loads((recorded / "state.json").read_text("utf-8"))
     assert list(state) == ["centerWord", "timestamp", "roleId", "activatedCues", "connections", "metadata"]
     assert (state["centerWord"], state["timestamp"], state["roleId"]) == ("w03", case["now_ms"], ROLE)
@@ -76,6 +77,6 @@ def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
 
 def test_a_network_with_nothing_but_engrams_recalls_the_same_without_frequencies(recorded: Path) -> None:
     (recorded / "network.json").unlink()
-    found = Memory(recorded).recall("w00", "balanced", 1_795_293_822_917)
+    found = Memory(Folder(recorded)).recall("w00", "balanced", 1_795_293_822_917)
     assert found.mind.activated[:2] == ["mind", "w00"]
     assert len(found.engrams) == 50

@@ -116,18 +116,18 @@ def test_nothing_is_written_through_a_link_out_of_the_workspace(
     (tmp_path / "outside").mkdir()
     (workspace / ".promptx" / "resource" / "role").mkdir(parents=True)
     (workspace / ".promptx" / "resource" / "role" / "客服").symlink_to(tmp_path / "outside")
-    with pytest.raises(RoleRefused, match="leads out of the workspace"):
+    with pytest.raises(RoleRefused, match="it is a link, and links are not followed"):
         library.write("客服", [ROLE, THOUGHT])
     assert files_in(tmp_path / "outside") == []
 
 
 def test_a_workspace_that_cannot_be_written_is_a_named_refusal(library: RoleLibrary, resources: Path) -> None:
     (resources / "role").write_text("a file in the way")
-    with pytest.raises(RoleRefused, match="the workspace cannot be written: Not a directory"):
+    with pytest.raises(RoleRefused, match="the workspace cannot be written: a file stands where a folder should be"):
         library.write("客服", [ROLE, THOUGHT])
     assert files_in(resources) == ["role"]
 
 
 def test_a_library_without_a_workspace_writes_nothing() -> None:
-    with pytest.raises(RoleRefused, match="leads out of the workspace"):
+    with pytest.raises(RoleRefused, match="there is no workspace to write to"):
         RoleLibrary(None).write("客服", [ROLE, THOUGHT])

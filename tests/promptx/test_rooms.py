@@ -16,7 +16,7 @@ MARK = "zqxjkvwp"
 ENGRAM = {"content": "steep it for two minutes", "schema": f"{MARK} green", "strength": 0.8, "type": "ATOMIC"}
 LEDGER = "mcp_servers/promptx/ledger.py"
 TURN_ROOMS = 24
-PROMPTX_ROOMS = 7
+PROMPTX_ROOMS = 8
 
 
 async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_engrams(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import mcp_servers.promptx
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.memory import Memory, NewEngram
 
@@ -33,7 +34,7 @@ def batch(name: str, number: int) -> list[NewEngram]:
 
 def remember(folder: Path) -> int:
     """Save one batch, then write the network. Returns REFUSED if the batch was."""
-    memory = Memory(folder)
+    memory = Memory(Folder(folder))
     try:
         memory.remember(batch("new", 1), 2_000)
     except MemoryUnavailable:
@@ -78,7 +79,7 @@ def in_a_fork(work: Callable[[Path, int], int], folder: Path, argument: int) -> 
 def main() -> None:
     task, first, second = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if task == "write":
-        memory = Memory(first)
+        memory = Memory(Folder(first))
         for number in range(int(sys.argv[4])):
             memory.remember(batch(second.name, number), 1_000 + number)
             memory.recall("shared", "focused", 2_000)

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
 from tests.server.test_cli import assert_one_line, run, serving
 
@@ -86,7 +87,7 @@ def test_a_promptx_memory_comes_in_and_goes_out_unchanged(tmp_path: Path) -> Non
         assert_one_line(run(tmp_path, "memory", "import", "assistant", "out", "--domain", "nope"), 1, "nope")
     assert engrams(target) == engrams(source)
     now_ms = 1_800_000_000_000
-    before, after = (Memory(folder).recall(None, "balanced", now_ms) for folder in (source, target))
+    before, after = (Memory(Folder(folder)).recall(None, "balanced", now_ms) for folder in (source, target))
     assert (before.mindmap, before.mind.activated) == (after.mindmap, after.mind.activated)
     assert_one_line(run(tmp_path, "memory", "import", "x", "out/nothing", "--domain", domain), 1, "engrams.db")
 

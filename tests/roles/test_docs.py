@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from agentic_rag.commands.roles import check_folder
+from mcp_servers.beneath import Why
 from mcp_servers.promptx import lint, rolefiles
 
 DOCS = Path(__file__).parents[2] / "docs" / "roles.md"
@@ -26,4 +28,5 @@ def test_the_table_names_every_code_and_no_other() -> None:
     source = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (lint, rolefiles))
     used = set(re.findall(r'"(?:error|warning|info)", "([a-z-]+)"', source))
     used |= set(re.findall(r'\bseverity, "([a-z-]+)"', source)) | set(re.findall(r'refuse\("([a-z-]+)"', source))
+    used |= set(get_args(Why)) - {"outside", "not-a-folder"}  # of a name, of a folder
     assert named == used - {"warning"}  # where all severities are listed

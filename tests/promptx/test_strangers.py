@@ -1,0 +1,209 @@
+"""What a stranger left in a workspace does no harm: links, pipes and databases that are no memory.
+
+Everything is reached as the server reaches it: through `memory_folder` and `RoleLibrary`. ``outside`` is a place that
+nobody may read or change.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.beneath import Folder
+from mcp_servers.promptx.errors import MemoryUnavailable, RoleRefused
+from mcp_servers.promptx.ledger import Ledger
+from mcp_servers.promptx.memory import Memory, NewEngram, has_memory, memory_folder
+from mcp_servers.promptx.nuwa import RoleFile
+from mcp_servers.promptx.roles import RoleLibrary
+from tests.promptx.conftest import DATA, ROLE
+
+pytestmark = pytest.mark.attack(kind="files")
+
+NOW = 1_790_000_000_000
+SECRET = b"the key that opens everything"
+SAVED = NewEngram("content", "one two", 0.5, "ATOMIC")
+ROLE_TEXT = "<role><personality>I am</personality></role>"
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "key").write_bytes(SECRET)
+    return folder
+
+
+def place(workspace: Path) -> Path:
+    folder = workspace / ".promptx" / "cognition" / ROLE
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def use(workspace: Path) -> None:
+    """Do all that a memory does; refusals are fine, what is then where is the test's to see."""
+    memory = Memory(memory_folder(workspace, "domain", None, ROLE))
+    deeds: tuple[Callable[[], object], ...] = (
+        lambda: memory.remember([SAVED], NOW),
+        lambda: memory.recall("one", "balanced", NOW),
+        memory.save,
+        lambda: memory.delete([engram.id for engram in memory.export()]),
+        memory.close,
+    )
+    for deed in deeds:
+        with suppress(MemoryUnavailable):
+            deed()
+
+
+@pytest.mark.parametrize("name", ["network.json.tmp", "network.json", "state.json"])
+def test_a_link_at_a_name_that_a_memory_writes_changes_nothing_outside(
+    workspace: Path, outside: Path, name: str
+) -> None:
+    (place(workspace) / name).symlink_to(outside / "key")
+    use(workspace)
+    assert (outside / "key").read_bytes() == SECRET
+    assert [each.name for each in outside.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["engrams.db", "engrams.db-wal", "engrams.db-shm", "engrams.db-journal", ".engrams.lock", ".network.lock"],
+)
+def test_a_dangling_link_at_a_name_of_the_database_makes_nothing_outside(
+    workspace: Path, outside: Path, name: str
+) -> None:
+    (place(workspace) / name).symlink_to(outside / "made")
+    use(workspace)
+    assert [each.name for each in outside.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("linked", ["", "/..", "/../.."])
+def test_a_memory_folder_that_is_a_link_is_neither_read_nor_written(
+    workspace: Path, outside: Path, linked: str
+) -> None:
+    theirs = outside / "theirs"
+    inner = theirs.joinpath(*[".promptx", "cognition", ROLE][3 - linked.count("..") :])
+    inner.mkdir(parents=True)
+    for name in ("engrams.db", "network.json"):
+        shutil.copyfile(DATA / name, inner / name)
+    before = {path: path.read_bytes() for path in sorted(theirs.rglob("*")) if path.is_file()}
+    folder = place(workspace)
+    at = Path(os.path.normpath(f"{folder}{linked}"))
+    shutil.rmtree(at)
+    at.symlink_to(theirs)
+    reached = memory_folder(workspace, "domain", None, ROLE)
+    assert not has_memory(reached)
+    with pytest.raises(MemoryUnavailable, match="it is a link, and links are not followed"):
+        Memory(reached).remember([SAVED], NOW)
+    with pytest.raises(MemoryUnavailable, match="it is a link"):
+        Memory(reached).recall("w00", "balanced", NOW)
+    use(workspace)
+    assert {path: path.read_bytes() for path in sorted(theirs.rglob("*")) if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("engrams.db", "engrams.db-wal", "engrams.db-shm", "engrams.db-journal"),
+        *(".engrams.lock", ".network.lock", "network.json", "state.json"),
+    ],
+)
+def test_a_pipe_at_any_name_of_a_memory_keeps_nobody_waiting(workspace: Path, name: str) -> None:
+    os.mkfifo(place(workspace) / name)
+    use(workspace)
+
+
+def test_a_pipe_in_place_of_a_role_or_its_folder_keeps_nobody_waiting(workspace: Path, resources: Path) -> None:
+    os.mkfifo(resources / "piped.role.md")
+    os.mkfifo(resources / "role")
+    library = RoleLibrary(workspace)
+    assert "piped" in library.ids()
+    assert [one.code for one in library.check("piped")] == ["not-a-file"]
+    with pytest.raises(RoleRefused, match="a file stands where a folder should be"):
+        library.write("new", [RoleFile("role", "new", ROLE_TEXT)])
+
+
+def test_a_role_that_is_swapped_for_a_link_is_not_read_through_it(resources: Path, outside: Path) -> None:
+    """What is looked at is what is read: a swap between the two finds nothing."""
+    (resources / "x.role.md").write_text(ROLE_TEXT)
+    home = Folder(resources)
+    with home.open("x.role.md") as file:
+        (resources / "x.role.md").unlink()
+        (resources / "x.role.md").symlink_to(outside / "key")
+        assert file.read() == ROLE_TEXT.encode()
+    with pytest.raises(OSError, match="it is a link"):
+        home.open("x.role.md")
+
+
+def test_a_hard_link_to_a_file_elsewhere_is_no_role(workspace: Path, resources: Path, outside: Path) -> None:
+    os.link(outside / "key", resources / "x.role.md")
+    assert [one.code for one in RoleLibrary(workspace).check("x")] == ["second-name"]
+    with pytest.raises(RoleRefused):
+        RoleLibrary(workspace).write("x", [RoleFile("role", "x", "no role")])
+    RoleLibrary(workspace).write("x", [RoleFile("role", "x", ROLE_TEXT)])
+    assert (outside / "key").read_bytes() == SECRET
+
+
+def hostile(folder: Path, *statements: str) -> None:
+    with sqlite3.connect(folder / "engrams.db") as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+CUES = "CREATE TABLE cue_index (word TEXT, engram_id TEXT, PRIMARY KEY (word, engram_id))"
+COLUMNS = "x AS id, 'c' AS content, '[]' AS schema, 'ATOMIC' AS type, x AS timestamp, 1.0 AS strength, '' AS metadata"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (f"CREATE VIEW engrams AS {ENDLESS} SELECT {COLUMNS} FROM n", CUES),
+        ("CREATE TABLE engrams (id TEXT PRIMARY KEY, content TEXT AS (zeroblob(100000000)))", CUES),
+        ("CREATE VIRTUAL TABLE engrams USING fts5(id, content, schema, type, timestamp, strength, metadata)",),
+        ("CREATE TABLE engrams (id TEXT PRIMARY KEY, content TEXT, schema TEXT, type TEXT, timestamp INTEGER)", CUES),
+    ],
+    ids=["an endless view", "a computed column", "a virtual table", "other columns"],
+)
+def test_a_database_that_is_no_memory_is_named_and_not_read(workspace: Path, statements: tuple[str, ...]) -> None:
+    hostile(place(workspace), *statements)
+    memory = Memory(memory_folder(workspace, "domain", None, ROLE))
+    with pytest.raises(MemoryUnavailable, match="not of a memory's schema"):
+        memory.recall("one", "balanced", NOW)
+    with pytest.raises(MemoryUnavailable, match="not of a memory's schema"):
+        memory.remember([SAVED], NOW)
+    with pytest.raises(MemoryUnavailable, match="not of a memory's schema"):
+        memory.browse()
+
+
+def test_a_trigger_beside_our_tables_does_not_run(workspace: Path, recorded: Path) -> None:
+    endless = f"INSERT INTO cue_index SELECT x, x FROM ({ENDLESS} SELECT x FROM n)"
+    hostile(recorded, f"CREATE TRIGGER t AFTER INSERT ON engrams BEGIN {endless}; END")
+    with pytest.raises(MemoryUnavailable, match="holds the trigger 't'"):
+        Memory(memory_folder(workspace, "domain", None, ROLE)).remember([SAVED], NOW)
+
+
+def test_a_statement_without_end_is_stopped(recorded: Path) -> None:
+    """A database may change under an open connection, after the look at its schema: then the deadline ends it."""
+    ledger = Ledger(Folder(recorded), seconds=0.2)
+    assert len(ledger.all()) == 72
+    hostile(
+        recorded,
+        "DROP TABLE engrams",
+        f"CREATE VIEW engrams AS {ENDLESS} SELECT {COLUMNS}, x AS rowid FROM n",
+    )
+    with pytest.raises(MemoryUnavailable, match=r"took more than 0\.2 s and was stopped"):
+        ledger.tip()
+    ledger.close()
+
+
+def test_values_that_are_no_numbers_and_keywords_without_end_are_passed_over(workspace: Path, recorded: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    hostile(recorded, f"UPDATE engrams SET timestamp = 9e999, strength = -9e999, schema = '{deep}' WHERE rowid = 1")
+    memory = Memory(memory_folder(workspace, "domain", None, ROLE))
+    assert memory.recall("w00", "balanced", NOW).engrams
+    assert memory.browse(0, 100).total == 72
