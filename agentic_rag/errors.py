@@ -240,6 +240,14 @@ class SecretUnreadable(AgenticRagError, code="SECRET_UNREADABLE", facts=("name",
     text = "The secret {self.name!r} cannot be read: {self.reason}. Set it again."
 
 
+class SecretLimit(AgenticRagError, code="SECRET_LIMIT", status=422, facts=("path", "problem")):
+    """A domain would keep more secrets than can be looked for in every text. ``path``: the field that brought them."""
+
+    path: str
+    problem: str
+    text = "{self.path}: {self.problem}"
+
+
 class DocumentUnsupported(AgenticRagError, code="DOCUMENT_UNSUPPORTED", status=415):
     """No parser takes this kind of file."""
 

@@ -13,107 +13,177 @@ Values are replaced inside strings only: a number or the structure of a document
 import base64
 import json
 import logging
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 from weakref import WeakValueDictionary
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 SHORTEST = 8
 """Characters."""
 
+KEPT_VALUES, KEPT_BYTES = 800, 256 * 1024
+"""Of one place so many values, of so many bytes, are looked for at most; with more, the ones seen longest ago are
+forgotten. Four times what a domain may keep (`domains.vault`): replaced and deleted values are still looked for."""
+
+_HEAD = 4
+"""Bytes by which the beginnings of forms are told apart."""
+
+_NEVER = tuple(b"\xff" + bytes(pair) for pair in product(range(12), repeat=2))
+"""Looked for too, and in no text's bytes. Of few values the library would compare each one anew at each place where it
+may begin, which a periodic value in a periodic text makes dear; of so many it runs the automaton alone."""
+
+_CODING = "utf-8", "surrogatepass"
+
+
+class _Automaton:
+    """Finds all forms of some values at once, in time that grows with the text alone. Immutable."""
+
+    def __init__(self, names: Mapping[bytes, str], version: int) -> None:
+        self.version = version
+        self._names = list(names.values())
+        self._longest = max(map(len, names))
+        self._search = BytesAhoCorasick(
+            [*names, *_NEVER], matchkind=MatchKind.LeftmostLongest, implementation=Implementation.ContiguousNFA
+        )
+        self._beginnings: set[bytes] = set()
+        self._by_head: dict[bytes, list[bytes]] = {}
+        for form in names:
+            self._beginnings.update(form[:size] for size in range(1, _HEAD))
+            insort(self._by_head.setdefault(form[:_HEAD], []), form)
+
+    def finds(self, text: str) -> bool:
+        return bool(self._search.find_matches_as_indexes(text.encode(*_CODING)))
+
+    def replace(self, text: str, word: Callable[[str], str]) -> str:
+        """Return the text with each form replaced by the word for its name."""
+        data = text.encode(*_CODING)
+        found = self._search.find_matches_as_indexes(data)
+        if not found:
+            return text
+        return self._join(data, found, 0, len(data), word)
+
+    def split(self, text: str, word: Callable[[str], str]) -> tuple[str, str]:
+        """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
+        data = text.encode(*_CODING)
+        safe = self._safe(data, 0)
+        if safe == 0:
+            return "", text
+        found: list[tuple[int, int, int]] = []
+        for match in self._search.find_matches_as_indexes(data):
+            if match[1] >= safe:
+                break
+            found.append(match)
+            if match[2] > safe:  # what seemed to begin something is part of what was found
+                safe = self._safe(data, match[2])
+        if not found and safe == len(data):
+            return text, ""
+        return self._join(data, found, 0, safe, word), data[safe:].decode(*_CODING)
+
+    def _join(
+        self, data: bytes, found: Iterable[tuple[int, int, int]], at: int, end: int, word: Callable[[str], str]
+    ) -> str:
+        parts: list[str] = []
+        for number, start, stop in found:
+            parts += data[at:start].decode(*_CODING), word(self._names[number])
+            at = stop
+        return "".join([*parts, data[at:end].decode(*_CODING)])
+
+    def _safe(self, data: bytes, at: int) -> int:
+        """Return from where on the data is the beginning of a longer form; its length: nowhere.
+
+        Over all pieces of a text each place is refused once: what comes before the one returned has left.
+        """
+        end, by_head = len(data), self._by_head
+        first = max(at, end - self._longest + 1)
+        for start in range(first, end - _HEAD + 1):  # runs for each byte of a streamed answer
+            if (head := data[start : start + _HEAD]) in by_head:
+                forms, rest = by_head[head], data[start:]
+                after = bisect_right(forms, rest)  # all that begin with it, and are longer, follow it
+                if after < len(forms) and forms[after].startswith(rest):
+                    return start
+        for start in range(max(first, end - _HEAD + 1), end):
+            if data[start:] in self._beginnings:
+                return start
+        return end
+
 
 class Redaction:
-    """The values that are looked for in one place. ``parts``: what it takes over from others as they are now.
+    """The values that are looked for in one place. ``parts``: what it takes over from others as they are now."""
 
-    ``named`` False: whoever reads there is not told which secret it was.
-    """
-
-    def __init__(self, parts: Iterable["Redaction"] = (), *, named: bool = True) -> None:
-        self._names: dict[str, str] = {}
-        self._named = named
-        self._pattern: re.Pattern[str] | None = None
-        self._by_start: defaultdict[str, list[str]] = defaultdict(list)
+    def __init__(self, parts: Iterable["Redaction"] = ()) -> None:
+        self._values: dict[str, tuple[str, tuple[bytes, ...]]] = {}
+        """Name and forms of each value, the one seen last at the end."""
+        self._size = 0
+        self._version = 0
+        self._automaton: _Automaton | None = None
         for part in parts:
-            for form, name in part._names.items():
-                self._look_for(form, name)
+            for value, (name, _) in part._values.items():
+                self.add(name, value)
 
     @property
     def idle(self) -> bool:
         """Whether no value is known yet."""
-        return not self._names
+        return not self._values
 
     @property
-    def known(self) -> int:
-        """How many forms of values are looked for. It only grows: what was redacted at the same number still is."""
-        return len(self._names)
+    def version(self) -> int:
+        """Which values are looked for: another number when they are others."""
+        return self._version
 
     def add(self, name: str, value: str) -> None:
-        """Look for a value from now on, as it is and as JSON, URLs and basic authentication write it."""
-        if value in self._names:  # most of the time: each turn looks its secrets up anew
+        """Look for a value from now on, as it is and in the usual encodings."""
+        known = self._values.pop(value, None)
+        if known is not None:  # most of the time: each turn looks its secrets up anew
+            self._values[value] = known
             return
-        for part in _parts(value):
-            for form in _forms(part):
-                if len(form) >= SHORTEST:
-                    self._look_for(form, name)
-
-    def _look_for(self, form: str, name: str) -> None:
-        if form not in self._names:
-            self._names[form] = name
-            self._by_start[form[0]].append(form)
-            self._pattern = None
+        forms = tuple(
+            form.encode(*_CODING)
+            for form in dict.fromkeys(form for part in _parts(value) for form in _forms(part))
+            if len(form) >= SHORTEST
+        )
+        if not forms:
+            return
+        self._values[value] = name, forms
+        self._size += len(value)
+        while len(self._values) > 1 and (len(self._values) > KEPT_VALUES or self._size > KEPT_BYTES):
+            oldest = next(iter(self._values))
+            del self._values[oldest]
+            self._size -= len(oldest)
+        self._version += 1
 
     def __call__(self, text: str) -> str:
         """Return the text without any known value."""
-        return self._pattern_of_all().sub(self._mask, text) if self._names else text
+        return self._current().replace(text, _show_name) if self._values else text
 
-    def _pattern_of_all(self) -> re.Pattern[str]:
-        if self._pattern is None:
-            longest_first = sorted(self._names, key=len, reverse=True)  # one value may be part of another
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
-        return self._pattern
+    def without_names(self, text: str) -> str:
+        """Return the text without any known value, for those who may not learn which secret it was."""
+        return self._current().replace(text, _hide_name) if self._values else text
 
-    def _mask(self, found: re.Match[str]) -> str:
-        return f"[secret {self._names[found[0]]}]" if self._named else "[secret]"
+    def _current(self) -> _Automaton:
+        automaton, version = self._automaton, self._version
+        if automaton is None or automaton.version != version:
+            names: dict[bytes, str] = {}
+            for name, forms in list(self._values.values()):  # logs come from any thread
+                for form in forms:
+                    names.setdefault(form, name)
+            automaton = self._automaton = _Automaton(names, version)
+        return automaton
 
     def split(self, text: str) -> tuple[str, str]:
         """Return what of a text's beginning may leave now, redacted, and the rest, as it is.
 
         The rest may be the beginning of a value whose end is still to come.
         """
-        if not self._names:
-            return text, ""
-        pattern, parts, at = self._pattern_of_all(), [], 0
-        while True:
-            safe = self._safe(text, at)
-            found = pattern.search(text, at)
-            if found is None or found.start() >= safe:
-                parts.append(text[at:safe])
-                return "".join(parts), text[safe:]
-            parts += [text[at : found.start()], self._mask(found)]
-            at = found.end()
-
-    def _safe(self, text: str, at: int) -> int:
-        """Return from where on the text is the beginning of a longer value; its length: nowhere."""
-        for start in range(at, len(text)):
-            forms = self._by_start.get(text[start])
-            if forms and any(len(form) > len(text) - start and form.startswith(text[start:]) for form in forms):
-                return start
-        return len(text)
+        return self._current().split(text, _show_name) if self._values else (text, "")
 
     def json(self, value: Any) -> Any:
         """Return a JSON value with every string redacted; the names of members are structure, and stay."""
-        if not self._names:
-            return value
-        if isinstance(value, str):
-            return self(value)
-        if isinstance(value, Mapping):
-            return {key: self.json(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.json(item) for item in value]
-        return value
+        return _change_strings(value, self) if self._values else value
 
     def members(self, value: Any) -> Any:
         """Return a JSON value redacted as by `json`, with the names of members too: a model chose them."""
@@ -125,17 +195,34 @@ class Redaction:
 
     def found_in(self, value: Any) -> bool:
         """Whether a string of a JSON value holds a known value."""
-        if not self._names:
+        if not self._values:
             return False
         if isinstance(value, str):
-            return self(value) != value
+            return self._current().finds(value)
         if isinstance(value, Mapping):
             return any(self.found_in(key) or self.found_in(item) for key, item in value.items())
         return isinstance(value, list | tuple) and any(map(self.found_in, value))
 
 
+class Nameless:
+    """Several places together, for somebody who is not told which secret it was."""
+
+    def __init__(self, parts: Iterable[Redaction]) -> None:
+        self._parts = tuple(parts)
+
+    def __call__(self, text: str) -> str:
+        """Return the text without any value of these places."""
+        for part in self._parts:
+            text = part.without_names(text)
+        return text
+
+    def json(self, value: Any) -> Any:
+        """Return a JSON value without these values; see `Redaction.json`."""
+        return _change_strings(value, self) if any(not part.idle for part in self._parts) else value
+
+
 class Redactor:
-    """All secret values this process has seen, by domain. One a process; a value is never forgotten while it runs.
+    """All secret values this process has seen, by domain. One a process.
 
     A replaced or deleted secret is still secret, and a server started with it may still print it.
 
@@ -143,18 +230,17 @@ class Redactor:
     """
 
     def __init__(self) -> None:
-        self._all = Redaction(named=False)
         self._domains: WeakValueDictionary[str, Redaction] = WeakValueDictionary()
-        self._kept: set[Redaction] = set()
+        self._kept: dict[Redaction, None] = {}
         """Those that know a value; others go with whoever asked for them."""
 
     def __call__(self, text: str) -> str:
         """Return the text without the values of any domain."""
-        return self._all(text)
+        return Nameless(self._kept)(text)
 
     def json(self, value: Any) -> Any:
         """Return a JSON value without the values of any domain; see `Redaction.json`."""
-        return self._all.json(value)
+        return Nameless(self._kept).json(value)
 
     def of(self, domain_id: str) -> Redaction:
         """Return what redacts all that happens in a domain, now and when further values are added."""
@@ -163,16 +249,15 @@ class Redactor:
             found = self._domains[domain_id] = Redaction()
         return found
 
-    def among(self, domain_ids: Iterable[str]) -> Redaction:
+    def among(self, domain_ids: Iterable[str]) -> Nameless:
         """Return what redacts a text for somebody who may see these domains, where it belongs to none of them."""
-        return Redaction(map(self.of, domain_ids), named=False)
+        return Nameless(map(self.of, domain_ids))
 
     def add(self, domain_id: str, name: str, value: str) -> None:
         """Look for a value of a domain from now on."""
         domain = self.of(domain_id)
         domain.add(name, value)
-        self._all.add(name, value)
-        self._kept.add(domain)
+        self._kept[domain] = None
 
     @contextmanager
     def trying(self, domain_id: str, values: Mapping[str, str]) -> Iterator[Redaction]:
@@ -183,13 +268,11 @@ class Redactor:
         trial = Redaction([self.of(domain_id)])
         for name, value in values.items():
             trial.add(name, value)
-        self._kept.add(trial)
-        self._all = Redaction(self._kept, named=False)
+        self._kept[trial] = None
         try:
             yield trial
         finally:
-            self._kept.discard(trial)
-            self._all = Redaction(self._kept, named=False)
+            self._kept.pop(trial, None)
 
 
 class Pieces:
@@ -220,18 +303,50 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    data = value.encode("utf-8", "surrogatepass")
+    """Return a value in every writing that is looked for.
+
+    As it is; as JSON writes it, also within JSON, and as Python does; as URLs do, whatever they leave as it is; its
+    bytes in hexadecimal digits and in base64, there wherever it may stand among others.
+    """
+    data = value.encode(*_CODING)
+    quoted = {json.dumps(value, ensure_ascii=plain)[1:-1] for plain in (True, False)}
+    quoted |= {form.replace("/", "\\/") for form in quoted}
+    within = {json.dumps(form, ensure_ascii=plain)[1:-1] for form in quoted for plain in (True, False)}
+    urls = {quote(data, safe=safe) for safe in ("", "/", "!'()*")} | {quote_plus(data)}
+    lower = {"%".join([head, *(f"{each[:2].lower()}{each[2:]}" for each in rest)]) for head, *rest in _by_percent(urls)}
     plain = base64.b64encode(data).decode()
-    return {
-        value,
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        repr(value)[1:-1],
-        quote(data, safe=""),
-        plain,
-        plain.rstrip("="),
-        plain.replace("+", "-").replace("/", "_").rstrip("="),
-    }
+    encoded = {plain, plain.rstrip("="), *(_align(data, before) for before in range(3))}
+    encoded |= {form.replace("+", "-").replace("/", "_") for form in encoded}
+    return {value, repr(value)[1:-1], *quoted, *within, *urls, *lower, *encoded, data.hex(), data.hex().upper()}
+
+
+def _by_percent(urls: Iterable[str]) -> Iterator[list[str]]:
+    return (url.split("%") for url in urls)
+
+
+def _align(data: bytes, before: int) -> str:
+    """Return the base64 of data that follows so many bytes of others: only the characters that it decides alone."""
+    encoded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
+    undecided = 1 if (before + len(data)) % 3 else 0
+    return encoded[before + 1 if before else 0 : len(encoded) - undecided]
+
+
+def _show_name(name: str) -> str:
+    return f"[secret {name}]"
+
+
+def _hide_name(name: str) -> str:
+    return "[secret]"
+
+
+def _change_strings(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _change_strings(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_change_strings(item, change) for item in value]
+    return value
 
 
 class RedactingFilter(logging.Filter):

@@ -5,6 +5,7 @@ is `operations.deletion`'s. Knows no document, no message and no request.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents, server_map
 from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
 from agentic_rag.domains.lifecycle import DomainLifecycle
-from agentic_rag.domains.vault import Vault
+from agentic_rag.domains.vault import Vault, check_limits
 from agentic_rag.domains.workspaces import copy_template, make_workspace
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.forms import line, to_json
@@ -124,14 +125,20 @@ class Domains:
         def save(conn: Connection) -> None:
             domains.insert(conn, record)
             audit(conn, told)
-            for row in sealed:
-                secrets.put(conn, row)
+            self._put_secrets(conn, domain_id, sealed)
 
         await self._db.write(save, durable=True)
         return Saved(record, change.changes, (*change.warnings, *advice))
 
     def _seal_values(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.secrets.items()]
+
+    @staticmethod
+    def _put_secrets(conn: Connection, domain_id: str, sealed: Sequence[SecretRecord]) -> None:
+        for row in sealed:
+            secrets.put(conn, row)
+        if sealed:
+            check_limits(conn, domain_id, "mcpServers")
 
     async def view(self, record: DomainRecord) -> DomainView:
         """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
@@ -211,8 +218,7 @@ class Domains:
             domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
             audit(conn, told)
             secrets.delete(conn, domain_id, found.dropped)
-            for row in sealed:
-                secrets.put(conn, row)
+            self._put_secrets(conn, domain_id, sealed)
             return domains.get(conn, domain_id)
 
         try:

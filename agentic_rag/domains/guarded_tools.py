@@ -69,12 +69,12 @@ def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo:
         return tool
     key = id(tool), id(redact)
     found = _SHOWN.get(key)
-    if found is not None and found[0] is tool and found[1] is redact and found[2] == redact.known:
+    if found is not None and found[0] is tool and found[1] is redact and found[2] == redact.version:
         return found[3]
     shown = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
-    _SHOWN[key] = tool, redact, redact.known, shown
+    _SHOWN[key] = tool, redact, redact.version, shown
     return shown
 
 

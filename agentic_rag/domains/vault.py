@@ -30,7 +30,7 @@ from agentic_rag.domains.vault_keys import (
     read_file,
     write_file,
 )
-from agentic_rag.errors import BadConfiguration, NotFound, SecretUnreadable
+from agentic_rag.errors import BadConfiguration, NotFound, SecretLimit, SecretUnreadable
 from agentic_rag.json_form import Json
 from agentic_rag.redaction import Redactor
 from agentic_rag.store import secrets
@@ -44,6 +44,10 @@ LAST4_FROM = 12
 """Of shorter values four characters would tell too much."""
 ROTATE_ROWS = 50
 """How many secrets one transaction of a rotation seals anew."""
+
+MAX_SECRETS, MAX_BYTES = 200, 64 * 1024
+"""Of one domain, together. Every text of it is searched for each of them in each encoding."""
+SEAL_BYTES = 1 + ID_BYTES + NONCE_BYTES + 16
 
 Mask = Json
 """``{"set": true, "last4"?}``"""
@@ -110,18 +114,24 @@ class Vault:
             return None
 
     async def put(self, domain_id: str, name: str, value: str) -> Mask:
-        """Store a value in place of an earlier one; returns its mask."""
+        """Store a value in place of an earlier one; returns its mask.
+
+        Raises:
+            SecretLimit: the domain would have more, or longer ones, than it may.
+        """
         row = self.seal(domain_id, name, value)
         told = change("secret.set", f"{domain_id}/{name}")
 
         def save(conn: Connection) -> None:
             secrets.put(conn, row)
+            check_limits(conn, domain_id, "value")
             audit(conn, told)
 
         try:
             await self._db.write(save, durable=True)
         finally:  # a cancelled writer does not know whether it was stored
             self.forget(domain_id)
+        await self.values(domain_id)  # the redactor keeps those that it saw last
         return mask(value)
 
     async def delete(self, domain_id: str, name: str) -> None:
@@ -172,6 +182,20 @@ class Vault:
         """Rows of a domain were, or may have been, written or removed."""
         self._epoch += 1
         self._opened.pop(domain_id, None)
+
+
+def check_limits(conn: Connection, domain_id: str, path: str) -> None:
+    """Refuse what was just put, in the same transaction, if the domain now keeps too much. ``path``: the field of it.
+
+    Raises:
+        SecretLimit: names the field and what is possible.
+    """
+    count, sealed = secrets.total(conn, domain_id)
+    if count > MAX_SECRETS:
+        raise SecretLimit(path, f"the domain would have {count} secrets; at most {MAX_SECRETS} are possible.")
+    if (size := sealed - count * SEAL_BYTES) > MAX_BYTES:
+        said = f"the domain's secrets would have {size} bytes together; at most {MAX_BYTES} are possible."
+        raise SecretLimit(path, said)
 
 
 def mask(value: str) -> Mask:

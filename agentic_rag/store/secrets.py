@@ -44,6 +44,13 @@ def of_domain(conn: Connection, domain_id: str) -> list[SecretRecord]:
     return SECRETS.all(conn, query)
 
 
+def total(conn: Connection, domain_id: str) -> tuple[int, int]:
+    """Return how many secrets a domain has, and how many sealed bytes they are."""
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.length(_secrets.sealed)), 0))
+    count, size = conn.execute(query.where(_secrets.domain_id == domain_id)).one()
+    return int(count), int(size)
+
+
 def list_all(conn: Connection) -> list[SecretRecord]:
     """Return all of all domains, in a fixed order."""
     query = SECRETS.select.order_by(_secrets.domain_id, _secrets.name)

@@ -29,6 +29,7 @@ from agentic_rag.models import extractive, words
 from agentic_rag.models.base import BlockStarted, BlockStopped, ModelRequest, TextDelta
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
+from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
@@ -172,6 +173,29 @@ def headings(text: str) -> None:
     chunk_document(ParsedDocument(tuple(blocks)), "d", "n")
 
 
+def _know(*values: str) -> Redaction:
+    redaction = Redaction()
+    for number, value in enumerate(values):
+        redaction.add(f"S{number}", value)
+    return redaction
+
+
+PERIODIC = _know("a" * 4_000 + "b", "ab" * 2_000, "a" * 8, "aaaaaaab" * 3, "[" * 3_000 + "x", "<role>" * 600 + "!")
+SHORTER = _know("a" * 200 + "b", "ab" * 90, "[" * 150 + "x", "<role>" * 30 + "!", " " * 99)
+"""For pieces: each of them may cost as much as the longest value."""
+
+
+def redaction(text: str) -> None:
+    """Values that the text almost is, over and over."""
+    PERIODIC(text)
+    PERIODIC.found_in([text])
+    for size, known in ((5, SHORTER), (len(text), PERIODIC)):
+        pieces = Pieces(known)
+        for at in range(0, len(text), size):
+            pieces.take(text[at : at + size])
+        pieces.end()
+
+
 def searching(text: str) -> None:
     document_vectors([text])
     split(text)
@@ -186,7 +210,7 @@ def screen(text: str) -> None:
 
 PARSERS: tuple[Parser, ...] = (
     *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables),
-    *(tool_lists, results, plain_documents, chunks, headings, searching, screen),
+    *(tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
 )
 
 UNITS = (
@@ -263,6 +287,15 @@ def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: P
             assert_linear(parse, shape)
         except AssertionError as exc:
             raise AssertionError(f"{name}: {exc}") from exc
+
+
+@pytest.mark.parametrize("known", ["a" * 40, "ab" * 500 + "x", "secret-value-{}-of-some-length"])
+def test_more_secrets_or_longer_ones_make_no_text_dearer_to_redact(known: str) -> None:
+    text = "a" * 200_000 + "ab" * 100_000 + "The quick brown fox. secret-value-7 " * 5_000
+    few, many = (_know(*(known.format(at) + str(at) for at in range(count))) for count in (2, 150))
+    few(text), many(text)  # both know their values now
+    ratio = min(cost(many, text) / max(cost(few, text), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    assert ratio < 10, f"75 times as many secrets cost {ratio:.0f} times as much"
 
 
 @pytest.mark.parametrize("ending", ["md", "csv"])

@@ -239,6 +239,28 @@ async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_i
                 assert (await rig.refused("POST", f"{path}/{name}/{action}"))[:2] == expected
 
 
+async def test_more_or_longer_secrets_than_a_domain_may_keep_are_refused_where_they_are_saved(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = f"/api/domains/{await rig.domain()}"
+        for number in range(8):
+            await rig.ok("PUT", f"{domain}/secrets/LONG{number}", {"value": str(number) * 8_000})
+        status, code, message = await rig.refused("PUT", f"{domain}/secrets/LONG8", {"value": "8" * 8_000})
+        assert (status, code) == (422, "SECRET_LIMIT")
+        assert message.startswith("value: the domain's secrets would have 72000 bytes")
+        for number in range(8):
+            await rig.ok("PUT", f"{domain}/secrets/LONG{number}", {"value": f"replaced-{number}"})
+        entries = {
+            f"s{server}": {"url": "https://mcp.example.com", "headers": {f"X-{at}": f"v-{at}" for at in range(50)}}
+            for server in range(4)
+        }
+        status, code, message = await rig.refused("PATCH", domain, {"settings": {"mcpServers": entries}})
+        assert (status, code) == (422, "SECRET_LIMIT")
+        assert message.startswith("mcpServers: the domain would have 208 secrets")
+        assert [each["name"] for each in (await rig.ok("GET", f"{domain}/secrets"))["items"]] == [
+            f"LONG{number}" for number in range(8)
+        ]
+
+
 async def test_the_routes_of_secrets_take_values_and_give_masks(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/secrets"

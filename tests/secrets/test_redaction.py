@@ -4,11 +4,15 @@ import base64
 import io
 import json
 import logging
-from urllib.parse import quote
+from collections.abc import Callable
+from itertools import product
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentic_rag.redaction import Redaction, redacted_logs
+from agentic_rag.redaction import KEPT_VALUES, Pieces, Redaction, redacted_logs
 
 pytestmark = pytest.mark.attack(kind="secrets")
 
@@ -34,6 +38,88 @@ def test_a_value_is_found_in_the_forms_in_which_it_is_written() -> None:
     ):
         assert "[secret TOKEN]" in redact(text)
         assert VALUE not in redact(text)
+
+
+def lower_percent(text: str) -> str:
+    head, *rest = text.split("%")
+    return "%".join([head, *(each[:2].lower() + each[2:] for each in rest)])
+
+
+ENCODINGS: dict[str, Callable[[str], str]] = {
+    "JSON in JSON": lambda value: json.dumps({"a": json.dumps({"b": value})}),
+    "JSON in JSON, as it is": lambda value: json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False),
+    "JSON of PHP": lambda value: json.dumps(value).replace("/", "\\/"),
+    "a URL": lambda value: quote(value, safe=""),
+    "a URL in lower case": lambda value: lower_percent(quote(value, safe="")),
+    "a path": lambda value: quote(value),
+    "a form": lambda value: quote_plus(value),
+    "encodeURIComponent": lambda value: quote(value, safe="!'()*"),
+    "hex": lambda value: value.encode().hex(),
+    "HEX": lambda value: value.encode().hex().upper(),
+}
+
+
+def in_base64(before: bytes, after: bytes, url: bool) -> Callable[[str], str]:
+    encode = base64.urlsafe_b64encode if url else base64.b64encode
+    return lambda value: encode(before + value.encode() + after).decode()
+
+
+BEFORE, AFTER = (b"", b"u", b"u:", b"usr", b"\xff\xfe"), (b"", b"x", b"yz", b"\xff\xff\xff")
+ENCODINGS |= {f"base64 in {place}": in_base64(*place) for place in product(BEFORE, AFTER, (False, True))}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//"])
+def test_a_value_is_found_in_every_usual_encoding_also_when_it_comes_in_pieces(encoding: str, value: str) -> None:
+    redact, text = known(value), f"so: {ENCODINGS[encoding](value)}."
+    assert "[secret TOKEN]" in redact(text)
+    pieces = Pieces(redact)
+    assert "".join(map(pieces.take, text)) + pieces.end() == redact(text)
+
+
+@given(
+    values=st.lists(st.text("ab", min_size=8, max_size=12), min_size=1, max_size=4),
+    text=st.text("abc", max_size=60),
+    cuts=st.lists(st.integers(1, 9), max_size=12),
+)
+def test_what_is_held_back_of_a_text_is_what_may_yet_become_a_value_and_no_more(
+    values: list[str], text: str, cuts: list[int]
+) -> None:
+    redact = known(*values)
+    pieces, left, seen = Pieces(redact), text, ""
+    for cut in [*cuts, len(text) + 1]:
+        piece, left = left[:cut], left[cut:]
+        seen += pieces.take(piece)
+        held = pieces._held
+        assert not held or any(form.startswith(held) and form != held for form in _forms_of(redact))
+    assert seen + pieces.end() == redact(text) == _slowly(text, _forms_of(redact))
+
+
+def _forms_of(redact: Redaction) -> set[str]:
+    return {form.decode() for _, forms in redact._values.values() for form in forms}
+
+
+def _slowly(text: str, forms: set[str]) -> str:
+    """The definition: from the left, at each place the longest value that begins there."""
+    result, at = "", 0
+    while at < len(text):
+        longest = max((form for form in forms if text.startswith(form, at)), key=len, default="")
+        result += "[secret TOKEN]" if longest else text[at]
+        at += len(longest) or 1
+    return result
+
+
+def test_of_too_many_values_those_seen_last_are_looked_for() -> None:
+    redact = known("the-first-value")
+    for number in range(KEPT_VALUES + 10):
+        redact.add("TOKEN", f"another-value-{number:06}")
+        redact.add("TOKEN", "the-first-value")
+    assert redact("the-first-value another-value-000809") == "[secret TOKEN] [secret TOKEN]"
+    assert redact("another-value-000000") == "another-value-000000"
+
+
+def test_lone_surrogates_are_no_obstacle() -> None:
+    assert known("12345678")("\ud800 12345678 \udfff") == "\ud800 [secret TOKEN] \udfff"
 
 
 def test_the_token_after_bearer_is_a_secret_of_its_own() -> None:
