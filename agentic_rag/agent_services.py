@@ -5,6 +5,7 @@ Owns nothing; made by the composition root.
 
 from collections.abc import Sequence
 
+from agentic_rag.access.keys import Access
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
 from agentic_rag.events import Notice
@@ -25,17 +26,25 @@ EXTRACTIVE = Notice(
 class Services:
     """Implements `agentic_rag.runtime.services.AgentServices`."""
 
-    def __init__(self, model: Model, tools: McpHub, roles: Roles, knowledge: Knowledge, database: Database) -> None:
+    def __init__(
+        self, model: Model, tools: McpHub, roles: Roles, knowledge: Knowledge, database: Database, access: Access
+    ) -> None:
         self._model = model
         self._tools = tools
         self._roles = roles
         self._knowledge = knowledge
         self._database = database
+        self._access = access
 
     @property
     def opening_notices(self) -> Sequence[Notice]:
         """See `AgentServices.opening_notices`."""
         return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
+
+    @property
+    def alone(self) -> bool:
+        """See `AgentServices.alone`."""
+        return self._access.alone
 
     def model(self, domain_id: str) -> Model:
         """See `AgentServices.model`."""

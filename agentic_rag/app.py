@@ -8,6 +8,7 @@ within a second.
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.applications import Starlette
 
@@ -163,13 +164,21 @@ async def open_application(
             doctor,
             scan_seconds,
         )
-        app = make_app(business, ground.access, ground.audit, _gate(ground))
+        app = make_app(business, ground.access, ground.audit, _gate(ground, policy))
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
         if serving:
+            workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
             await machinery.runtime.recover()
             upkeep.keep_records(workers, ground.access, ground.audit)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
+
+
+async def _end_single_use(access: Access, machinery: Machinery) -> None:
+    """With the first key, end what runs because one user alone allowed it; what may start again does."""
+    await access.first_key.wait()
+    if machinery.policy.single_user:
+        machinery.tools.restart_users()
 
 
 async def _open_ground(
@@ -206,7 +215,7 @@ async def _open_machinery(
     )
     runtime = await stack.enter_async_context(
         Runtime(
-            Services(model, tools, roles, knowledge, database),
+            Services(model, tools, roles, knowledge, database, ground.access),
             TurnBookkeeping(),
             database=database,
             payloads=ground.payloads,
@@ -260,11 +269,11 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     return Defaults(name, only_model=quotes_only, thinking=settings.thinking)
 
 
-def _gate(ground: Ground) -> Gate:
+def _gate(ground: Ground, policy: LaunchPolicy) -> Gate:
     settings = ground.settings
     names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
     hosts = Hosts(loopback=is_loopback(settings.host), names=names)
-    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts)
+    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts, servers=policy)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -110,10 +110,7 @@ def serve(
         gc.freeze()
         gc.enable()
         address = address_of(listener)
-        if allow_any_command:
-            typer.echo("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
-        if allow_unsandboxed:
-            typer.echo("WARNING: without bubblewrap MCP servers run with no sandbox (--allow-unsandboxed).")
+        _warn(allow_any_command, allow_unsandboxed)
         typer.echo(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
         typer.echo(
             'Ask the demo:  .venv/bin/agentic-rag chat demo "How many days of paid leave do full-time staff have?"'
@@ -129,6 +126,18 @@ def serve(
 
     with listener:
         anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
+
+
+def _warn(any_command: bool, unsandboxed: bool) -> None:
+    """Say what of a start is worth a second look."""
+    from agentic_rag.server.peers import system_tells
+
+    if any_command:
+        typer.echo("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
+    if unsandboxed:
+        typer.echo("WARNING: without bubblewrap MCP servers run with no sandbox (--allow-unsandboxed).")
+    if not system_tells():
+        typer.echo("This system does not tell whose a connection is: clients need a key, the command line has one.")
 
 
 @app.command()
@@ -198,6 +207,21 @@ def doctor(
     typer.echo("Everything fits together." if not found else f"{len(found)} found{', repaired' if repair else ''}.")
     if found and not repair:
         raise typer.Exit(1)
+
+
+@app.command("open")
+def open_page(
+    show: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser, if there is one.")] = True,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Print the server's address with a ticket that lets one page in, and open the browser."""
+    from agentic_rag.commands.page import open_browser, ticket_address
+
+    address = ticket_address(data, url)
+    typer.echo(address)
+    if show:
+        open_browser(address)
 
 
 @domains_app.command("list")

@@ -141,6 +141,11 @@ class McpHub:
                 await connection.wait_ended()
         await anyio.to_thread.run_sync(self._policy.remove_homes, domain)
 
+    def restart_users(self) -> None:
+        """Restart all servers of users, as far as they may still start."""
+        if self._ready.is_set():
+            self._hub.restart_users()
+
     def status(self) -> list[dict[str, Any]]:
         """Return the state of each connection."""
         if not self._ready.is_set():

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
@@ -57,6 +58,8 @@ class Access:
 
     def __init__(self, database: Database, *, required: bool = False, use: KeyUse | None = None) -> None:
         self.required = required
+        self.first_key = anyio.Event()
+        """Set with the first key that this process sees."""
         self.local_key = _new_secret()
         self._use = use
         self._db = database
@@ -92,7 +95,7 @@ class Access:
         before = {entrant.key_id for _, entrant in self._active.values()}
         self._active = {key.sha256: (key.sha256, _entrant(key)) for key in found}
         if found:
-            self.required = True
+            self._require()
         for gone in before - {key.id for key in found}:
             self._tell_revoked(gone)
 
@@ -128,7 +131,7 @@ class Access:
         await self._db.write(store, durable=True)
         self._epoch += 1
         self._active[key.sha256] = (key.sha256, _entrant(key))
-        self.required = True
+        self._require()
         return key, secret
 
     async def list_all(self) -> list[KeyRecord]:
@@ -155,6 +158,10 @@ class Access:
         self._epoch += 1
         self._active.pop(revoked.sha256, None)
         self._tell_revoked(key_id)
+
+    def _require(self) -> None:
+        self.required = True
+        self.first_key.set()
 
     def _tell_revoked(self, key_id: str | None) -> None:
         if key_id is not None and self._use is not None:

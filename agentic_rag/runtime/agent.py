@@ -92,6 +92,7 @@ class Agent:
                 definition.tool_policy,
                 definition.effects_allowed_by_default,
                 shared_memory=definition.binding.scope == "domain",
+                alone=lambda: resources.services.alone,
             ),
             max_steps=definition.limits.max_steps,
             new_ref=lambda: new_id("ref"),

@@ -33,6 +33,11 @@ class AgentServices(Protocol):
         """What the turn of a user begins with, such as that no language model is configured."""
         ...
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody but the local user can come in, now."""
+        ...
+
     def model(self, domain_id: str) -> Model:
         """Return the model that answers in a domain."""
         ...

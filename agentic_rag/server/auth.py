@@ -6,17 +6,19 @@ no record and no route.
 
 A credential that is shown has to be true, also where none is needed: a revoked key must not become the local
 operator's. None is ever taken from the query string, which proxies log and browsers keep. Without keys the local
-operator is who connects from this machine.
+operator is who connects from this machine as the user the server runs as.
 """
 
 import hashlib
 import logging
+import os
 import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 import anyio
@@ -28,9 +30,10 @@ from agentic_rag.access.keys import PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.errors import AgenticRagError, Unauthenticated
-from agentic_rag.server.connection import admit
+from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.limits import Limits, Load
+from agentic_rag.server.peers import uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
 
@@ -45,6 +48,7 @@ CREDENTIAL_NAMES = frozenset(
 
 
 TICKET_SECONDS = 30.0
+LOCAL_KEY = "The command line on the data folder has the local key; or make one: agentic-rag keys create."
 MAX_TICKETS = 50
 """Unused ones of one key; the oldest gives way."""
 
@@ -209,6 +213,15 @@ class Caller:
             await self._gate.note_refusal(error, self.user.id, action, target, self.source, request_id)
 
 
+class Networked(Protocol):
+    """What MCP servers may do on this machine."""
+
+    @property
+    def networked(self) -> bool:
+        """Whether one may use the network, and with it come in here as our user."""
+        ...
+
+
 NOBODY = Caller(Entrant(User(ANONYMOUS), None))
 """Who asks what is answered to everybody."""
 
@@ -223,8 +236,11 @@ class Gate:
         *,
         use: KeyUse | None = None,
         hosts: Hosts | None = None,
+        servers: Networked | None = None,
     ) -> None:
         self.use = use or KeyUse()
+        self._servers = servers
+        self._uid = os.geteuid()
         self._access = access
         self._audit = audit
         self._hosts = hosts or Hosts()
@@ -242,13 +258,34 @@ class Gate:
         _check_query(scope)
         entrant = self._entrant(scope, headers)
         if entrant is None:
-            # Only this machine needs none, also behind a server that listens where nobody told us.
-            if self._access.required or not is_loopback(source_of(scope) or "localhost"):
+            problem = self._problem(scope)
+            if problem is not None:
                 if is_open:
                     return NOBODY
-                raise Unauthenticated
+                raise problem
             entrant = Entrant(LOCAL, None)
         return Caller(entrant, source_of(scope), self)
+
+    def _problem(self, scope: Scope) -> Unauthenticated | None:
+        """Return why a request without credentials is not the local user's; None: it is.
+
+        It is when there are no keys and it comes from a process of our own user on this machine. An MCP server is one
+        too: where one may use the network, nobody is known by that.
+        """
+        assert self._access is not None
+        if self._access.required or not is_loopback(source_of(scope)):
+            return Unauthenticated()
+        server = scope.get("server") or ("", 0)
+        if server[1] is None:
+            return None  # no connection: an application that is called in our own process
+        if self._servers is not None and self._servers.networked:
+            return Unauthenticated(f"An MCP server may use the network, and could come in as you. {LOCAL_KEY}")
+        arrival = arrival_of(scope)
+        uid = uid_of(tuple(scope["client"]), tuple(server)) if arrival is None else arrival.peer_uid()
+        if uid != self._uid:
+            whose = "of another user of this machine" if uid is not None else "of a user the system does not tell"
+            return Unauthenticated(f"Without keys this server is its own user's alone; this is {whose}. {LOCAL_KEY}")
+        return None
 
     def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
         """Return whom the credentials stand for, None when none were shown.
@@ -338,8 +375,9 @@ class Guard:
             is_open = scope["type"] == "http" and scope["path"] in self._open_paths
             caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
             actor = caller.user.id
-            if caller is not NOBODY:
-                admit(scope)
+            arrival = arrival_of(scope)
+            if arrival is not None and caller is not NOBODY:
+                arrival.admit()
             caller.take_request()
         except AgenticRagError as exc:
             action = scope.get("method", "WS")

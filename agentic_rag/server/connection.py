@@ -30,8 +30,8 @@ TOO_LARGE: Final = 1009
 EXTENSION: Final = "agentic_rag.fast_socket"
 """Where an endpoint may find a `Connection` of the server's own in its scope's extensions, as ``connection``."""
 
-ADMISSION: Final = "agentic_rag.admission"
-"""Where the guard may find, in the scope's extensions as ``admit``, whom to tell that a request was let in."""
+ARRIVAL: Final = "agentic_rag.arrival"
+"""Where the guard may find the `Arrival` of a request's connection in the scope's extensions, as ``arrival``."""
 
 
 class ConnectionGone(Exception):
@@ -68,11 +68,25 @@ def fast_connection(scope: Scope) -> Connection | None:
     return connection
 
 
-def admit(scope: Scope) -> None:
-    """Tell the connection of a request that it was let in; most servers have nobody to tell."""
-    offered = (scope.get("extensions") or {}).get(ADMISSION)
-    if offered is not None:
-        offered["admit"]()
+class Arrival(Protocol):
+    """The connection a request came on, as far as the guard tells and asks it."""
+
+    def admit(self) -> None:
+        """Take note that a request on the connection was let in."""
+        ...
+
+    def peer_uid(self) -> int | None:
+        """Return the user of this machine at the other end; None: the system does not tell."""
+        ...
+
+
+def arrival_of(scope: Scope) -> Arrival | None:
+    """Return the connection a request came on, where the server offers it."""
+    offered = (scope.get("extensions") or {}).get(ARRIVAL)
+    if offered is None:
+        return None
+    arrival: Arrival = offered["arrival"]
+    return arrival
 
 
 class PlainConnection:

@@ -26,7 +26,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from agentic_rag.errors import AgenticRagError, HeadersTooLarge, MalformedRequest, RequestTimeout, ServerBusy
-from agentic_rag.server.connection import ADMISSION
+from agentic_rag.server.connection import ARRIVAL
+from agentic_rag.server.peers import uid_of
 from agentic_rag.server.replies import HEADERS, refusal
 from agentic_rag.store.clock import new_id
 
@@ -139,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, loop)
         self._entrance = entrance
         self._limits = entrance.limits
-        self._extensions: dict[str, dict[object, object]] = {ADMISSION: {"admit": self.admit}}
+        self._extensions: dict[str, dict[object, object]] = {ARRIVAL: {"arrival": self}}
         self._timer: TimerHandle | None = None
         self._refused = False
         self._in_header = False
@@ -148,6 +149,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         self._since = self._body_since = self._stalled_since = 0.0
         self._silent = True
+        self._uid: tuple[int | None] | None = None
 
     @property
     def responding(self) -> bool:
@@ -157,6 +159,13 @@ class HttpProtocol(HttpToolsProtocol):
     def admit(self) -> None:
         """Count the connection no more: a request on it was let in."""
         self._entrance.leave(self)
+
+    def peer_uid(self) -> int | None:
+        """Return the user of this machine at the other end, whom the system is asked for once."""
+        if self._uid is None:
+            own = None if self.server is None or self.server[1] is None else (self.server[0], self.server[1])
+            self._uid = (None if own is None or self.client is None else uid_of(self.client, own),)
+        return self._uid[0]
 
     # The transport's side
 

@@ -159,6 +159,12 @@ class Hub:
             connection.restart()
         return len(wanted)
 
+    def restart_users(self) -> None:
+        """Restart all connections but those to our own servers."""
+        for connection in list(self._live):
+            if not connection.in_process:
+                connection.restart()
+
     def _connection(self, server: SystemServer | LaunchSpec) -> Connection:
         key = f"memory:{server.name}" if isinstance(server, SystemServer) else server.key()
         connection = self._pool.get(key)

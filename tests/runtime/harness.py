@@ -108,6 +108,7 @@ class Services:
     given_model: Model
     tools: MemoryToolset
     opening_notices: Sequence[Notice] = ()
+    alone: bool = True
 
     def model(self, domain_id: str) -> Model:
         return self.given_model

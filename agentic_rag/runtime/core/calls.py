@@ -6,7 +6,7 @@ policy grants. Knows no turn and no MCP.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -65,13 +65,15 @@ class Policy:
     characters; among equals ``deny`` wins. The order of the rules means nothing: a JSON object has none.
     Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
     would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does.
-    ``effects_allowed``: what no rule names may have effects (a single user on loopback).
+    ``effects_allowed``: what no rule names may have effects (a single user on loopback), as long as ``alone`` says so:
+    the first key ends it for turns that were accepted before, too.
     ``shared_memory``: remembering is an effect, since all users of the domain read it.
     """
 
     rules: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
     effects_allowed: bool = True
     shared_memory: bool = False
+    alone: Callable[[], bool] = lambda: True
 
     def denial(self, tool: ToolInfo, *, others: bool = False) -> Denial | None:
         """Return why a tool may not be called, None if it may.
@@ -87,7 +89,7 @@ class Policy:
             )
         effects = self._has_effects(tool)
         verdict = self._verdict(tool.name, patterns_allow=not (others and effects))
-        if verdict == "allow" or (verdict is None and (self.effects_allowed or not effects)):
+        if verdict == "allow" or (verdict is None and ((self.effects_allowed and self.alone()) or not effects)):
             return None
         rule = f'An admin can add {{"{tool.name}": "allow"}} to the setting toolPolicy. Go on without.'
         if others and effects and self._verdict(tool.name) == "allow":

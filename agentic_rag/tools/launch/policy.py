@@ -192,6 +192,16 @@ class LaunchPolicy:
         return self._unsandboxed and (self._people is None or self._people.alone)
 
     @property
+    def single_user(self) -> bool:
+        """Whether this process was started with more than a server of several users may allow."""
+        return self._any_command or self._unsandboxed
+
+    @property
+    def networked(self) -> bool:
+        """Whether a server that runs in a sandbox may use the network."""
+        return any(entry.network for entry in self.catalogue.entries())
+
+    @property
     def sandbox(self) -> Sandbox | str:
         """The sandbox, or why there is none. The first look blocks for some milliseconds."""
         if self._sandbox is None:

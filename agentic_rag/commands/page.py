@@ -1,0 +1,37 @@
+"""`agentic-rag open`: the address of a page, with a ticket that lets it in once.
+
+Owns no page. The ticket lies behind the ``#``, which a browser sends to nobody.
+"""
+
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+from agentic_rag.commands.line import run
+from agentic_rag.errors import ServerUnreachable
+from agentic_rag.operations.data_folder import find_server
+from agentic_rag.settings import load_settings
+
+
+def ticket_address(data: Path | None, url: str | None) -> str:
+    """Return the address of a running server with a new ticket.
+
+    Raises:
+        ServerUnreachable: no server runs on the data folder.
+        RequestRefused: it gives none.
+    """
+    folder = load_settings(data=data).data
+    address = url or find_server(folder)
+    if address is None:
+        raise ServerUnreachable(str(folder), "no server runs on this data folder")
+    made = run(data, url, lambda client: client.call("POST", "/api/ws-tickets"))
+    return f"{address}/#ticket={made['ticket']}"
+
+
+def open_browser(address: str) -> None:
+    """Open an address in the user's browser where there is a screen for one; a text browser would take the terminal."""
+    if sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        with suppress(webbrowser.Error):
+            webbrowser.open(address)

@@ -1,0 +1,214 @@
+"""Who is the local user of a server without keys: over real sockets, some of them another user's."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from agentic_rag.events import ToolStatus
+from agentic_rag.server.peers import system_tells, uid_of
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from agentic_rag.tools.launch.allowed import Grant
+from tests.access.tenants import bearer, make_key
+from tests.e2e.serving import serving as serving_process
+from tests.runtime.harness import bench, ok, toolset
+from tests.server.rig import Rig
+from tests.server.test_cli import PROGRAM
+from tests.server.test_cli import environment as clean
+from tests.tools.captives import CAPTIVE, PYTHON
+from tests.ws.serving import PATIENCE, Client, serving
+
+pytestmark = pytest.mark.skipif(not system_tells(), reason="this system does not tell whose a connection is")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes another user's socket")
+NOBODY = 65534
+
+
+def connect_as(uid: int, address: str) -> socket.socket:
+    """Return a connection whose socket belongs to a user: what the system calls the one who made it."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    mine = os.geteuid()
+    os.seteuid(uid)
+    try:
+        made = socket.socket()
+    finally:
+        os.seteuid(mine)
+    made.settimeout(10)
+    made.connect((host, int(port)))
+    return made
+
+
+def status_of(made: socket.socket, path: str = "/api/domains", *headers: str) -> int:
+    """Send a request on a connection and return the answer's status."""
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]
+    made.sendall("\r\n".join(lines).encode())
+    answer = HTTPResponse(made)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+@as_root
+async def test_another_user_of_this_machine_is_not_the_local_user(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+
+        def attack() -> None:
+            with connect_as(NOBODY, address) as theirs, connect_as(os.geteuid(), address) as ours:
+                assert status_of(theirs) == 401
+                assert status_of(ours) == 200
+                assert status_of(theirs) == 401
+                assert status_of(theirs, "/api/ready") == 200
+                shown = f"Authorization: Bearer {rig.application.access.local_key}"
+                assert status_of(theirs, "/api/domains", shown) == 200
+                assert status_of(theirs) == 401
+
+        await anyio.to_thread.run_sync(attack)
+        theirs = connect_as(NOBODY, address)
+        theirs.setblocking(False)
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://{address}/ws", sock=theirs, proxy=None)
+        assert refused.value.response.status_code == 401
+        async with connect(f"ws://{address}/ws", proxy=None, compression=None) as ours:
+            assert (await Client(ours).ask("ping"))["type"] == "pong"
+
+
+@as_root
+async def test_under_another_server_too_a_connection_belongs_to_its_user(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app, http="h11") as address:
+
+        def attack() -> None:
+            with connect_as(NOBODY, address) as theirs, connect_as(os.geteuid(), address) as ours:
+                assert status_of(theirs) == 401
+                assert status_of(ours) == 200
+
+        await anyio.to_thread.run_sync(attack)
+
+
+@contextmanager
+def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.socket(family) as listener, socket.socket(socket.AF_INET6 if ":" in target else family) as peer:
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((host, 0))
+        listener.listen()
+        peer.connect((target, listener.getsockname()[1]))
+        own, _ = listener.accept()
+        with own:
+            yield peer, own
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "target"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1"),
+        (socket.AF_INET6, "::1", "::1"),
+        (socket.AF_INET, "127.0.0.1", "::ffff:127.0.0.1"),
+    ],
+    ids=["IPv4", "IPv6", "IPv4 in IPv6"],
+)
+def test_the_system_tells_whose_a_connection_is(family: int, host: str, target: str) -> None:
+    try:
+        with pair(family, host, target) as (peer, own):
+            seen = own.getpeername()[:2]
+            assert uid_of(seen, own.getsockname()[:2]) == os.geteuid()
+            assert uid_of((seen[0], 1), own.getsockname()[:2]) is None
+            peer.close()
+            assert uid_of(seen, own.getsockname()[:2]) is None
+    except OSError as exc:
+        pytest.skip(f"{target} cannot be used: {exc}")
+
+
+async def test_a_server_that_may_use_the_network_ends_coming_in_without_a_key(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        policy = rig.application.machinery.policy
+        assert policy.packages is not None
+        async with httpx2.AsyncClient(base_url=f"http://{address}", trust_env=False) as http:
+            assert (await http.get("/api/domains")).status_code == 200
+            await policy.catalogue.allow(["/bin/true"], Grant(), policy.packages, [])
+            assert (await http.get("/api/domains")).status_code == 200
+            allowed = await policy.catalogue.allow(["/bin/false"], Grant(network=True), policy.packages, [])
+            refused = await http.get("/api/domains")
+            assert refused.status_code == 401
+            assert "MCP server may use the network" in refused.text
+            local = bearer(rig.application.access.local_key)
+            assert (await http.get("/api/domains", headers=local)).status_code == 200
+            policy.catalogue.revoke(allowed.id)
+            assert (await http.get("/api/domains")).status_code == 200
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    given = {**clean(), "AGENTIC_RAG_DATA": str(folder / "data")}
+    return subprocess.run([PROGRAM, *arguments], env=given, capture_output=True, text=True, timeout=120, cwd=folder)
+
+
+def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_path: Path) -> None:
+    assert run(tmp_path, "open").returncode == 1
+    assert run(tmp_path, "mcp", "allow", "--network", "--", "/bin/true").returncode == 0, "the line is allowed"
+
+    async def visit(url: str, ticket: str) -> None:
+        address = url.replace("http", "ws") + "/ws"
+        async with connect(address, subprotocols=[f"ticket.{ticket}"], proxy=None, compression=None) as page:  # type: ignore[list-item]
+            assert (await Client(page).ask("ping"))["type"] == "pong"
+        with pytest.raises(InvalidStatus):
+            await connect(address, proxy=None)
+
+    with serving_process(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
+        with pytest.raises(Exception, match="401"):
+            server.call("GET", "/api/domains")
+        assert run(tmp_path, "domains", "list").returncode == 0
+        opened = run(tmp_path, "open", "--no-browser")
+        url, _, ticket = opened.stdout.strip().partition("/#ticket=")
+        assert url == server.url
+        anyio.run(visit, url, ticket)
+
+
+async def test_a_turn_from_before_the_first_key_loses_what_only_a_single_user_may(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    async def write(request: CallRequest) -> CallOutcome:
+        done.append(request.tool.name)
+        return ok("written")
+
+    stalled = Stalled(use("srv__write", query="x"), 1)
+    model = ScriptedModel(use("srv__write", query="x"), stalled, say("Done."))
+    async with model, bench(tmp_path, model, toolset(srv__write=write)) as it:
+        accepted = await it.send("Write it twice.")
+        with anyio.fail_after(PATIENCE):
+            await stalled.reached.wait()
+        it.services.alone = False
+        stalled.until.set()
+        with anyio.fail_after(PATIENCE):
+            events = [event async for event in it.runtime.follow(accepted.turn_id)]
+        results = [event.fields()["status"] for event in events if event.type == "tool_result"]
+        assert results == [ToolStatus.OK, ToolStatus.DENIED]
+        assert done == ["srv__write"]
+
+
+async def test_the_first_key_restarts_what_a_single_user_let_run(tmp_path: Path) -> None:
+    async with Rig(tmp_path, any_command=True) as rig:
+        domain = await rig.domain()
+        server = {"command": PYTHON, "args": ["-I", "-S", str(CAPTIVE)]}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"tame": server}}})
+        path = f"/api/domains/{domain}/mcp-servers"
+        await rig.ok("POST", f"{path}/tame/restart")
+
+        async def state() -> str:
+            items = (await rig.ok("GET", path))["items"]
+            return str(next(each["state"] for each in items if each["name"] == "tame"))
+
+        assert await state() == "ready"
+        await make_key(rig, "ann", "operator")
+        with anyio.fail_after(PATIENCE):
+            while await state() != "failed":
+                await anyio.lowlevel.checkpoint()
