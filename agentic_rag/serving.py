@@ -3,6 +3,8 @@
 Owns how a serving process begins and ends. Knows no route.
 """
 
+import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -96,10 +98,16 @@ async def serve(application: Application, listener: socket.socket, on_listening:
         **UVICORN_OPTIONS,
     )
     server = _Server(config, listening)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     async with anyio.create_task_group() as tasks:
         await tasks.start(partial(_obey_signals, server, application, seconds))
         await server.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Whether a record is more than that a request was cut off by the stop, which is no error."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 async def _obey_signals(

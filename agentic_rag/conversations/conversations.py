@@ -36,6 +36,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
 from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
@@ -387,5 +388,5 @@ def _distinct(ids: Sequence[str]) -> list[str]:
 def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[str]) -> None:
     for document_id in document_ids:
         document = documents.get(conn, document_id)
-        if document is None or document.domain_id != domain_id:
+        if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
             raise NotFound("document", document_id, hidden=document is not None)

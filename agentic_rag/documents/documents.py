@@ -86,7 +86,7 @@ class Documents:
         """
         await self._directory.get(domain_id)
         document = await self._db.read(lambda conn: documents.get(conn, document_id))
-        if document is None or document.domain_id != domain_id:
+        if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
             raise NotFound("document", document_id, hidden=document is not None)
         return document
 
@@ -116,11 +116,10 @@ class Documents:
         return queued
 
     async def delete(self, domain_id: str, document_id: str) -> None:
-        """Remove file, chunks and record, once the domain's turns are interrupted. Repeatable until it succeeds.
+        """Remove a document; see `Intake.remove`. Turns that run go on, and cite it no more.
 
         Raises:
             NotFound: the domain has no such document.
-            IndexUnavailable: its chunks cannot be removed now; it is still listed.
         """
         document = await self.get(domain_id, document_id)
         domain = await self._directory.get(domain_id)

@@ -20,7 +20,7 @@ from agentic_rag.documents.files import Incoming, files_of, hash_of, place, spli
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
-from agentic_rag.errors import IndexUnavailable
+from agentic_rag.errors import IndexUnavailable, NotFound
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -64,6 +64,9 @@ class Intake:
             before = await self._db.read(lambda conn: documents.by_path(conn, domain.id, incoming.name))
         known = await self._db.read(lambda conn: documents.by_sha(conn, domain.id, incoming.sha256))
         if known is not None:
+            if known.status is DocumentStatus.DELETING:
+                await self._finish_removal(domain, known)
+                return await self._store(domain, incoming)
             if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
                 if before is not None and before.id != known.id:
                     await self.remove(domain, before)  # one document has these bytes: this was a second name of it
@@ -143,16 +146,52 @@ class Intake:
     # How documents go: by request, by hand, with another document of the same bytes, with their domain.
 
     async def remove(self, domain: DomainRecord, document: DocumentRecord) -> None:
-        """Remove file, chunks and record, in this order. Repeatable until it succeeds.
+        """Remove a document: a tombstone, then its file and its chunks, the record last.
 
-        The file goes first: were it the record, a kill in between would have the file ingested again.
-
-        Raises:
-            IndexUnavailable: the chunks cannot be removed now; the document is still listed.
+        With the tombstone it is gone for everybody, and whatever cuts the rest off, `finish_removals` ends it.
         """
+        entry = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
+
+        def mark(conn: Connection) -> None:
+            if documents.update(conn, document.id, status=DocumentStatus.DELETING, updated_at=now()):
+                audit(conn, entry)
+
+        await self._ingestion.stop(document.id)
+        await self._db.write(mark, durable=True)
+        self._directory.collection_changed(document.domain_id)
+        failpoints.reached("delete.marked")
         path = Path(domain.workspace) / "documents" / document.path
         await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
-        await self._forget(document)
+        failpoints.reached("delete.unlinked")
+        try:
+            await self._take_out(document, lambda conn: documents.delete(conn, document.id))
+        except IndexUnavailable as exc:
+            log.warning("chunks of %s are removed later: %s", document.name, exc)
+
+    async def finish_removals(self) -> None:
+        """Finish the removals that were cut off, by a kill or an index that did not answer."""
+        for document in await self._db.read(documents.list_deleting):
+            try:
+                await self._finish_removal(await self._directory.get(document.domain_id), document)
+            except NotFound:
+                continue  # its domain is being deleted, and it with that
+            except IndexUnavailable as exc:
+                log.warning("chunks of %s are removed later: %s", document.name, exc)
+
+    async def _finish_removal(self, domain: DomainRecord, document: DocumentRecord) -> None:
+        """Go on with a removal. A file of that name may be another by now: then it stays.
+
+        Raises:
+            IndexUnavailable: the chunks cannot be removed now.
+        """
+        path = Path(domain.workspace) / "documents" / document.path
+
+        def unlink() -> None:
+            if path.is_file() and stamp_of(path) == document.file_stamp:
+                path.unlink(missing_ok=True)
+
+        await anyio.to_thread.run_sync(unlink)
+        await self._take_out(document, lambda conn: documents.delete(conn, document.id))
 
     async def _forget(self, document: DocumentRecord) -> None:
         entry = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
@@ -203,6 +242,7 @@ class Intake:
 
     async def _follow_folder(self, domain_id: str, folder: Path) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
+        deleting = {each.path for each in await self._db.read(documents.list_deleting) if each.domain_id == domain_id}
         if not await anyio.to_thread.run_sync(folder.is_dir):  # a disk that is not mounted: nothing was deleted
             log.warning("%s is not there", folder)
             return 0
@@ -213,7 +253,7 @@ class Intake:
         count = 0
         for path, stamp in stamps.items():
             before = known.get(path)
-            if self._is_old(domain_id, path, stamp, before, here):
+            if path in deleting or self._is_old(domain_id, path, stamp, before, here):
                 continue
             await self._directory.get(domain_id)  # its deletion waits for this look to end
             try:

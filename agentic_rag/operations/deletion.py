@@ -3,7 +3,8 @@
 Owns the order. It follows one rule, by which a deletion that is cut off anywhere can be repeated, and ends what it
 began: **what only a row names goes before the row**. First what works is stopped, then go files, processes and
 vectors, each of which a step finds by the rows; the rows go last, in one transaction with their audit entry. A step
-that finds nothing left to do does nothing.
+that finds nothing left to do does nothing. A document is a tombstone first, so that it is gone at once and its removal
+is finished by the server itself; see `Intake.remove`.
 """
 
 from pathlib import Path
@@ -96,13 +97,9 @@ class Deletion:
         await self._db.write(forget, durable=True)
 
     async def document(self, domain_id: str, document_id: str) -> None:
-        """Delete a document: its file, its chunks, its record, after interrupting the domain's turns.
+        """Delete a document: its file, its chunks, its record. No turn is interrupted.
 
         Raises:
             NotFound: the domain has no such document.
-            IndexUnavailable: its chunks cannot be removed now; it is still listed.
         """
-        await self._documents.get(domain_id, document_id)
-        for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
-            await self._runtime.interrupt(session_id)
         await self._documents.delete(domain_id, document_id)

@@ -60,6 +60,7 @@ class Upkeep:
         """Clear what a killed process left half received, and make the demo domain at the first start."""
         incoming = self._settings.incoming
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))
+        await self._knowledge.intake.finish_removals()  # before a search can find what a kill left of them
         await self._load_demo()
 
     def keep_records(self, workers: Workers, access: Access, audit: AuditLog) -> None:
@@ -80,6 +81,7 @@ class Upkeep:
         workers.repeat("looking into the documents folders", self._look_for_files, self._scan_seconds)
 
     async def _look_for_files(self) -> None:
+        await self._knowledge.intake.finish_removals()
         for domain in await self._directory.list_all():
             try:
                 await self._documents.rescan(domain.id)

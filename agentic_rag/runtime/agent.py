@@ -42,7 +42,7 @@ from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import end_without_agent, hold, store_commit, store_end, store_result
-from agentic_rag.store import sessions
+from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
@@ -102,7 +102,7 @@ class Agent:
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._told_full = False
-        self._gone: AbstractSet[str] = frozenset()
+        self._setbacks = row.resumes
         self.over = False
         """Whether the terminal event is out, or about to be."""
         self.garbled = False
@@ -226,11 +226,6 @@ class Agent:
         insist = self.resources.journal.insist
         if resume is None:
             await insist(self._context.move_window)
-        window = self.transcript.window()
-        chunks = cited_chunks(window)
-        if chunks:
-            missing_chunks = self.resources.services.missing_chunks
-            self._gone = await insist(partial(missing_chunks, self._definition.domain_id, chunks))
         if resume is not None:
             await self._resume(resume)
             return
@@ -293,11 +288,12 @@ class Agent:
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
+        window = self.transcript.window()
         built = build_request(
             self._definition,
             self._tools,
-            self.transcript.window(),
-            gone=self._gone,
+            window,
+            gone=await self._gone_chunks(cited_chunks(window)),
             tool_choice=None if fits else {"type": "none"},
         )
         for body in self._turn.begin_step(built.passages, built.call_ids):
@@ -319,6 +315,13 @@ class Agent:
                 await anyio.sleep(delay)
         spent = round((time.monotonic() - began) * 1000)
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent
+
+    async def _gone_chunks(self, chunks: set[str]) -> AbstractSet[str]:
+        """Return those that no answer may cite any more. Asked at each step: a deletion interrupts nobody."""
+        if not chunks:
+            return frozenset()
+        missing_chunks = self.resources.services.missing_chunks
+        return await self.resources.journal.insist(partial(missing_chunks, self._definition.domain_id, chunks))
 
     async def _stream(self, request: ModelRequest) -> None:
         """Stream one model call into the turn. Pings are no events: silence ends the call."""
@@ -400,6 +403,8 @@ class Agent:
 
         def store(conn: Connection) -> None:
             store_commit(conn, self.transcript, self.row, entries, commit, self._turn.model)
+            if self._setbacks:
+                turns.forget_resumes(conn, self.row.id)
             if final is not None:
                 store_end(conn, self.row, self._turn, final)
                 if self.parent is None:
@@ -410,6 +415,7 @@ class Agent:
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
         # What has ended, and what is about to have effects, must be so after a loss of power too.
         await self.log.commit(bodies, store, durable=effects or final is not None)
+        self._setbacks = 0
         self.transcript.extend(entries)
         if commit.usage is not None and entries:
             self._context.take_measure(commit.usage, entries[0].seq)

@@ -4,6 +4,7 @@ Owns which sessions are in memory and the task group in which their turns live. 
 `LiveSession`'s.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Self
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound
+from agentic_rag.errors import NotFound, StorageError
 from agentic_rag.events import AgentEvent, Interrupted
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.children import Delegations
@@ -30,6 +31,10 @@ from agentic_rag.store.turns import TurnRecord
 
 MAX_TRANSCRIPTS = 256
 """Idle sessions whose transcripts stay in memory."""
+PUT_DOWN_SECONDS = 5.0
+"""How long a process that ends waits for the store to take that it does."""
+
+logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -83,14 +88,27 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
+        left = self._running()
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(exc_type, exc, tb)
+        try:
+            return await self._tasks.__aexit__(exc_type, exc, tb)
+        finally:
+            if left:
+                await self._put_down()
+
+    async def _put_down(self) -> None:
+        """Say in the store that the turns which still run were left on purpose: their next start is no resume."""
+        with anyio.move_on_after(PUT_DOWN_SECONDS, shield=True):
+            try:
+                await self._database.write(partial(turns.put_down, owner=self._resources.owner))
+            except StorageError as exc:  # then it counts as one that was cut off
+                logger.warning("turns were left without a word: %s", exc)
 
     async def drain(self, seconds: float) -> int:
         """Wait for running turns, at most so long; return how many still run (they resume later).
 
-        What is queued stays so, and compactions give way.
+        What is queued stays so, and compactions give way. Then readers are told that the server goes away.
         """
         self._resources.draining.set()
         for live in self._live.values():
@@ -98,6 +116,7 @@ class Runtime:
         with anyio.move_on_after(seconds):
             while running := self._running():
                 await running[0].change()
+        self._journal.dismiss_readers()
         return len(self._running())
 
     def _running(self) -> list[LiveSession]:

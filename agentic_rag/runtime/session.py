@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED = 5
 """Messages that may wait behind a running turn."""
 MAX_RESUMES = 3
+"""How often a turn is gone on with that was cut off without having come further."""
 QUEUE_SECONDS = 1.0
 """How long after the store refused it a queued turn is tried again."""
 COMPACT_AGAIN = 0.1
@@ -499,15 +500,19 @@ class LiveSession:
         assert transcript is not None
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
 
+        cut_off = row.owner != ""
+
         def take(conn: Connection) -> int:
-            turns.count_resume(conn, row.id)
+            if cut_off:
+                turns.count_resume(conn, row.id)
             return turns.take_lease(conn, row.id, self._resources.owner, later(LEASE_SECONDS))
 
         # durable: the epoch of the fence is used up with the first event that somebody sees
         fence = await self._database.write(take, durable=True)
-        row = replace(row, owner=self._resources.owner, fence=fence)
+        given_up = cut_off and row.resumes >= MAX_RESUMES
+        row = replace(row, owner=self._resources.owner, fence=fence, resumes=row.resumes + cut_off)
         resumed = Resumed((left.last_seq + 1, epoch_of(fence)))
-        if row.resumes >= MAX_RESUMES or left.definition is None:
+        if given_up or left.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
             await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
             return

@@ -16,7 +16,10 @@ from agentic_rag.store.records import RecordTable
 
 
 class DocumentStatus(StrEnum):
-    """Where a document's ingestion stands. `SETTLED` are its ends."""
+    """Where a document's ingestion stands. `SETTLED` are its ends.
+
+    ``deleting`` is a tombstone: nobody is shown the document any more, and what there still is of it is being removed.
+    """
 
     QUEUED = "queued"
     PARSING = "parsing"
@@ -24,9 +27,10 @@ class DocumentStatus(StrEnum):
     INDEXING = "indexing"
     INDEXED = "indexed"
     FAILED = "failed"
+    DELETING = "deleting"
 
 
-SETTLED = (DocumentStatus.INDEXED, DocumentStatus.FAILED)
+SETTLED = (DocumentStatus.INDEXED, DocumentStatus.FAILED, DocumentStatus.DELETING)
 """The states in which nothing is left to do."""
 
 
@@ -89,6 +93,7 @@ DOCUMENTS = RecordTable(
     part_of="domain",
 )
 _documents = DOCUMENTS.c
+_LISTED = _documents.status != DocumentStatus.DELETING
 _IN_ORDER = DOCUMENTS.select.order_by(_documents.created_at, _documents.id)
 
 
@@ -128,19 +133,24 @@ def get(conn: Connection, document_id: str) -> DocumentRecord | None:
 
 
 def by_sha(conn: Connection, domain_id: str, sha256: str) -> DocumentRecord | None:
-    """Return the domain's document of these bytes, None when there is none."""
+    """Return the domain's document of these bytes, a tombstone perhaps; None when there is none."""
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.sha256 == sha256))
 
 
 def by_path(conn: Connection, domain_id: str, path: str) -> DocumentRecord | None:
     """Return the domain's document that lies there, None when there is none."""
-    return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path))
+    return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path, _LISTED))
 
 
 def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
-    """Return the domain's documents, oldest first; only those of one status when given."""
+    """Return the domain's documents, oldest first; only those of one status when given. No tombstone is one."""
     query = _IN_ORDER.where(_documents.domain_id == domain_id)
-    return DOCUMENTS.all(conn, query if status is None else query.where(_documents.status == status))
+    return DOCUMENTS.all(conn, query.where(_LISTED if status is None else _documents.status == status))
+
+
+def list_deleting(conn: Connection) -> list[DocumentRecord]:
+    """Return the tombstones of all domains, oldest first."""
+    return DOCUMENTS.all(conn, _IN_ORDER.where(_documents.status == DocumentStatus.DELETING))
 
 
 def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:
@@ -175,7 +185,7 @@ def count_indexed(conn: Connection, domain_id: str) -> int:
 
 def update(conn: Connection, document_id: str, **fields: Unpack[DocumentFields]) -> bool:
     """Change the given fields. Returns False when there is no such document (it was deleted meanwhile)."""
-    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id).values(dict(fields))
+    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _LISTED).values(dict(fields))
     return conn.execute(query).rowcount == 1
 
 
@@ -196,7 +206,7 @@ def claim(
 
 def update_owned(conn: Connection, document_id: str, owner: str, fields: DocumentFields) -> bool:
     """`update` as long as ``owner`` has it. Returns False when it is deleted or somebody else's."""
-    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.owner == owner)
+    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.owner == owner, _LISTED)
     return conn.execute(query.values(dict(fields))).rowcount == 1
 
 

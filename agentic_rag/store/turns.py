@@ -45,10 +45,11 @@ class TurnRecord:
     image_id: str
     role_hashes: dict[str, str] = field(default_factory=dict)
     owner: str = ""
-    """The process that runs it; ``fence`` grows with each owner."""
+    """The process that runs it, none if that one has put it down; ``fence`` grows with each owner."""
     fence: int = 0
     lease_until: str | None = None
     resumes: int = 0
+    """How often it was cut off since its last committed step; stops on purpose do not count."""
     steps: int = 0
     usage: Usage | None = None
     """What it has spent, once it has ended."""
@@ -206,10 +207,24 @@ def hold(conn: Connection, turn_id: str, fence: int, until: str | None) -> None:
         raise LeaseLost(turn_id)
 
 
+def put_down(conn: Connection, owner: str) -> int:
+    """Take the leases of all running turns from an owner that is about to end; return how many.
+
+    A turn without an owner is gone on with at once, and that counts as no resume.
+    """
+    mine = (_turns.owner == owner, _turns.status == TurnStatus.RUNNING)
+    return conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
+
+
 def release(conn: Connection, turn_id: str) -> None:
     """Take a turn's lease back from an owner that is dead: what writes under its number is refused."""
     statement = update(TURNS.table).where(_turns.id == turn_id)
     conn.execute(statement.values(owner="", lease_until=None, fence=_turns.fence + 1))
+
+
+def forget_resumes(conn: Connection, turn_id: str) -> None:
+    """Count the resumes of a turn from zero again: it has come further."""
+    conn.execute(update(TURNS.table).where(_turns.id == turn_id).values(resumes=0))
 
 
 def count_resume(conn: Connection, turn_id: str) -> int:

@@ -31,6 +31,10 @@ class Chat:
         self.events: list[Event] = []
         self.raw: list[str] = []
         self.ledger = ledger
+        self.asides: list[str] = []
+        """Codes of the notices that are no part of a turn's log."""
+        self.closed: int | None = None
+        """The code with which the server closed the socket."""
         self._replies: deque[Event] = deque()
         try:
             url = server.url.replace("http", "ws") + "/ws"
@@ -74,9 +78,13 @@ class Chat:
         try:
             raw = self._socket.recv(PATIENCE)
         except (ConnectionClosed, OSError) as exc:
+            self.closed = exc.rcvd.code if isinstance(exc, ConnectionClosed) and exc.rcvd is not None else None
             raise Dead from exc
         assert isinstance(raw, str)
         frame: Event = json.loads(raw)
+        if frame["type"] == "notice" and "seq" not in frame:
+            self.asides.append(frame["code"])
+            return None
         if not is_event(frame):
             self._replies.append(frame)
             return None

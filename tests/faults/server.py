@@ -190,7 +190,8 @@ class Server:
             with urllib.request.urlopen(
                 f"{self.url}/api/turns/{turn}/events?after={after}", timeout=PATIENCE
             ) as answer:
-                lines.extend(line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
+                found = (line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
+                lines.extend(line for line in found if "seq" in json.loads(line))  # the others are not of the log
         except urllib.error.HTTPError as exc:
             with exc:
                 raise Refused(exc.code, _json(exc.read())) from exc

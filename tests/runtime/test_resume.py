@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import anyio
+from sqlalchemy import update
 
+from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.log.runlog import EPOCH
+from agentic_rag.store import turns
+from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -80,6 +84,69 @@ async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
         assert text_of(events) == "To B."
 
 
+async def kill(folder: Path) -> None:
+    """Make the stop before look like a kill: nobody has put the turns down."""
+    database = await Database.open(folder / "test.db")
+    try:
+        owned = update(turns.TURNS.table).where(turns.TURNS.c.status == "running").values(owner="run_dead")
+        await database.write(lambda conn: conn.execute(owned).close())
+    finally:
+        await database.aclose()
+
+
+async def test_stops_on_purpose_do_not_count_as_resumes(tmp_path: Path) -> None:
+    accepted = None
+    for _ in range(6):
+        slow = Stalled(say("One two three."), 1)
+        async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+            if accepted is None:
+                accepted = await b.send("A", definition())
+            else:
+                await b.runtime.recover()
+            await slow.reached.wait()
+    assert accepted is not None
+    async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert events[-1].type == "done"
+
+
+async def test_a_turn_that_comes_further_each_time_is_not_given_up(tmp_path: Path) -> None:
+    tools = toolset(quick=quick)
+    accepted = None
+    settings = definition(limits=Limits(max_steps=20))
+    for _ in range(6):
+        slow = Stalled(say("One two three."), 1)
+        async with ScriptedModel(use("quick", query="x"), slow) as model, bench(tmp_path, model, tools) as b:
+            if accepted is None:
+                accepted = await b.send("A", settings)
+            else:
+                await b.runtime.recover()
+            await slow.reached.wait()
+        await kill(tmp_path)
+    assert accepted is not None
+    async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model, tools) as b:
+        await b.runtime.recover()
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert events[-1].type == "done"
+        assert events[-1].fields().get("code") is None
+
+
+async def test_readers_are_told_that_the_server_goes_away(tmp_path: Path) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+        accepted = await b.send("A", definition())
+        await slow.reached.wait()
+        assert await b.runtime.drain(0) == 1
+        with anyio.fail_after(20):
+            events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert (events[-1].type, events[-1].seq) == ("notice", 0)
+        assert events[-1].fields()["code"] == "SERVER_STOPPING"
+        assert not any(event.terminal for event in events)
+
+
 async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) -> None:
     accepted = None
     for _ in range(4):
@@ -90,6 +157,7 @@ async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) ->
             else:
                 await b.runtime.recover()
             await slow.reached.wait()
+        await kill(tmp_path)
     assert accepted is not None
     async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()

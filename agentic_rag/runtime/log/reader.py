@@ -10,12 +10,16 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.errors import LogGone, NotFound
-from agentic_rag.events import AgentEvent, decode
+from agentic_rag.events import AgentEvent, Notice, decode
 from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall
 from agentic_rag.store import run_events, turns
 
 PAGE = 500
 """Events read from the store at once."""
+
+GOING_AWAY = Notice(
+    "SERVER_STOPPING", "The server is stopping. The turn is not lost: connect again in a moment and go on by number."
+)
 
 Push = Callable[[Sequence[AgentEvent]], int]
 """Takes the first events at once and returns how many. It runs inside the turn: it must not wait."""
@@ -49,9 +53,8 @@ class LogReader:
             batch = None if self._log is None else self._log.since(self._seq)
             if batch is None:
                 batch = await self._read_page()
-            elif not batch and self._log is not None and (stall := self._untold) is not None:
-                self._stall = stall
-                return [self._log.encode_aside(stall.notice)]
+            elif not batch and self._log is not None and self._untold:
+                return [self._log.encode_aside(self._tell())]
             elif not batch:
                 await self._live(push)
             if batch:
@@ -61,9 +64,17 @@ class LogReader:
         return ()
 
     @property
-    def _untold(self) -> Stall | None:
-        """What keeps the turn waiting, if the reader has not said so."""
-        return self._journal.stall if self._journal.stall is not self._stall else None
+    def _untold(self) -> bool:
+        """Whether the server goes away, or the store refuses and the reader has not said so."""
+        return self._journal.leaving or self._journal.stall not in (None, self._stall)
+
+    def _tell(self) -> Notice:
+        """Return what is to be said of the stream itself; that the server goes away is the last."""
+        if self._journal.leaving or self._journal.stall is None:
+            self._over = True
+            return GOING_AWAY
+        self._stall = self._journal.stall
+        return self._stall.notice
 
     async def _live(self, push: Push | None) -> None:
         """Wait until there is something that ``push`` does not take, or the log has ended."""
@@ -83,7 +94,7 @@ class LogReader:
                 taken = push is not None and self._push(log, push)
             except Exception as exc:  # the reader's, never the turn's
                 failure, taken = exc, False
-            if not taken or log.ended or self._untold is not None:
+            if not taken or log.ended or self._untold:
                 woken.set()
 
         log.listen(wake)

@@ -385,6 +385,8 @@ class Journal:
         """What keeps turns from going on now, None if nothing does."""
         self.stalled = anyio.Event()
         """Set while there is one; each time a new event."""
+        self.leaving = False
+        """Whether readers are told that the server goes away, and end."""
         self._refused = 0
         self._stopping = anyio.Event()
         self._open: dict[str, RunLog] = {}
@@ -471,6 +473,12 @@ class Journal:
                 tried = True
 
         await self.insist(once)
+
+    def dismiss_readers(self) -> None:
+        """Let everybody who reads an open log hear that the server goes away; the logs go on."""
+        self.leaving = True
+        for log in self._open.values():
+            log.wake_readers()
 
     def stop(self) -> None:
         """Give up what the store refuses: the process ends, and the next one goes on from what is stored."""

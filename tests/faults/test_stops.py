@@ -1,0 +1,99 @@
+"""SIGTERM with clients in the middle of a turn, and deletions that are killed: what is said, and what is left."""
+
+import json
+import os
+import signal
+import urllib.request
+from contextlib import suppress
+from threading import Thread
+
+import pytest
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Ledger
+from tests.faults.outside import PATIENCE
+from tests.faults.server import Dead, Refused
+from tests.faults.sweep import Rig
+
+
+class Listener(Thread):
+    """Reads a turn over SSE to the end of the stream, however it ends."""
+
+    def __init__(self, made: Rig, turn: str) -> None:
+        super().__init__()
+        self._url = f"{made.server.url}/api/turns/{turn}/events"
+        self.lines: list[str] = []
+        self.whole = False
+
+    def run(self) -> None:
+        with urllib.request.urlopen(self._url, timeout=PATIENCE) as answer:
+            for line in answer:
+                self.lines.append(line.decode().rstrip("\n"))
+            self.whole = True  # the last piece of a chunked body came: the stream was closed, not cut
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_clients_are_told_of_a_stop_and_nothing_is_thrown(made: Rig, signals: int) -> None:
+    conversation = made.conversation()
+    before = len(made.server.said.read_text())
+    with Chat(made.server, conversation, Ledger()) as chat, Chat(made.server, made.conversation(), Ledger()) as idle:
+        turn = chat.send(f"Go {conversation} slow", conversation)["turnId"]
+        chat.until(lambda event: event["type"] == "text")
+        listener = Listener(made, turn)
+        listener.start()
+        while len(listener.lines) < 10:
+            chat.hear()
+        if signals == 2:
+            os.kill(made.server.pid, signal.SIGINT)
+        code = made.server.terminate()
+        listener.join(PATIENCE)
+        with suppress(Dead):
+            while True:
+                chat.hear()
+        with pytest.raises(Dead):
+            idle.hear()
+    made.server.start()
+    assert code == 0
+    assert "Traceback" not in made.server.said.read_text()[before:]
+    if signals == 1:
+        assert chat.asides == ["SERVER_STOPPING"]
+        assert (chat.closed, idle.closed) == (1012, 1012)
+        assert listener.whole
+        data = [line for line in listener.lines if line]
+        assert data[-2:][0] == "event: notice"
+        assert json.loads(data[-1].removeprefix("data: "))["code"] == "SERVER_STOPPING"
+        assert not data[-3].startswith("id: "), "the client's last id must stay the one of the last event"
+    assert made.server.log(turn)[-1]
+
+
+PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_deletion_that_is_killed_anywhere_is_finished_by_the_next_start(made: Rig, place: str) -> None:
+    documents = f"/api/domains/{made.domain}/documents"
+    name = place.replace(":", "-").replace(".", "-") + ".md"
+    text = f"# Holidays\n\nEveryone has {name} days of paid leave.\n".encode()
+    border = b'--x\r\nContent-Disposition: form-data; name="f"; filename="%b"\r\n\r\n' % name.encode()
+    body = border + text + b"\r\n--x--\r\n"
+    sent = made.server.send("POST", documents, body, {"Content-Type": "multipart/form-data; boundary=x"})
+    document = sent["items"][0]["id"]
+    while made.server.call("GET", f"{documents}/{document}")["status"] != "indexed":
+        pass
+    made.server.arm(place)
+    with pytest.raises(Dead):
+        made.server.call("DELETE", f"{documents}/{document}")
+    made.server.died()
+    made.server.start()
+    listed = [each["id"] for each in made.server.call("GET", documents)["items"]]
+    if place == "commit.begin:1":  # nothing had been promised or begun
+        assert listed == [document]
+        made.server.call("DELETE", f"{documents}/{document}")
+    else:
+        assert listed == []
+        with pytest.raises(Refused):
+            made.server.call("DELETE", f"{documents}/{document}")
+    assert made.server.call("POST", f"{documents}/search", {"query": "paid leave"})["hits"] == []
+    folder = made.server.data / "workspaces" / made.domain / "documents"
+    assert [path.name for path in folder.iterdir()] == []
+    assert made.server.call("POST", f"{documents}/rescan") == {"added": 0}
