@@ -121,3 +121,16 @@ async def test_readmes_first_question_is_answered_with_the_one_sentence_that_ans
     answer = said(await conversation(retriever).ask("How many days of annual leave do I get?"))
     assert answer.count("\n> ") == 1
     assert "27 days of paid leave a year" in answer
+
+
+async def test_a_threshold_of_0_7_keeps_the_right_document_of_most_questions(retriever: Retriever) -> None:
+    kept = 0
+    for question in demo_questions():
+        retrieval = await retriever.search(COLLECTION, question.question, 5, threshold=0.7)
+        kept += any(hit.document_name == question.document for hit in retrieval.hits)
+    assert kept >= 16
+
+
+async def test_a_threshold_of_0_7_leaves_little_for_questions_the_handbooks_do_not_answer(retriever: Retriever) -> None:
+    searches = [await retriever.search(COLLECTION, question, 5, threshold=0.7) for question in NOT_IN_THE_HANDBOOKS]
+    assert sum(bool(retrieval.hits) for retrieval in searches) <= 2

@@ -1,0 +1,52 @@
+"""How likely a passage is relevant: a probability that rises with what speaks for it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.retriever.relevance import Match, probabilities
+
+SHARES = st.floats(0, 1)
+MATCHES = st.lists(
+    st.builds(Match, SHARES, st.none() | SHARES, st.sampled_from(["a", "b", "c", "d", "e", None]), st.integers(0, 3)),
+    max_size=40,
+)
+
+
+@given(MATCHES, SHARES)
+def test_every_match_gets_a_probability(matches: list[Match], weight: float) -> None:
+    scores = probabilities(matches, weight)
+    assert len(scores) == len(matches)
+    assert all(0 < score < 1 for score in scores)
+
+
+@given(MATCHES.filter(bool), SHARES, SHARES)
+def test_more_of_the_question_in_a_passage_is_never_less_likely(
+    matches: list[Match], more: float, weight: float
+) -> None:
+    first = matches[0]
+    better = [first._replace(share=max(first.share, more)), *matches[1:]]
+    assert probabilities(better, weight)[0] >= probabilities(matches, weight)[0] - 1e-12
+
+
+def test_a_passage_that_stands_out_is_likelier_than_one_among_equals() -> None:
+    alone = [Match(0.4, None, "a")] + [Match(0.1, None, name) for name in "bcde"]
+    among = [Match(0.4, None, name) for name in "abcde"]
+    assert probabilities(alone)[0] > 0.7 > 0.4 > probabilities(among)[0]
+
+
+def test_neighbours_of_one_document_are_no_rivals_of_each_other() -> None:
+    others = [Match(0.1, None, name) for name in "bcde"]
+    one, both = [Match(0.4, None, "a"), *others], [Match(0.4, None, "a"), Match(0.4, None, "a"), *others]
+    assert probabilities(one)[0] == probabilities(both)[0]
+
+
+def test_in_a_collection_of_one_document_its_sections_are_compared() -> None:
+    sections = [Match(0.15, None, "a", number) for number in range(5)]
+    assert probabilities(sections)[0] < 0.3
+
+
+def test_closeness_counts_by_the_vote_of_the_dense_leg() -> None:
+    near = [Match(0.2, 0.9, "a"), *(Match(0.2, 0.1, name) for name in "bcde")]
+    scores = [probabilities(near, weight)[0] for weight in (0.0, 0.5, 1.0)]
+    assert scores == sorted(scores)
+    assert scores[0] < 0.3 < 0.7 < scores[2]
