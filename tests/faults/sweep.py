@@ -19,6 +19,8 @@ from tests.faults.server import Dead, Server
 PLACES = ("commit.begin", "commit.ready", "commit.done", "send.begin", "send.end", "tool.begin", "tool.end")
 """Around every commit, every send and every tool call."""
 UNKNOWN = "outcome unknown"
+REFUSALS = 3
+"""Writes that a full disk refuses before there is room again, at most."""
 
 
 @dataclass
@@ -96,12 +98,22 @@ def _until_death(made: Rig, conversation: str, ledger: Ledger) -> tuple[str | No
     try:
         with Chat(made.server, conversation, ledger) as chat:
             seen = chat.raw
-            turn = str(chat.send(_message(conversation), conversation)["turnId"])
+            turn = _accepted(chat, conversation)
             chat.finish(turn)
             made.server.reached()  # it may die of having sent the last frame
     except Dead:
         made.server.died()
     return turn, seen
+
+
+def _accepted(chat: Chat, conversation: str) -> str:
+    """Send the message until it is accepted: a full disk refuses it with a code, and nothing of it is kept."""
+    for _ in range(REFUSALS + 1):
+        reply = chat.send(_message(conversation), conversation)
+        if reply["type"] == "accepted":
+            return str(reply["turnId"])
+        assert reply["code"] == "STORAGE_FULL", reply
+    raise AssertionError("the message is refused although there is room")
 
 
 def _message(conversation: str) -> str:
@@ -152,6 +164,17 @@ def sweep(made: Rig, places: Iterable[str] = PLACES) -> Iterator[Crash]:
                 yield crash
             elif number > least[name]:
                 break
+
+
+def stalls(made: Rig) -> list[str]:
+    """Return every write of a turn at which the disk is full for some tries, with every place of a kill after it."""
+    writes = dry_run(made)["commit.begin"]
+    return [
+        f"full={write}*{1 + (write + number) % REFUSALS},{name}:{number}"
+        for write in range(1, writes + 1)
+        for name in PLACES
+        for number in (1, 2)
+    ]
 
 
 def chosen(made: Rig, count: int, seed: int) -> list[str]:

@@ -3,10 +3,12 @@
 Seeded subsets; all places and long runs are in ``scripts/faults``.
 """
 
+from random import Random
+
 from tests.faults.client import Chat
 from tests.faults.ledger import Ledger, check_messages
 from tests.faults.machine import run_machine
-from tests.faults.sweep import PLACES, Rig, chosen, crash_at, dry_run
+from tests.faults.sweep import PLACES, Rig, chosen, crash_at, dry_run, stalls
 
 
 def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothing(made: Rig) -> None:
@@ -14,6 +16,11 @@ def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothi
     assert sum(crash.died for crash in crashes) >= 4, (
         crashes
     )  # how many commits there are depends on the deltas' groups
+
+
+def test_a_full_disk_and_a_kill_after_it_lose_and_double_nothing(made: Rig) -> None:
+    for place in Random(7).sample(stalls(made), 2):
+        crash_at(made, place)
 
 
 def test_a_turn_reaches_every_kind_of_place(made: Rig) -> None:

@@ -1,7 +1,8 @@
 """The real server as a program that a test can kill at a named place: ``python -m tests.faults.victim --data DIR``.
 
 The same application, socket and signals as ``agentic-rag serve``; what is added stands around it. ``PUT /failpoint``
-with ``name:n`` arms it: the n-th time from then on that the place is reached, the process kills itself (SIGKILL).
+with ``name:n`` arms it (`Failpoints.arm`): the n-th time from then on that the place is reached, the process kills
+itself (SIGKILL).
 ``GET /failpoint`` tells how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it from the start.
 """
 
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag import failpoints
 from agentic_rag.app import open_application
+from agentic_rag.errors import StorageFull
 from agentic_rag.server.connection import EXTENSION, Connection
 from agentic_rag.serving import address_of, bind, serve
 from agentic_rag.settings import load_settings
@@ -39,14 +41,27 @@ class Failpoints:
         self.arm(setting)
 
     def arm(self, setting: str) -> None:
-        """Count from zero, and die at ``name:n``; empty: never."""
-        name, _, number = setting.partition(":")
+        """Count from zero, and die at ``name:n``; empty: never.
+
+        ``full=n*k,name:n``: the disk is full from the n-th write on, for k of them; only then the counting begins.
+        """
+        full, _, place = setting.rpartition(",")
+        first, _, times = full.removeprefix("full=").partition("*")
+        name, _, number = place.partition(":")
         with self._lock:
+            self._full_at, self._refusals = int(first or 0), int(times or 0)
+            self._writes = 0
             self._name, self._number = name, int(number or 1)
             self.counts.clear()
 
     def __call__(self, here: str) -> None:
         with self._lock:
+            if self._refusals:
+                self._writes += here == "commit.begin"
+                if here == "commit.begin" and self._writes >= self._full_at:
+                    self._refusals -= 1
+                    raise StorageFull("no space left on device")
+                return
             self.counts[here] += 1
             if here == self._name and self.counts[here] == self._number:
                 os.kill(os.getpid(), signal.SIGKILL)
