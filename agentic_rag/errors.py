@@ -437,6 +437,16 @@ class ServerUnavailable(AgenticRagError, code="MCP_SERVER_UNAVAILABLE", status=5
     text = "The MCP server {self.server!r} is not available: {self.reason}"
 
 
+class TooManyServers(
+    AgenticRagError, code="TOO_MANY_MCP_SERVERS", status=429, retryable=True, facts=("server", "limit")
+):
+    """A domain has as many MCP servers running as it may."""
+
+    server: str
+    limit: int
+    text = "The MCP server {self.server!r} was not started: {self.limit} servers of its domain run already."
+
+
 class RequestRefused(AgenticRagError):
     """For the command line: the server answered with an error, whose code and words these are."""
 

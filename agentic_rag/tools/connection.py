@@ -35,12 +35,16 @@ from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
 from agentic_rag.tools.listing import clean, clean_description
 from agentic_rag.tools.status import ConnectionState, ListedTool, Patience, State
+from agentic_rag.tools.transports.inbound import BoundedTransport, Bucket
 
 HARD_CAP = 10
 """A call that keeps reporting progress is given up after this many times its timeout."""
 
 TAIL_LINES = 50
 """How many of the last stderr lines are kept."""
+
+LISTINGS, LISTINGS_A_SECOND = 6, 0.1
+"""How often a server that says that its tools changed is asked for them, at once and on average."""
 
 LISTEN_AGAIN = 30.0
 """Seconds before a lost subscription to tool list changes is opened again."""
@@ -66,11 +70,14 @@ class Connection:
         patience: Patience | None = None,
         on_state: Callable[["Connection"], None] = lambda connection: None,
         redaction: Redaction | None = None,
+        era: str = "auto",
+        starts: anyio.Semaphore | None = None,
     ) -> None:
         """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redaction``
         takes secrets out of what the server says.
 
         ``domain`` and ``user`` are labels; an empty one: shared. ``entry``: hash of the entry it was made for.
+        ``era``: in which way it was spoken to before (a mode of `mcp.Client`). ``starts``: held while it starts.
         """
         self.name = name
         self.domain = domain
@@ -88,12 +95,15 @@ class Connection:
         self._on_state = on_state
         self._redact = redaction or Redaction()
         self._patience = patience or Patience()
-        self._mode = "auto"
+        self.era = era
+        self._starts = starts
+        self._starting = False
         self._protocol = ""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
         self._listing = anyio.Lock()
+        self._listings = Bucket(LISTINGS, LISTINGS_A_SECOND)
         self._attempt: Attempt | None = None
         self._poke = anyio.Event()
         self._owned = False
@@ -134,7 +144,7 @@ class Connection:
         attempt, session = await self._ready(timeout)
         with anyio.move_on_after(deadline - anyio.current_time()):
             async with self._listing:
-                if attempt.stale:
+                if attempt.stale and self._listings.take(anyio.current_time()):
                     await self._list_again(attempt, session)
                 return self.known_tools
         raise ServerUnavailable(self.name, f"its tools were not listed within {timeout:g} s")
@@ -272,6 +282,7 @@ class Connection:
         attempt = self._attempt = Attempt()
         hopeless = False
         try:
+            await self._begin_start()
             target = await self._dial(attempt.lose, self._tail)
             await self._run(target, attempt)
         except AgenticRagError as exc:
@@ -281,9 +292,22 @@ class Connection:
             logger.info("MCP server %s failed: %s", self.name, self._redact(repr(root_cause(exc))))
             attempt.lose(explain(exc))
         finally:
+            self._end_start()
             self._attempt = None
             attempt.release()
+            if attempt.session is None:
+                self.era = "auto"  # it may speak no longer what it spoke before
         return "" if attempt.ours else attempt.why(), hopeless
+
+    async def _begin_start(self) -> None:
+        if self._starts is not None:
+            await self._starts.acquire()
+            self._starting = True
+
+    def _end_start(self) -> None:
+        if self._starts is not None and self._starting:
+            self._starting = False
+            self._starts.release()
 
     async def _run(self, target: Transport | MCPServer, attempt: Attempt) -> None:
         async def on_message(message: IncomingMessage) -> None:
@@ -291,9 +315,11 @@ class Connection:
                 attempt.stale = True
 
         patience = self._patience
+        if not isinstance(target, MCPServer):
+            target = BoundedTransport(target, attempt.lose, min(patience.probe, patience.initialize / 3))
         client = Client(
             target,
-            mode=self._mode,
+            mode=self.era,
             read_timeout_seconds=patience.initialize,
             message_handler=on_message,
             client_info=_CLIENT_INFO,
@@ -306,6 +332,8 @@ class Connection:
                 attempt.scope.deadline = math.inf
                 attempt.session = client.session
                 self._protocol = client.protocol_version
+                self.era = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
+                self._end_start()
                 async with anyio.create_task_group() as listening:
                     if not self.in_process:
                         listening.start_soon(self._listen, client, attempt)
@@ -313,8 +341,6 @@ class Connection:
                     listening.cancel_scope.cancel()
                 attempt.scope.deadline = anyio.current_time() + patience.close
         if attempt.session is None and not attempt.ours:
-            # A server of the older era may stay silent on the newer era's first question: ask in the other way.
-            self._mode = "legacy" if self._mode == "auto" else "auto"
             raise ServerUnavailable(self.name, f"it was not ready after {patience.initialize:g} s")
 
     async def _until_end(self, attempt: Attempt) -> None:

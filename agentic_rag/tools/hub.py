@@ -6,7 +6,7 @@ Knows no tool names and no domains beyond the label in a spec.
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,7 +17,13 @@ from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
 
-from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable
+from agentic_rag.errors import (
+    AgenticRagError,
+    CommandNotAllowed,
+    InvalidInput,
+    ServerUnavailable,
+    TooManyServers,
+)
 from agentic_rag.redaction import Redactor
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
@@ -32,6 +38,18 @@ from agentic_rag.tools.transports.stdio import StdioTransport
 
 CLOSE_SECONDS = 10.0
 """How long all connections together may take to close before they are cancelled (children are killed anyway)."""
+
+
+REMEMBERED = 1024
+"""Of so many servers it is remembered which era they speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one domain may take of the machine, for all its users. ``servers`` that run; ``starts``: at once."""
+
+    servers: int = 32
+    starts: int = 4
 
 
 class HubObserver(Protocol):
@@ -57,10 +75,12 @@ class Hub:
         patience: Patience | None = None,
         redactor: Redactor | None = None,
         observer: HubObserver | None = None,
+        share: Share | None = None,
     ) -> None:
         """``redactor``: all that a domain's servers say passes through it."""
         self._redactor = redactor or Redactor()
         self._observer = observer
+        self._share = share or Share()
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
@@ -68,6 +88,8 @@ class Hub:
         self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
         """Keeps all but stopped connections; a stopped one lasts as long as a toolset still holds it."""
+        self._starts: dict[str, anyio.Semaphore] = {}
+        self._eras: dict[tuple[str, ...], str] = {}
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
@@ -189,6 +211,7 @@ class Hub:
         return Connection(server.name, dial, self._spawn, in_process=True, patience=patience, on_state=self._heard)
 
     def _connect(self, spec: LaunchSpec) -> Connection:
+        era = self._eras.get((spec.domain, spec.owner, spec.name, spec.entry.hash()), "auto")
         return Connection(
             spec.name,
             self._dial(spec),
@@ -199,6 +222,8 @@ class Hub:
             patience=self._patience,
             on_state=self._heard,
             redaction=self._redactor.of(spec.domain),
+            era=era,
+            starts=self._starts.setdefault(spec.domain, anyio.Semaphore(self._share.starts)),
         )
 
     def _dial(self, spec: LaunchSpec) -> Dial:
@@ -210,6 +235,7 @@ class Hub:
             try:
                 if isinstance(spec.resolved, HttpTarget):
                     return HttpTransport(self._policy.endpoint(spec), spec.resolved.kind, lost, tell_refusal)
+                self._check_room(spec)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
                 return StdioTransport(command, lost, tail, tell_refusal)
@@ -223,6 +249,11 @@ class Hub:
 
         return dial
 
+    def _check_room(self, spec: LaunchSpec) -> None:
+        running = [each for each in self._live if each.domain == spec.domain and not each.in_process]
+        if sum(each.state in _RUNNING for each in running) > self._share.servers:
+            raise TooManyServers(spec.name, self._share.servers)
+
     async def _refuse(self, spec: LaunchSpec, error: AgenticRagError) -> None:
         if self._observer is not None:
             await self._observer.server_refused(spec, error)
@@ -232,11 +263,23 @@ class Hub:
             raise ServerUnavailable("hub", "the process is stopping")
         self._tasks.start_soon(owner)
 
+    def _remember_era(self, connection: Connection) -> None:
+        """Keep how a server was spoken to for its next connection, which may be long after this one."""
+        if len(self._eras) >= REMEMBERED:
+            self._eras.clear()
+        self._eras[connection.domain, connection.user, connection.name, connection.entry] = connection.era
+
     def _heard(self, connection: Connection) -> None:
+        if connection.state is State.READY and not connection.in_process:
+            self._remember_era(connection)
         if connection.state is State.STOPPED:
             self._live.discard(connection)
         else:
             self._live.add(connection)
+
+
+_RUNNING = (State.STARTING, State.READY, State.DEGRADED)
+"""States of a connection that has a child, or soon has one."""
 
 
 def _label(connection: Connection) -> tuple[str, str, str]:

@@ -24,10 +24,12 @@ class State(StrEnum):
 class Patience:
     """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls.
 
+    ``probe``: for an answer to the newer era's first question, within ``initialize``.
     ``retired``: what ``idle`` becomes when its entry is changed; a turn that began before may still use it.
     """
 
     initialize: float = 10.0
+    probe: float = 3.0
     close: float = 6.0
     idle: float | None = 600.0
     retired: float = 30.0

@@ -64,7 +64,7 @@ def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> Laun
 async def open_hub(homes: Path, *, patience: Patience = QUICK, **fields: Any) -> AsyncIterator[Hub]:
     """A hub that may run anything; checks at its end that no child is left."""
     policy = LaunchPolicy(homes, allow_any_command=True, loopback=True)
-    async with Hub(fields.pop("builtin", None), policy, patience=patience) as hub:
+    async with Hub(fields.pop("builtin", None), policy, patience=patience, **fields) as hub:
         yield hub
     assert policy.sweep() == 0, "a child outlived its hub"
 

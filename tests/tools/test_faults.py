@@ -1,16 +1,24 @@
 """Faults 9 to 14 of the quality list: whatever a server does, a call ends, and the others go on."""
 
+import os
 from pathlib import Path
 
 import anyio
 import pytest
 
 from agentic_rag.errors import ServerUnavailable
-from agentic_rag.tools.connection import TAIL_LINES
+from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
+from agentic_rag.tools.hub import Share
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line
 from tests.tools.support import call, hostile, open_hub, plain, text_of, until
+
+
+def resident_bytes() -> int:
+    """Return what this process has in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
 
 pytestmark = pytest.mark.attack(kind="model")
 
@@ -151,6 +159,72 @@ async def test_a_server_silent_on_the_newer_era_is_asked_in_the_older_one(tmp_pa
     async with open_hub(tmp_path, patience=Patience(initialize=1.5, backoff=0.01)) as hub:
         toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
         assert text_of(await call(toolset, "fine")) == "fine"
+
+
+async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_within_the_same_start(
+    tmp_path: Path,
+) -> None:
+    async with open_hub(tmp_path, patience=Patience(initialize=20, probe=0.3, idle=0.2)) as hub:
+        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+        asked = text_of(await call(toolset, "starts"))
+        assert asked.startswith("server/discover initialize notifications/initialized tools/list ")  # one process
+        assert [status.state for status in hub.status()] == ["ready"]
+        del toolset
+        await until(lambda: hub.status() == ())  # it was idle; nothing of the connection is left
+        again = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+        assert text_of(await call(again, "starts")).startswith("initialize ")  # what it spoke is remembered
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("requests", "more than 100 requests"),
+        ("log", "messages that nobody asked for"),
+        ("answers", "messages that nobody asked for"),
+        ("garbage", "lines that are no messages"),
+    ],
+)
+async def test_a_server_that_floods_is_cut_off_with_a_reason_the_admin_sees(
+    tmp_path: Path, what: str, reason: str
+) -> None:
+    async with open_hub(tmp_path, patience=Patience(backoff=60)) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        before = resident_bytes()
+        outcome = await call(toolset, "flood", timeout=50, what=what)
+        assert outcome.status == "error"
+        assert reason in text_of(outcome)
+        await until(lambda: reason in hub.status()[0].reason)
+        assert resident_bytes() - before < 200 * 2**20
+
+
+@pytest.mark.parametrize("what", ["progress", "log", "changes"])
+async def test_many_messages_that_may_be_lost_cost_a_server_nothing(tmp_path: Path, what: str) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=20)
+        assert text_of(await call(toolset, "flood", timeout=50, what=what, count=6_000)) == "flooded"
+        assert text_of(await call(toolset, "fine")) == "fine"
+
+
+async def test_a_server_that_changes_its_tools_all_the_time_is_not_asked_for_them_all_the_time(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        for _ in range(20):
+            toolset = await open_toolset(hub, [hostile()], wait=20)
+            await call(toolset, "flood", what="changes", count=1)
+        assert text_of(await call(toolset, "starts")).count("tools/list") <= 1 + LISTINGS
+
+
+async def test_a_domain_with_too_many_servers_waits_and_others_do_not(tmp_path: Path) -> None:
+    share = Share(servers=2, starts=1)
+    async with open_hub(tmp_path, share=share) as hub:
+        silent = [hostile("silent", f"silent{number}", domain="greedy") for number in range(4)]
+        with anyio.move_on_after(0.1):
+            await open_toolset(hub, silent, wait=20)
+        modest = await open_toolset(hub, [hostile(domain="modest")], wait=20)  # while those of the other one start
+        assert text_of(await call(modest, "fine")) == "fine"
+    async with open_hub(tmp_path, share=share) as hub:
+        toolset = await open_toolset(hub, [hostile(name=f"s{number}", domain="greedy") for number in range(3)], wait=30)
+        assert len({tool.server for tool in toolset.tools}) == 2
+        assert "2 servers of its domain run already" in str(toolset.notices)
 
 
 async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Servers over streamable HTTP and SSE, in both eras, on a real socket."""
 
 import socket
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,6 +72,26 @@ class Forgetful:
 def web(base: str, kind: str = "http", headers: dict[str, str] | None = None) -> LaunchSpec:
     path = "/mcp" if kind == "http" else "/sse"
     return http_spec(base + path, headers, kind)
+
+
+class Compressing:
+    """Sends a gigabyte as a megabyte, whatever it was asked for."""
+
+    def __init__(self) -> None:
+        packer = zlib.compressobj(wbits=31)
+        parts = [packer.compress(b" " * 2**20) for _ in range(1024)]
+        self.body = b"".join([*parts, packer.flush()])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+async def test_an_answer_that_is_a_gigabyte_once_it_is_unpacked_is_not_unpacked(tmp_path: Path) -> None:
+    async with serve(Compressing()) as base, open_hub(tmp_path) as hub:
+        await open_toolset(hub, [web(base)], wait=20)
+        assert "compresses its answers" in hub.status()[0].reason
 
 
 async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class HttpTransport:
         backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
         return httpx2.AsyncClient(
             transport=_Bounded(backend, self._lost, self._refused, announces=self._kind is HttpKind.SSE),
-            headers={**endpoint.headers, **(headers or {})},
+            headers={**endpoint.headers, **(headers or {}), "accept-encoding": "identity"},
             timeout=TIMEOUT,
             trust_env=False,
             follow_redirects=False,  # its headers are for the address the admin wrote, and for no other
@@ -154,6 +154,11 @@ class _Bounded(CheckedTransport):
             self._lost("the server ended the session")
         if response.has_redirect_location:
             await self._look_at_redirect(request.url, response.headers["location"])
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()  # a megabyte may stand for a gigabyte, and nobody asked for that
+            reason = f"{request.url.host} compresses its answers, which it was asked not to do"
+            self._lost(reason)
+            raise httpx2.RemoteProtocolError(reason)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _BoundedBody(response.stream)

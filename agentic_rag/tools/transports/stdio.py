@@ -34,6 +34,7 @@ from pydantic import ValidationError
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.usage import PERIOD_SECONDS, Meter
+from agentic_rag.tools.transports.inbound import Bucket
 from agentic_rag.tools.transports.network import Refused, unheard
 
 if TYPE_CHECKING:
@@ -66,8 +67,19 @@ REAP_SECONDS = 2.0
 OUTBOX = 256
 """Messages that may wait for a slow child; more make their senders wait."""
 
-BURST = 16
-"""After so many lines others get their turn, however much the child has said at once."""
+BURST, BURST_BYTES = 16, 64 * 1024
+"""After so many lines, or so many bytes of them, others get their turn, however much the child has said at once."""
+
+READ_BYTES, READ_BYTES_A_SECOND = 32 * 1024 * 1024, 16 * 1024 * 1024
+"""What is read as messages at once and on average. A child that says more waits: that slows nobody but itself."""
+
+GARBAGE, GARBAGE_A_SECOND = 2_000, 100.0
+"""Lines that are no messages; one that writes more is no MCP server."""
+
+STDERR_BYTES, STDERR_BYTES_A_SECOND = 8 * 1024 * 1024, 1024 * 1024
+"""What is read of stderr; a line costs at least `STDERR_LINE` of it."""
+
+STDERR_LINE = 512
 
 POLL_SECONDS, WATCH_SECONDS = 0.01, 0.25
 """How often the exit is looked for while closing and while serving (there, end of output tells earlier)."""
@@ -146,8 +158,11 @@ class StdioTransport:
 
     async def _keep_stderr(self, process: Process) -> None:
         assert process.stderr is not None
+        allowance = Bucket(STDERR_BYTES, STDERR_BYTES_A_SECOND)
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, _EndlessLine):
             async for line, _ in _Lines(process.stderr):
+                # Also with nothing owed: many short lines may lie in the buffer, and others want their turn.
+                await anyio.sleep(allowance.spend(anyio.current_time(), max(len(line), STDERR_LINE)))
                 text = line[: STDERR_CHARS * 4].decode("utf-8", "replace").rstrip()
                 if text:
                     self._tail.append(text[:STDERR_CHARS])
@@ -190,7 +205,9 @@ class _Inbox:
         self._lost = lost
         self._tail = tail
         self._ended = False
-        self._burst = 0
+        self._burst = self._burst_bytes = 0
+        self._allowance = Bucket(READ_BYTES, READ_BYTES_A_SECOND)
+        self._garbage = Bucket(GARBAGE, GARBAGE_A_SECOND)
         self._reading = anyio.CancelScope()
 
     def lose(self, reason: str) -> None:
@@ -219,14 +236,14 @@ class _Inbox:
                 found = await self._next()
             if self._reading.cancelled_caught or found is None:
                 break
-            self._burst += 1
-            if self._burst % BURST == 0:
-                await anyio.lowlevel.checkpoint()
             line, whole = found
+            await self._give_way(len(line))
             message = parse_line(line) if whole else _refusal(line)
             if message is not None:
                 return SessionMessage(message)
             if line.strip():
+                if not self._garbage.take(anyio.current_time()):
+                    self.lose(f"it wrote more than {GARBAGE} lines that are no messages")
                 self._tail.append(f"stdout, not a message: {line[:STDERR_CHARS].decode('utf-8', 'replace')}")
         raise StopAsyncIteration
 
@@ -235,6 +252,19 @@ class _Inbox:
             return await self.__anext__()
         except StopAsyncIteration:
             raise anyio.EndOfStream from None
+
+    async def _give_way(self, size: int) -> None:
+        """Let others have their turn after each burst, and the child wait if it says too much."""
+        self._burst += 1
+        self._burst_bytes += size
+        owed = self._allowance.spend(anyio.current_time(), size)
+        if owed:
+            await anyio.sleep(owed)
+        elif self._burst >= BURST or self._burst_bytes >= BURST_BYTES:
+            await anyio.lowlevel.checkpoint()
+        else:
+            return
+        self._burst = self._burst_bytes = 0
 
     async def _next(self) -> tuple[bytes, bool] | None:
         try:

@@ -14,10 +14,11 @@ from typing import Any
 BEHAVIOUR = sys.argv[1]
 OUT = sys.stdout.buffer
 MIB = 1024 * 1024
+METHODS: list[str] = []
 TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
-    "grow", "vanish", "request", "chatter", "deafen",
+    "grow", "vanish", "request", "chatter", "deafen", "flood", "starts",
 ]  # fmt: skip
 
 
@@ -48,6 +49,11 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             TOOLS.clear()
             put(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
             text(ident, "ok")
+        case "flood":
+            flood(**params["arguments"])
+            text(ident, "flooded")
+        case "starts":
+            text(ident, "".join(METHODS))
         case "deafen":
             time.sleep(600)
         case "chatter":
@@ -116,8 +122,24 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             time.sleep(600)
 
 
+def flood(what: str, count: int = 10**9, size: int = 0) -> None:
+    """Send what nobody asked for, as fast as it is taken."""
+    padding = "x" * size
+    messages: dict[str, dict[str, Any]] = {
+        "requests": {"id": "r", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}},
+        "progress": {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
+        "log": {"method": "notifications/message", "params": {"level": "info", "data": padding}},
+        "changes": {"method": "notifications/tools/list_changed"},
+        "answers": {"id": 999_999, "result": {"x": padding}},
+    }
+    line = b"not a message" if what == "garbage" else json.dumps({"jsonrpc": "2.0", **messages[what]}).encode()
+    for number in range(count):
+        put(line.replace(b'"r"', str(10**6 + number).encode()))
+
+
 def handle(message: dict[str, Any]) -> None:
     ident, method, params = message.get("id"), message.get("method"), message.get("params") or {}
+    METHODS.append(f"{method} ")
     if BEHAVIOUR == "noisy" and ident is not None:
         put(b"noise \xff {")
     if method == "initialize":

@@ -1,0 +1,223 @@
+"""What a server may send on its own account, and how long its first answer is waited for.
+
+Owns the bounds on requests, notifications and answers that nobody asked for, of one session over any transport, and
+the end of the newer era's first question: a server that does not answer it is asked in the older era's way within the
+same start. Knows neither processes nor HTTP.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import mcp_types as types
+from mcp.client import Transport
+from mcp.shared.message import SessionMessage
+
+REQUESTS, REQUESTS_A_SECOND = 100, 10.0
+"""Requests of a server at once and on average; each costs an answer."""
+
+NOTICES, NOTICES_A_SECOND = 2_000, 200.0
+"""Notifications that are passed on; of progress and log messages, which may be lost, the rest is dropped."""
+
+MESSAGES, MESSAGES_A_SECOND = 20_000, 2_000.0
+"""Whatever nobody asked for, dropped or not."""
+
+OPEN_QUESTIONS = 4_096
+"""Of so many of our requests it is remembered that they have no answer yet."""
+
+DISCOVER = "server/discover"
+"""The newer era's first question."""
+
+_LOSSY = frozenset({"notifications/progress", "notifications/message"})
+_HANDSHAKE = frozenset({DISCOVER, "initialize"})
+
+Item = SessionMessage | Exception
+
+
+class Bucket:
+    """Allows ``rate`` takings a second on average and ``burst`` at once; full at first. Pure: time is an argument."""
+
+    __slots__ = ("_at", "_burst", "_level", "_rate")
+
+    def __init__(self, burst: float, rate: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._level = burst
+        self._at = -math.inf
+
+    def take(self, now: float, amount: float = 1.0) -> bool:
+        """Take so much, if it is there."""
+        if self.seconds_until(now, amount) > 0:
+            return False
+        self._level -= amount
+        return True
+
+    def spend(self, now: float, amount: float) -> float:
+        """Take so much, there or not; return the seconds until nothing is owed."""
+        self.seconds_until(now, 0)
+        self._level -= amount
+        return max(0.0, -self._level / self._rate)
+
+    def seconds_until(self, now: float, amount: float) -> float:
+        """Return how long it takes until so much is there."""
+        if now > self._at:
+            self._level = self._burst if self._at == -math.inf else min(
+                self._burst, self._level + (now - self._at) * self._rate
+            )  # fmt: skip
+            self._at = now
+        return max(0.0, (amount - self._level) / self._rate)
+
+
+class Inflow:
+    """Counts what one server sends. Pure: time is an argument."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, None] = {}
+        self._requests = Bucket(REQUESTS, REQUESTS_A_SECOND)
+        self._notices = Bucket(NOTICES, NOTICES_A_SECOND)
+        self._messages = Bucket(MESSAGES, MESSAGES_A_SECOND)
+
+    def ask(self, message: types.JSONRPCMessage) -> None:
+        """Note a message of ours: its answer is asked for, once."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._asked[str(message.id)] = None
+            if len(self._asked) > OPEN_QUESTIONS:
+                self._asked.pop(next(iter(self._asked)))  # given up long ago
+
+    def excess(self, item: Item, now: float) -> str:
+        """Return why a server that sent this is to be cut off; empty: it may go on."""
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and str(message.id) in self._asked:
+            del self._asked[str(message.id)]
+            return ""
+        if not self._messages.take(now):
+            return f"it sent more than {MESSAGES} messages that nobody asked for"
+        if isinstance(message, types.JSONRPCRequest) and not self._requests.take(now):
+            return f"it sent more than {REQUESTS} requests, and more than {REQUESTS_A_SECOND:g} a second"
+        return ""
+
+    def passes(self, item: Item, now: float) -> bool:
+        """Whether to pass a message on; the others cost nothing but their reading."""
+        if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
+            return True
+        return self._notices.take(now) or item.message.method not in _LOSSY
+
+
+class BoundedTransport:
+    """A transport under these bounds, as a `mcp.client.Transport`. Single use."""
+
+    def __init__(self, transport: Transport, lost: Callable[[str], None], probe: float) -> None:
+        """``lost`` is called with the reason when the server is cut off; ``probe``: seconds for its first answer."""
+        self._transport = transport
+        self._lost = lost
+        self._probe = probe
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Any:
+        read, write = await self._stack.enter_async_context(self._transport)
+        inflow = Inflow()
+        inbound = _Inbound(read, inflow, self._lost, self._probe)
+        return inbound, _Outbound(write, inflow, inbound)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(exc_type, exc, traceback)
+
+
+class _Inbound:
+    """The messages of a server that may pass, read in the session's own task."""
+
+    def __init__(self, stream: Any, inflow: Inflow, lost: Callable[[str], None], probe: float) -> None:
+        self._stream = stream
+        self._inflow = inflow
+        self._lost = lost
+        self._probe = probe
+        self._asked: types.RequestId | None = None
+        self._deadline = math.inf
+        self._settled = False
+        self._reading = anyio.CancelScope()
+
+    def ask_first(self, ident: types.RequestId, method: str) -> None:
+        """Note a question of the handshake; only the newer era's first one is waited for no longer than so."""
+        self._asked = ident
+        self._deadline = anyio.current_time() + self._probe if method == DISCOVER else math.inf
+        self._reading.deadline = self._deadline  # it is being waited for already
+
+    async def receive(self) -> Item:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while True:
+            item: Item = await (self._stream.__anext__() if self._settled else self._next_of_handshake())
+            now = anyio.current_time()
+            reason = self._inflow.excess(item, now)
+            if reason:
+                self._lost(reason)
+                raise StopAsyncIteration
+            if self._inflow.passes(item, now):
+                return item
+
+    async def _next_of_handshake(self) -> Item:
+        while True:
+            with anyio.CancelScope(deadline=self._deadline) as self._reading:
+                item: Item = await self._stream.__anext__()
+                message = item.message if isinstance(item, SessionMessage) else None
+                if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                    self._settled = message.id != self._asked  # an answer of the ordinary life
+                    self._deadline = math.inf
+                return item
+            if anyio.current_time() >= self._deadline and self._asked is not None:
+                self._deadline = math.inf
+                error = types.ErrorData(code=types.REQUEST_TIMEOUT, message=f"no answer to {DISCOVER}")
+                return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=self._asked, error=error))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(anyio.ClosedResourceError):
+            await self.aclose()
+
+
+class _Outbound:
+    """What we send, so that its answers are known as asked for."""
+
+    def __init__(self, stream: Any, inflow: Inflow, inbound: _Inbound) -> None:
+        self._stream = stream
+        self._inflow = inflow
+        self._inbound = inbound
+
+    async def send(self, item: SessionMessage) -> None:
+        message = item.message
+        self._inflow.ask(message)
+        if isinstance(message, types.JSONRPCRequest) and message.method in _HANDSHAKE:
+            self._inbound.ask_first(message.id, message.method)
+        await self._stream.send(item)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stream.__aexit__(exc_type, exc, traceback)
