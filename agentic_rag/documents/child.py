@@ -1,13 +1,15 @@
 """``python -m agentic_rag.documents.child``: a file to chunks with their BM25 vectors, outside the server's process.
 
 Owns the caps of one file. The process keeps what is slow to load (readers, the Chinese dictionary) and forks a
-child for each file: a bomb or a crash ends that child, and no file meets another. Jobs come as JSON lines on stdin;
-answers are frames on stdout: four bytes of length, then JSON. Knows no database and no index.
+child for each file: a bomb or a crash ends that child, and no file meets another. Jobs come as JSON lines over a local
+socket on stdin, each with the open file; answers are frames on stdout: four bytes of length, then JSON. In a sandbox,
+where there is one, neither the file's folder nor anything else of the data folder is there. Knows no database and no
+index.
 """
 
 import os
 import resource
-import sys
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +32,19 @@ CUTTING_FACTOR = 5
 NICENESS = 5
 """Two readers on two cores would otherwise take a third of the time of the event loop that feeds on them."""
 
+JOB_BYTES = 65536
+"""A job is shorter: a name has some hundred bytes."""
+
 WARM_TEXT = "中文"
 """Loads the dictionary, a quarter of a second and 50 MB, once for all files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A file to read. ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk."""
+    """A file to read. ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk.
+
+    ``path``: of the descriptor that came along.
+    """
 
     path: str
     name: str
@@ -131,6 +139,20 @@ def _fork(job: Job, out: BinaryIO) -> int:
     return os.waitstatus_to_exitcode(waited)
 
 
+def receive_jobs(jobs: socket.socket) -> Iterator[Job]:
+    """Yield jobs until there are no more. The file of each is open while it is worked on."""
+    while True:
+        line, descriptors, _, _ = socket.recv_fds(jobs, JOB_BYTES, 1)
+        while line and not line.endswith(b"\n"):
+            line += jobs.recv(JOB_BYTES)
+        if not descriptors:
+            return
+        try:
+            yield replace(Job.from_json(line), path=f"/proc/self/fd/{descriptors[0]}")
+        finally:
+            os.close(descriptors[0])
+
+
 def main() -> None:
     """Serve jobs until stdin ends."""
     os.nice(NICENESS)
@@ -138,8 +160,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     document_vectors([WARM_TEXT])
-    for line in sys.stdin.buffer:
-        job = Job.from_json(line)
+    jobs = socket.socket(fileno=0)
+    for job in receive_jobs(jobs):
         try:
             format_of(job.name).load()  # imported here, it is there for every later child
         except DocumentError as error:

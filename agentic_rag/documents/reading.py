@@ -1,26 +1,36 @@
-"""Reading a file in another process: from a path to chunks that are ready for the index.
+"""Reading a file in another process: from an open file to chunks that are ready for the index.
 
-Owns the life of a reading process and what its end means. Knows no database and no index. What is read is never
-whole in memory here: a batch is taken, then the next one is made.
+Owns the life of a reading process, its sandbox and what its end means. Knows no database and no index. What is read is
+never whole in memory here: a batch is taken, then the next one is made.
+
+In the sandbox a reader sees the system, the interpreter, our two packages and installed ones, and the one file it was
+handed: no network, no home, no other file of any domain. Where there is no bubblewrap it is a plain process of ours.
 """
 
+import functools
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import orjson
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import agentic_rag
+import agentic_rag.tools.launch.sandbox as sandbox_module
 from agentic_rag.documents.child import Frame, Job
+from agentic_rag.tools.launch.sandbox import CLOSING, find_sandbox, system_call_filter
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
+from mcp_servers.retriever.extensions import FORMATS, find_extensions
 from mcp_servers.retriever.lexical import Sparse
 
 KILL_SECONDS = 5.0
@@ -61,6 +71,7 @@ class ReadingProcess:
         self._limits = limits
         self._process: Process | None = None
         self._busy = False
+        self._jobs: socket.socket | None = None
         self._frames: BufferedByteReceiveStream
 
     async def begin(self, path: Path, name: str, document_id: str, version: str) -> Summary:
@@ -69,19 +80,21 @@ class ReadingProcess:
         Raises:
             DocumentError: it cannot be read; the process is ready for the next file.
         """
-        job = Job(str(path), name, document_id, version, self._limits)
+        job = Job("", name, document_id, version, self._limits)
         patience = self._limits.seconds
         if self._process is None:
             patience += START_SECONDS
             await self._start()
-        assert self._process is not None
-        assert self._process.stdin is not None
+        assert self._jobs is not None
+        file = await anyio.to_thread.run_sync(_open_file, path)
         self._busy = True
         try:
-            await self._process.stdin.send(orjson.dumps(job) + b"\n")
-        except anyio.BrokenResourceError:  # it died between two files
+            socket.send_fds(self._jobs, [orjson.dumps(job) + b"\n"], [file])
+        except BrokenPipeError:  # it died between two files
             await self.aclose()
             return await self.begin(path, name, document_id, version)
+        finally:
+            os.close(file)
         frame = await self._frame(patience)
         if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
@@ -111,6 +124,9 @@ class ReadingProcess:
         """End the process and wait for it, bounded."""
         process, self._process = self._process, None
         self._busy = False
+        if self._jobs is not None:
+            self._jobs.close()
+            self._jobs = None
         if process is not None:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -118,17 +134,17 @@ class ReadingProcess:
                 await process.aclose()
 
     async def _start(self) -> None:
-        # Where we find packages, the child does too: ours, and those that add formats.
-        places = [str(Path(agentic_rag.__file__).parent.parent), *filter(None, sys.path)]
-        self._process = await anyio.open_process(
-            [sys.executable, "-P", "-m", "agentic_rag.documents.child"],
-            stderr=subprocess.DEVNULL,
-            env={
-                "PYTHONPATH": os.pathsep.join(places),
-                "PYTHONUTF8": "1",
-            },  # nothing of ours: it reads what strangers sent
-            start_new_session=True,
-        )
+        command = await anyio.to_thread.run_sync(_reader_command)
+        self._jobs, theirs = socket.socketpair()
+        with theirs:
+            self._process = await anyio.open_process(
+                command,
+                stdin=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
         assert self._process.stdout is not None
         self._frames = BufferedByteReceiveStream(self._process.stdout)
 
@@ -165,3 +181,51 @@ class ReadingProcess:
             raise anyio.EndOfStream
         frame: Frame = orjson.loads(await self._frames.receive_exactly(size))
         return frame
+
+
+def _open_file(path: Path) -> int:
+    """Open a document for its reader; the descriptor is all it gets."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as exc:
+        raise DocumentError("DOCUMENT_MISSING", MISSING_FILE) from exc
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of a reader, none of ours: it reads what strangers sent. It finds packages where we do."""
+    places = [str(Path(agentic_rag.__file__).parent.parent), *filter(None, sys.path)]
+    return {"PYTHONPATH": os.pathsep.join(os.path.realpath(place) for place in places), "PYTHONUTF8": "1"}
+
+
+@functools.cache
+def _reader_command() -> list[str]:
+    """Return the command line of a reader, in the sandbox if there is one. Blocks for some milliseconds, once."""
+    program = [os.path.realpath(sys.executable), "-P", "-m", "agentic_rag.documents.child"]
+    sandbox = find_sandbox()
+    if isinstance(sandbox, str):
+        return program
+    plan = {
+        "limits": [],
+        "files": {},
+        "folders": [(folder, False) for folder in _readable_folders()],
+        "sandbox": sandbox.options(network=False),
+        "closing": CLOSING,
+        "filter": system_call_filter().hex(),
+        "nice": 0,
+    }
+    launcher = str(Path(sandbox_module.__file__).with_name("launcher.py"))
+    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), json.dumps(plan), *program]
+
+
+def _readable_folders() -> list[str]:
+    """Return what of this machine a reader needs beside the system: the interpreter, our packages, installed ones.
+
+    Of our own tree its two packages alone, since a data folder may lie beside them; of the other places in which we
+    find modules those of an installation, and of formats that were added.
+    """
+    ours = Path(agentic_rag.__file__).resolve().parent
+    installed = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
+    added = [str(entry.dist.locate_file("")) for entry in find_extensions(FORMATS) if entry.dist is not None]
+    wanted = [ours, ours.parent / "mcp_servers", sys.base_prefix, *installed, *added]
+    folders = sorted({os.path.realpath(place) for place in wanted if os.path.isdir(place)})
+    return [folder for folder in folders if not Path(folder).is_relative_to("/usr")]

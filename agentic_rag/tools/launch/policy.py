@@ -38,8 +38,9 @@ NO_SANDBOX = "Install bubblewrap, or on a single-user machine start the server o
 USER_PROCESSES = 4096
 """Processes and threads that our user may have when a child makes one more."""
 
-NICENESS = 10
-"""How much lower a child's priority is than ours: one that spins shall not slow the event loop that reads from it."""
+NICENESS = 3
+"""How much lower a child's priority is than ours, so that it gets half of what the event loop that reads from it gets.
+More would keep servers from starting at all on a machine that does much else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ class DocumentFormat(Protocol):
     def read(self, path: Path, limits: ParseLimits) -> ParsedDocument:
         """Read the file at ``path``, whose name does not tell its format. Blocks, in a process with capped memory.
 
+        The path is that of an open descriptor: it can be opened, but not resolved, and in the sandbox it is all of
+        the data folder that is there.
+
         Raises:
             DocumentError: the file cannot be read, in words for its uploader. Whatever else is raised fails the
                 document as ``DOCUMENT_BROKEN``.

@@ -50,7 +50,9 @@ class _Line(NamedTuple):
 
 def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
     try:
-        document = pypdfium2.PdfDocument(path)
+        document = pypdfium2.PdfDocument(
+            path.read_bytes()
+        )  # a path it would resolve, and an open descriptor's has none
     except pypdfium2.PdfiumError as exc:
         # PDFium's last error is the only place that tells a password from a broken file.
         if pdfium.FPDF_GetLastError() == pdfium.FPDF_ERR_PASSWORD or "assword" in str(exc):

@@ -1,0 +1,23 @@
+"""Run as a program by `test_reading`, in a process that finds the installed extension: says why a file is not read."""
+
+import sys
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.documents.reading import ReadingProcess
+from mcp_servers.retriever.document import ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+
+
+async def main(path: Path) -> None:
+    async with aclosing(ReadingProcess(ParseLimits())) as process:
+        try:
+            await process.begin(path, path.name, "doc", "version")
+        except DocumentError as error:
+            sys.stdout.write(error.message)
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]))
