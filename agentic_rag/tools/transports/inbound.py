@@ -20,8 +20,8 @@ from mcp.shared.message import SessionMessage
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0
 """Requests of a server at once and on average; each costs an answer."""
 
-NOTICES, NOTICES_A_SECOND = 2_000, 200.0
-"""Notifications that are passed on; of progress and log messages, which may be lost, the rest is dropped."""
+NOTICES, NOTICES_A_SECOND = 500, 100.0
+"""Notifications that are passed on; the rest is dropped. What they say is said again, or was said just before."""
 
 MESSAGES, MESSAGES_A_SECOND = 20_000, 2_000.0
 """Whatever nobody asked for, dropped or not."""
@@ -32,7 +32,6 @@ OPEN_QUESTIONS = 4_096
 DISCOVER = "server/discover"
 """The newer era's first question."""
 
-_LOSSY = frozenset({"notifications/progress", "notifications/message"})
 _HANDSHAKE = frozenset({DISCOVER, "initialize"})
 
 Item = SessionMessage | Exception
@@ -104,7 +103,7 @@ class Inflow:
         """Whether to pass a message on; the others cost nothing but their reading."""
         if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
             return True
-        return self._notices.take(now) or item.message.method not in _LOSSY
+        return self._notices.take(now)
 
 
 class BoundedTransport:

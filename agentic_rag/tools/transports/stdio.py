@@ -67,7 +67,7 @@ REAP_SECONDS = 2.0
 OUTBOX = 256
 """Messages that may wait for a slow child; more make their senders wait."""
 
-BURST, BURST_BYTES = 16, 64 * 1024
+BURST, BURST_BYTES = 8, 64 * 1024
 """After so many lines, or so many bytes of them, others get their turn, however much the child has said at once."""
 
 READ_BYTES, READ_BYTES_A_SECOND = 32 * 1024 * 1024, 16 * 1024 * 1024

@@ -1,0 +1,82 @@
+"""A hostile server floods one domain while another domain calls its own: how free the event loop stays.
+
+Owns the measuring. Nothing here is a test: times are figures for a report; what must hold is in tests/tools.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.status import Patience
+from agentic_rag.tools.toolset import open_toolset
+from tests.tools.support import call, hostile
+
+FLOODS: Sequence[tuple[str, int]] = (
+    ("nothing", 0), ("requests", 0), ("progress", 0), ("log", 0), ("log", 200_000), ("changes", 0), ("answers", 0),
+    ("answers", 900_000), ("garbage", 0),
+)  # fmt: skip
+"""What is sent, and how many bytes each message carries; nothing: the same without a flood."""
+
+CALLS = 200
+"""Of the other domain, one after the other, while the flood lasts."""
+
+
+@dataclass
+class Gaps:
+    """Seconds by which the event loop was late, each time it was looked at."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    def quantile(self, share: float) -> float:
+        return sorted(self.seconds)[min(len(self.seconds) - 1, int(len(self.seconds) * share))]
+
+
+@asynccontextmanager
+async def watch_loop(gaps: Gaps, pause: float = 0.001) -> AsyncIterator[None]:
+    """Look at the event loop all the time until the block ends."""
+
+    async def look() -> None:
+        while True:
+            before = anyio.current_time()
+            await anyio.sleep(pause)
+            gaps.seconds.append(anyio.current_time() - before - pause)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``calls``: seconds of each call of the other domain; ``reason``: why the flooding server was cut off."""
+
+    gaps: Gaps
+    calls: list[float]
+    reason: str
+
+
+async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
+    """Let one domain's server flood us while another domain makes its calls; return what that cost the other one."""
+    policy = LaunchPolicy(folder, allow_any_command=True, loopback=True)
+    flooding = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
+    gaps, calls = Gaps(), list[float]()
+    async with Hub(policy=policy, patience=Patience(initialize=30, backoff=60)) as hub:
+        modest = await open_toolset(hub, [hostile(domain="modest")], wait=60)
+        greedy = await open_toolset(hub, [hostile(name="greedy", domain="greedy")], wait=60)
+        async with anyio.create_task_group() as tasks, watch_loop(gaps):
+            tasks.start_soon(partial(call, greedy, "flood", 30, **flooding))
+            for _ in range(CALLS):
+                began = anyio.current_time()
+                await call(modest, "fine", 30)
+                calls.append(anyio.current_time() - began)
+            tasks.cancel_scope.cancel()
+        reason = next((each.reason for each in hub.status() if each.name == "greedy"), "")
+    policy.sweep()
+    return Outcome(gaps, calls, reason)
