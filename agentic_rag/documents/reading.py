@@ -226,6 +226,6 @@ def _readable_folders() -> list[str]:
     ours = Path(agentic_rag.__file__).resolve().parent
     installed = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     added = [str(entry.dist.locate_file("")) for entry in find_extensions(FORMATS) if entry.dist is not None]
-    wanted = [ours, ours.parent / "mcp_servers", sys.base_prefix, *installed, *added]
+    wanted = [str(ours), str(ours.parent / "mcp_servers"), sys.base_prefix, *installed, *added]
     folders = sorted({os.path.realpath(place) for place in wanted if os.path.isdir(place)})
     return [folder for folder in folders if not Path(folder).is_relative_to("/usr")]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -65,7 +66,7 @@ class Outcome:
 async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
     """Let one domain's server flood us while another domain makes its calls; return what that cost the other one."""
     policy = LaunchPolicy(folder, allow_any_command=True, loopback=True)
-    flooding = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
+    flooding: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
     gaps, calls = Gaps(), list[float]()
     async with Hub(policy=policy, patience=Patience(initialize=30, backoff=60)) as hub:
         modest = await open_toolset(hub, [hostile(domain="modest")], wait=60)
