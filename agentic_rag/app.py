@@ -48,6 +48,7 @@ from agentic_rag.server.limits import Limits
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
@@ -197,7 +198,7 @@ async def _open_ground(
     audit = AuditLog(database, redactor)
     stack.push_async_callback(audit.flush)
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
-    directory = Directory(database, first_document_seconds=first_document_seconds)
+    directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
     payloads = PayloadFiles(settings.data / "payloads")
     return Ground(settings, folder, database, redactor, access, key_use, audit, directory, vault, payloads)
 
@@ -211,7 +212,16 @@ async def _open_machinery(
     roles = Roles(database, settings.roles)
     delegations = Delegations()
     tools = await stack.enter_async_context(
-        McpHub(knowledge.search, settings.roles, policy, ground.vault, database, delegations, ground.audit)
+        McpHub(
+            knowledge.search,
+            settings.roles,
+            policy,
+            ground.vault,
+            database,
+            delegations,
+            ground.audit,
+            settings.quota_memories,
+        )
     )
     runtime = await stack.enter_async_context(
         Runtime(
@@ -240,7 +250,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         domains=domains,
         definitions=definitions,
         roles=roles,
-        memories=Memories(definitions),
+        memories=Memories(definitions, settings.quota_memories),
         documents=documents,
         conversations=conversations,
         deletion=Deletion(
@@ -282,4 +292,14 @@ def _limits(settings: Settings) -> Limits:
         settings.messages_per_minute,
         settings.connections_per_key,
         settings.subscriptions_per_key,
+    )
+
+
+def _quotas(settings: Settings) -> Quotas:
+    return Quotas(
+        Holdings(
+            settings.quota_documents,
+            settings.quota_document_bytes,
+            settings.quota_conversations,
+        )
     )

@@ -128,6 +128,15 @@ class ConversationArchived(Conflict, code="CONVERSATION_ARCHIVED"):
     text = "The conversation is archived. Set its status to active to go on."
 
 
+class QuotaExceeded(Conflict, code="QUOTA_EXCEEDED", facts=("noun", "limit")):
+    """A domain holds as much as it may; ``setting`` is the operator's."""
+
+    noun: str
+    limit: int
+    setting: str
+    text = "This domain may hold {self.limit} {self.noun}. Delete some, or ask the operator to raise {self.setting}."
+
+
 class TurnInProgress(Conflict, code="TURN_IN_PROGRESS", retryable=True, facts=("turn_id",)):
     """One turn at a time per session."""
 

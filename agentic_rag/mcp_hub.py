@@ -56,8 +56,13 @@ class McpHub:
         database: Database,
         children: "ChildRunner",
         observer: "HubObserver",
+        max_memories: int,
     ) -> None:
-        """``observer`` hears of each entry that may not start, or not go where it leads."""
+        """``observer`` hears of each entry that may not start, or not go where it leads.
+
+        ``max_memories``: what one role's memory of one user may hold.
+        """
+        self._max_memories = max_memories
         self._children = children
         self._observer = observer
         self._retriever = retriever
@@ -167,7 +172,7 @@ class McpHub:
         redactor = self._vault.redact
         self._lists = make_lists(self._database, redactor)
         async with make_hub(
-            self._retriever, self._roles, self._policy, redactor, self._children, self._observer
+            self._retriever, self._roles, self._policy, redactor, self._children, self._observer, self._max_memories
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

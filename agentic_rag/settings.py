@@ -43,6 +43,13 @@ class Settings(BaseSettings):
     """Connections on which nobody has shown a key yet; one more and the one that has waited longest is refused."""
     allow_root: bool = False
     """Whether it may serve as root: a word for containers that hold nothing else."""
+    quota_documents: int = Field(20_000, gt=0)
+    quota_document_bytes: int = Field(20 * 1024**3, gt=0)
+    """Of all documents' files of a domain."""
+    quota_conversations: int = Field(100_000, gt=0)
+    """These three bound each domain: an admin sees them with what is used at ``GET /api/domains/{id}/quotas``."""
+    quota_memories: int = Field(100_000, gt=0)
+    """Memories of one role and user; where a domain shares its memories, of one role."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     database_url: str = ""
     """Empty: SQLite in the data folder. Else ``postgresql://…``."""

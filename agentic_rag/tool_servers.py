@@ -46,12 +46,13 @@ def make_hub(
     redactor: Redactor,
     children: ChildRunner,
     observer: HubObserver,
+    max_memories: int,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
     builtin = {
         DELEGATION: create_delegate(children),
-        PROMPTX: create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True)),
+        PROMPTX: create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories)),
         RETRIEVER: create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()

@@ -79,6 +79,7 @@ class Conversations:
         Raises:
             NotFound: there is no such domain, or it has no such document.
             InvalidInput: the title is too long, or there are too many documents.
+            QuotaExceeded: the domain has as many conversations as it may.
         """
         if not user.sees(domain_id):
             raise NotFound("domain", domain_id, hidden=True)
@@ -102,6 +103,7 @@ class Conversations:
             _check_documents(conn, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
+            self._directory.quotas.check_conversations(conn, domain_id)
 
         await self._db.write(store, durable=True)
         return conversation

@@ -17,6 +17,7 @@ from agentic_rag.store import documents, domains
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.quotas import Holdings, Quotas, holdings
 
 FIRST_DOCUMENT_SECONDS = 10.0
 """How long a turn of a domain without documents waits for the first of those that are just being taken in."""
@@ -38,7 +39,15 @@ class Directory:
     kept. ``first_document_seconds``: how long `first_facts` waits.
     """
 
-    def __init__(self, database: Database, *, first_document_seconds: float = FIRST_DOCUMENT_SECONDS) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self.quotas = quotas or Quotas()
+        """What each domain may hold; who adds to one checks it in the same transaction."""
         self._db = database
         self._first_document_seconds = first_document_seconds
         self._records: dict[str, DomainRecord] = {}
@@ -48,6 +57,10 @@ class Directory:
         self._unseen: set[str] = set()
         self._epoch = 0
         self._changed = anyio.Event()
+
+    async def holdings(self, domain_id: str) -> Holdings:
+        """Return what a domain holds now."""
+        return await self._db.read(lambda conn: holdings(conn, domain_id))
 
     async def get(self, domain_id: str) -> DomainRecord:
         """Return the record.

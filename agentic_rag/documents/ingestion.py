@@ -30,6 +30,7 @@ from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
+from agentic_rag.store.quotas import Quotas
 from agentic_rag.workers import Queue, Workers
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
@@ -154,14 +155,25 @@ class Ingestion:
             if await self.requeue(document.id):
                 self.submit(document)
 
-    async def requeue(self, document_id: str, fields: DocumentFields | None = None) -> bool:
+    async def requeue(
+        self, document_id: str, fields: DocumentFields | None = None, quotas: Quotas | None = None
+    ) -> bool:
         """Make a document's row ``queued``, its failure forgotten, with other bytes perhaps; False when it is gone.
 
         Raises:
             IntegrityError: another document of the domain has these bytes.
+            QuotaExceeded: with them the domain would have more than it may.
         """
         change: DocumentFields = {**_QUEUED, **(fields or {}), "updated_at": now()}
-        return await self._db.write(lambda conn: documents.update(conn, document_id, **change), durable=True)
+
+        def save(conn: Connection) -> bool:
+            before = documents.get(conn, document_id)
+            there = documents.update(conn, document_id, **change)
+            if quotas is not None and before is not None and change.get("size", 0) > before.size:
+                quotas.check_documents(conn, before.domain_id)
+            return there
+
+        return await self._db.write(save, durable=True)
 
     async def _renew_leases(self) -> None:
         """Keep the leases of what is at work; give up what another process has, or what was deleted."""

@@ -20,7 +20,7 @@ from agentic_rag.documents.files import Incoming, files_of, hash_of, place, spli
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
-from agentic_rag.errors import IndexUnavailable, NotFound
+from agentic_rag.errors import IndexUnavailable, NotFound, QuotaExceeded
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -53,6 +53,7 @@ class Intake:
         Raises:
             NotFound: the domain is gone since the upload began.
             StorageFull: the documents folder cannot be written.
+            QuotaExceeded: the domain has as many documents as it may.
         """
         async with self._storing.working(incoming.domain_id):
             return await self._store(await self._directory.get(incoming.domain_id), incoming)
@@ -72,15 +73,27 @@ class Intake:
                     await self.remove(domain, before)  # one document has these bytes: this was a second name of it
                 return await self._restore(known, folder / known.path, incoming)
             await self.remove(domain, known)  # its ending was wrong; this one may be right
+        await self._check_room(domain.id, before, incoming)
         put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
         path = await anyio.to_thread.run_sync(put)
         failpoints.reached("upload.placed")
         if before is not None:
             return await self._change_bytes(before, path, incoming.size, incoming.sha256)
-        document, new = await self._insert(domain.id, path, path.name, incoming.size, incoming.sha256)
+        try:
+            document, new = await self._insert(domain.id, path, path.name, incoming.size, incoming.sha256)
+        except QuotaExceeded:
+            await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+            raise
         if not new and document.path != path.name:  # the same bytes came twice at once
             path.unlink(missing_ok=True)
         return document
+
+    async def _check_room(self, domain_id: str, before: DocumentRecord | None, incoming: Incoming) -> None:
+        """Refuse a file before it has a place; the transaction that adds it looks once more."""
+        more, size = (1, incoming.size) if before is None else (0, incoming.size - before.size)
+        if size > 0:
+            quotas = self._directory.quotas
+            await self._db.read(lambda conn: quotas.check_documents(conn, domain_id, more, size))
 
     async def _restore(self, known: DocumentRecord, file: Path, incoming: Incoming) -> DocumentRecord:
         """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
@@ -110,6 +123,7 @@ class Intake:
 
         def save(conn: Connection) -> None:
             documents.insert(conn, document)
+            self._directory.quotas.check_documents(conn, domain_id)
             audit(conn, entry)
 
         try:
@@ -136,7 +150,7 @@ class Intake:
     async def _ingest_again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
         """Ingest a document anew with other facts about its file; as it was when it is deleted meanwhile."""
         await self._ingestion.stop(document.id)
-        await self._ingestion.requeue(document.id, fields)
+        await self._ingestion.requeue(document.id, fields, self._directory.quotas)
         queued = await self._db.read(lambda conn: documents.get(conn, document.id))
         if queued is None:
             return document
@@ -261,17 +275,20 @@ class Intake:
             except OSError as exc:
                 log.warning("%s cannot be read: %s", folder / path, exc.strerror)
                 continue
-            if before is None and digest in gone:
-                await self._rename(gone.pop(digest), path, stamp)
-                count += 1
-            elif before is None:
-                _, new = await self._insert(domain_id, folder / path, path, size, digest)
-                count += new
-                if not new:
-                    self._copies[domain_id, path] = stamp, digest
-            elif before.sha256 != digest or before.error_code == MISSING:
-                await self._change_bytes(before, folder / path, size, digest)
-                count += 1
+            try:
+                if before is None and digest in gone:
+                    await self._rename(gone.pop(digest), path, stamp)
+                    count += 1
+                elif before is None:
+                    _, new = await self._insert(domain_id, folder / path, path, size, digest)
+                    count += new
+                    if not new:
+                        self._copies[domain_id, path] = stamp, digest
+                elif before.sha256 != digest or before.error_code == MISSING:
+                    await self._change_bytes(before, folder / path, size, digest)
+                    count += 1
+            except QuotaExceeded as exc:  # the file waits in its place until there is room
+                log.warning("%s is not taken in: %s", folder / path, exc)
         for document in gone.values():
             await self._lose(document, folder / document.path)
         return count

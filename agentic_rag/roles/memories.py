@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from agentic_rag.access.users import User
 from agentic_rag.domains.definitions import Definitions
-from agentic_rag.errors import Forbidden, InvalidInput, NotFound, StorageFull
+from agentic_rag.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, StorageFull
 from agentic_rag.roles.effective_prompt import definition_now
 from mcp_servers.beneath import Folder
-from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryUnavailable
+from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryFull, MemoryUnavailable
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
@@ -69,8 +69,10 @@ class Export:
 class Memories:
     """The memories of all domains."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, limit: int) -> None:
+        """``limit``: what one role's memory of one user may hold."""
         self._definitions = definitions
+        self._limit = limit
 
     async def browse(
         self, user: User, domain_id: str, *, role: str | None, q: str, offset: int, limit: int
@@ -152,7 +154,7 @@ class Memories:
 
         def work() -> int:
             memory = place.memory(role)
-            added = memory.add([replace(each, author=user.id) for each in engrams], frequencies)
+            added = memory.add([replace(each, author=user.id) for each in engrams], frequencies, self._limit)
             if frequencies:
                 memory.save()  # unlike engrams they are nowhere else
             else:
@@ -176,5 +178,7 @@ async def _run(work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work)
     except (BadRoleId, BadScope) as exc:
         raise InvalidInput(exc.field, str(exc)) from exc
+    except MemoryFull as exc:
+        raise QuotaExceeded("memories of one role", exc.limit, "AGENTIC_RAG_QUOTA_MEMORIES") from exc
     except MemoryUnavailable as exc:
         raise StorageFull(str(exc)) from exc

@@ -4,6 +4,7 @@ Owns what these routes take and answer. Knows no rule: those are the business la
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from pydantic import Field
@@ -14,10 +15,11 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.domains import Domains, DomainView, Saved
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
-from agentic_rag.json_form import Json
+from agentic_rag.json_form import Json, camel
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
+from agentic_rag.store.quotas import Holdings
 from agentic_rag.tools.entries.reading import Note
 
 DOMAINS = "/api/domains"
@@ -75,6 +77,15 @@ class SavedDomain(Domain):
     warnings: Sequence[Note]
 
 
+@answer()
+class Quota:
+    """What a domain holds of something, and how much it may."""
+
+    noun: str
+    used: int
+    limit: int
+
+
 class DomainRoutes:
     """Domains."""
 
@@ -98,6 +109,14 @@ class DomainRoutes:
     async def get(self, user: User, domain: str) -> Domain:
         """Show a domain."""
         return _domain(await self._domains.view(await self._directory.get(domain)), user)
+
+    @route("GET", f"{DOMAIN}/quotas", allow="admin")
+    async def quotas(self, domain: str) -> Items[Quota]:
+        """Show what a domain holds beside what it may hold."""
+        await self._directory.get(domain)
+        held, limits = await self._directory.holdings(domain), self._directory.quotas.limits
+        nouns = [field.name for field in fields(Holdings)]
+        return Items([Quota(camel(noun), getattr(held, noun), getattr(limits, noun)) for noun in nouns])
 
     @route("PUT", DOMAIN)
     async def put(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:

@@ -11,6 +11,7 @@
     │   ├── BadEngram        one engram of a batch is invalid; nothing of the batch was saved
     │   ├── BadRecall        the query or mode is invalid
     │   ├── BadScope         the scope or user id cannot name a folder
+    │   ├── MemoryFull       the memory holds as much as it may
     │   └── MemoryUnavailable  the files cannot be read or written (locked, full, read-only, corrupt)
     ├── NotAllowed           the caller may not use this tool
     └── NotBound             the host did not say for whom the call is made
@@ -148,6 +149,21 @@ class MemoryUnavailable(MemoryFault):
     def __str__(self) -> str:
         # The folder's path stays out of the text: it is the operator's, and a model would repeat it.
         return f"The memory of role {self.folder.name!r} is unavailable: {self.reason}. No batch was half saved."
+
+
+class MemoryFull(MemoryFault):
+    """The memory in `folder` holds as many engrams as it may."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        super().__init__(folder, limit)
+        self.folder = folder
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"The memory of role {self.folder.name!r} is full: it may hold {self.limit} memories. Nothing was saved; "
+            "tell the user that old ones must be deleted first."
+        )
 
 
 class NotAllowed(PromptXError):

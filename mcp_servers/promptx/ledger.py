@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
 
 from mcp_servers.beneath import Folder, leads_to
-from mcp_servers.promptx.errors import MemoryUnavailable
+from mcp_servers.promptx.errors import MemoryFull, MemoryUnavailable
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.network import Trace
 
@@ -314,8 +314,12 @@ class Ledger:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
-    def insert(self, engrams: Sequence[Engram]) -> int:
-        """Add engrams in one transaction; ids already present are left alone. Returns how many were added."""
+    def insert(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
+        """Add engrams in one transaction; ids already present are left alone. Returns how many were added.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``; nothing was added.
+        """
         with self.writing() as connection:
             before = connection.total_changes
             connection.executemany(
@@ -330,6 +334,10 @@ class Ledger:
                 "INSERT OR IGNORE INTO cue_index (word, engram_id) VALUES (?,?)",
                 [(word, e.id) for e in engrams for word in e.cues],
             )
+            if limit is not None and added:
+                (count,) = connection.execute("SELECT count(*) FROM engrams").fetchone()
+                if count > limit:
+                    raise MemoryFull(self._folder.path, limit)
         return added
 
     def delete(self, ids: Sequence[str]) -> int:

@@ -188,11 +188,22 @@ class Memory:
 
     # --- what a model does --------------------------------------------------------------------------------
 
-    def remember(self, batch: Sequence[NewEngram], now_ms: int, *, author: str = "", turn: str = "") -> list[Engram]:
+    def remember(
+        self,
+        batch: Sequence[NewEngram],
+        now_ms: int,
+        *,
+        author: str = "",
+        turn: str = "",
+        limit: int | None = None,
+    ) -> list[Engram]:
         """Save a batch, all or nothing; returns the engrams as saved. ``author``, ``turn``: see `Engram`.
+
+        ``limit``: the memory may hold so many.
 
         Raises:
             BadEngram: one of them is invalid; names its index.
+            MemoryFull: there would be more than ``limit``.
         """
         if not batch:
             raise BadEngram(0, "the batch is empty; give at least one engram.")
@@ -201,7 +212,7 @@ class Memory:
         engrams = [
             replace(_new_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
         ]
-        self._insert(engrams)
+        self._insert(engrams, limit)
         self.save_if_behind()
         return engrams
 
@@ -283,13 +294,16 @@ class Memory:
         with self._lock:
             return dict(self._current_network().frequency)
 
-    def add(self, engrams: Sequence[Engram], frequencies: Mapping[str, int]) -> int:
+    def add(self, engrams: Sequence[Engram], frequencies: Mapping[str, int], limit: int | None = None) -> int:
         """Add engrams of another memory in one transaction, and take over its recall counts where they are greater.
 
         Engrams whose id is already here are left as they are. Returns how many were added. The counts are on disk after
         the next `save`.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``; nothing was added.
         """
-        added = self._insert(engrams)
+        added = self._insert(engrams, limit)
         with self._lock:
             network = self._current_network() if frequencies else Network()
             for word, count in frequencies.items():
@@ -324,9 +338,9 @@ class Memory:
 
     # --- the network in memory and in its file ------------------------------------------------------------
 
-    def _insert(self, engrams: Sequence[Engram]) -> int:
+    def _insert(self, engrams: Sequence[Engram], limit: int | None) -> int:
         with self._write_lock:
-            added = self._writer.insert(engrams)
+            added = self._writer.insert(engrams, limit)
             self._lag += added
         return added
 

@@ -49,6 +49,7 @@ class PromptXConfig:
 
     `bound_by_meta` (in process): from each request's `_meta` and nothing else. Otherwise (alone) from the other
     fields, and `_meta` is ignored. `role_write` adds the two author tools to a server that runs alone.
+    `max_memories`: what one memory may hold; None: without bound.
     """
 
     workspace: Path | None = None
@@ -57,6 +58,7 @@ class PromptXConfig:
     user: str | None = None
     bound_by_meta: bool = False
     role_write: bool = False
+    max_memories: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +190,13 @@ class _Tools:
         return await self._run(ctx, work)
 
     async def remember(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
+        limit = self._config.max_memories
+
         def work(caller: _Caller) -> Result:
             batch = read_batch(engrams)
             memory = caller.memory(role)
-            return describe_saved(memory.remember(batch, _now_ms(), author=caller.user or "", turn=caller.turn))
+            saved = memory.remember(batch, _now_ms(), author=caller.user or "", turn=caller.turn, limit=limit)
+            return describe_saved(saved)
 
         return await self._run(ctx, work)
 

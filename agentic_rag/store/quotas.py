@@ -1,0 +1,67 @@
+"""How much one domain may hold: counted in the transaction that adds, so that no two of them pass the bound together.
+
+Owns the bounds, the counting, and what is said of both. What memories may hold is bound where they are kept
+(``mcp_servers/promptx``), secrets in the vault. Knows no request.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.errors import QuotaExceeded
+from agentic_rag.store.conversations import CONVERSATIONS
+from agentic_rag.store.documents import DOCUMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a domain holds, or may hold at most. ``document_bytes``: of all its documents' files."""
+
+    documents: int = 20_000
+    document_bytes: int = 20 * 1024**3
+    conversations: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The bounds of each domain, set by the operator. The checks belong after the rows that were added."""
+
+    limits: Holdings = Holdings()
+
+    def check_documents(self, conn: Connection, domain_id: str, more: int = 0, more_bytes: int = 0) -> None:
+        """Check what the domain has, with so many ``more``.
+
+        Raises:
+            QuotaExceeded: there are too many documents, or their files are too large together.
+        """
+        held = holdings(conn, domain_id, "documents", "document_bytes")
+        held = replace(held, documents=held.documents + more, document_bytes=held.document_bytes + more_bytes)
+        self._check(held, "documents", "document_bytes")
+
+    def check_conversations(self, conn: Connection, domain_id: str) -> None:
+        """Raises:
+        QuotaExceeded: the domain has too many conversations.
+        """
+        self._check(holdings(conn, domain_id, "conversations"), "conversations")
+
+    def _check(self, held: Holdings, *nouns: str) -> None:
+        for noun in nouns:
+            limit: int = getattr(self.limits, noun)
+            if getattr(held, noun) > limit:
+                raise QuotaExceeded(noun.replace("_", " "), limit, f"AGENTIC_RAG_QUOTA_{noun.upper()}")
+
+
+def holdings(conn: Connection, domain_id: str, *nouns: str) -> Holdings:
+    """Return what a domain holds; of other nouns than those named (none: of all), 0."""
+    chosen = nouns or tuple(field.name for field in fields(Holdings))
+    return Holdings(**{field.name: _count(conn, domain_id, field.name, chosen) for field in fields(Holdings)})
+
+
+def _count(conn: Connection, domain_id: str, noun: str, chosen: tuple[str, ...]) -> int:
+    if noun not in chosen:
+        return 0
+    table = CONVERSATIONS if noun == "conversations" else DOCUMENTS
+    what = sa.func.coalesce(sa.func.sum(DOCUMENTS.c.size), 0) if noun == "document_bytes" else sa.func.count()
+    found = conn.execute(sa.select(what).select_from(table.table).where(table.c.domain_id == domain_id))
+    return int(found.scalar_one())
