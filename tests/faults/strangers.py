@@ -1,0 +1,174 @@
+"""Floods at the socket from clients without a key, while one with a key has turns streaming.
+
+Owns the kinds of floods and the client beside them. Each kind yields what one connection sends, piece by piece; what
+the server answers or closes is counted, and a new connection takes its place.
+"""
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import repeat
+from random import Random
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+from websockets.sync.client import connect
+
+from tests.faults.outside import PATIENCE
+from tests.faults.sweep import Rig
+
+HEAD = b"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+POST = b"POST /api/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+Pieces = Iterator[bytes]
+BURST = 10
+"""New connections at once. Who shows a key must have done so before as many came as the server holds for strangers."""
+
+
+def idle(random: Random) -> Pieces:
+    yield from repeat(b"")
+
+
+def half_open(random: Random) -> Pieces:
+    yield HEAD[: random.randrange(1, len(HEAD))]
+    yield from repeat(b"")
+
+
+def slow_header(random: Random) -> Pieces:
+    yield HEAD
+    while True:
+        yield b"X-%d: x\r\n" % random.randrange(1000)
+
+
+def slow_body(random: Random) -> Pieces:
+    yield POST
+    yield from repeat(b"x")
+
+
+def big_header(random: Random) -> Pieces:
+    yield HEAD + b"X: "
+    yield from repeat(b"x" * 65_536)
+
+
+def garbage(random: Random) -> Pieces:
+    while True:
+        yield random.randbytes(random.randrange(1, 2000))
+
+
+def bad_handshake(random: Random) -> Pieces:
+    yield HANDSHAKE + b"X: " + b"x" * random.randrange(9_000, 20_000) + b"\r\n\r\n"
+    yield from repeat(b"")
+
+
+def refused(random: Random) -> Pieces:
+    yield from repeat((HANDSHAKE if random.random() < 0.5 else HEAD) + b"\r\n")
+
+
+KINDS: dict[str, Callable[[Random], Pieces]] = {
+    kind.__name__: kind
+    for kind in (idle, half_open, slow_header, slow_body, big_header, garbage, bad_handshake, refused)
+}
+
+
+@dataclass
+class Figures:
+    """What a flood sent and was answered, and how the client with the key fared: its turns, and pings in seconds."""
+
+    opened: int = 0
+    sent: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    slowest_ping: float = 0.0
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{count} x {status}" for status, count in sorted(self.answers.items()))
+        return (
+            f"{self.opened} connections, {self.sent / 1e6:.1f} MB, {said or 'no answer'}; "
+            f"beside it {self.turns} turns, slowest ping {self.slowest_ping * 1000:.0f} ms"
+        )
+
+
+class Flood:
+    """So many connections of one kind at a time, in a thread, until the block ends."""
+
+    def __init__(self, url: str, kind: str, sockets: int, seed: int) -> None:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self.figures = Figures()
+        self._address = host, int(port)
+        self._kind, self._sockets, self._random = KINDS[kind], sockets, Random(seed)
+        self._over = Event()
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> "Flood":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        held: dict[socket.socket, Pieces] = {}
+        while not self._over.wait(0.01):  # the other client lives in this process, too
+            for _ in range(min(BURST, self._sockets - len(held))):
+                made = socket.create_connection(self._address, PATIENCE)
+                made.setblocking(False)
+                held[made] = self._kind(self._random)
+                self.figures.opened += 1
+            for each, pieces in list(held.items()):
+                if not self._step(each, pieces):
+                    each.close()
+                    del held[each]
+        for each in held:
+            each.close()
+
+    def _step(self, each: socket.socket, pieces: Pieces) -> bool:
+        """Send one piece; False once the server has answered with an end, or ended."""
+        try:
+            with suppress(BlockingIOError):
+                self.figures.sent += each.send(next(pieces))
+            answer = each.recv(65_536)
+        except BlockingIOError:
+            return True
+        except OSError:
+            self.figures.answers["reset"] += 1
+            return False
+        self.figures.answers[answer.split()[1].decode() if answer else "closed"] += 1
+        return bool(answer) and b"connection: close" not in answer.lower()
+
+
+def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: int, turns: int) -> Figures:
+    """Let one kind flood while a client with a key has turns; fails if anything is refused to that one."""
+    server, shown = made.server, {"Authorization": f"Bearer {key}"}
+    with Flood(server.url, kind, sockets, seed) as flood:
+        figures = flood.figures
+        for number in range(turns):
+            body = {"domainId": made.domain}
+            conversation = server.call("POST", "/api/conversations", body, **shown)["id"]
+            content = f"Hello {conversation}-{number} long"
+            address = server.url.replace("http", "ws") + "/ws"
+            with connect(address, additional_headers=shown, compression=None, proxy=None) as talk:
+                talk.send(json.dumps({"type": "message", "conversationId": conversation, "content": content}))
+                began = monotonic()
+                talk.send(json.dumps({"type": "ping"}))
+                event: dict[str, Any] = {}
+                while event.get("type") != "done":
+                    event = json.loads(talk.recv(PATIENCE))
+                    assert event["type"] not in ("error", "interrupted"), event
+                    if event["type"] == "pong":
+                        figures.slowest_ping = max(figures.slowest_ping, monotonic() - began)
+                figures.turns += 1
+    assert server.call("GET", "/api/health", **shown)["status"]
+    return figures
+
+
+def make_key(made: Rig) -> str:
+    """Make the first key, after which nobody comes in without one."""
+    return str(made.server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
