@@ -6,6 +6,7 @@ Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 
 """
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +14,14 @@ import typer
 
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
-from agentic_rag.commands.line import Data, Url, quote_part, show_json, table
+from agentic_rag.commands.line import Data, Url, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
 from agentic_rag.commands.roles import roles_app
 from agentic_rag.commands.secrets import secrets_app
 from agentic_rag.errors import StartupError, first_cause
+from agentic_rag.terminal import log_handler
 
 app = typer.Typer(
     name="agentic-rag",
@@ -64,8 +66,9 @@ def main() -> None:
     except Exception as exc:
         error = first_cause(exc)
         if error is None:
-            raise
-        typer.echo(f"error: {error}", err=True)
+            say("".join(traceback.format_exception(exc)), err=True)
+            sys.exit(1)
+        say(f"error: {error}", err=True)
         sys.exit(error.exit_code if isinstance(error, StartupError) else 1)
 
 
@@ -92,9 +95,7 @@ def serve(
 
     settings = load_settings(host=host, port=port, data=data, allow_root=allow_root or None)
     # Before anything else is imported: MCPServer configures logging if nothing did.
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler(sys.stderr)])
     for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
     import anyio
@@ -106,23 +107,21 @@ def serve(
     check_user(allow_root=settings.allow_root)
     listener = bind(settings.host, settings.port)
 
-    def say() -> None:
+    def announce() -> None:
         gc.freeze()
         gc.enable()
         address = address_of(listener)
         _warn(allow_any_command, allow_unsandboxed)
-        typer.echo(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
-        typer.echo(
-            'Ask the demo:  .venv/bin/agentic-rag chat demo "How many days of paid leave do full-time staff have?"'
-        )
-        typer.echo("Your own:      .venv/bin/agentic-rag domains create NAME, then: agentic-rag ingest DOMAIN PATH...")
+        say(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
+        say('Ask the demo:  .venv/bin/agentic-rag chat demo "How many days of paid leave do full-time staff have?"')
+        say("Your own:      .venv/bin/agentic-rag domains create NAME, then: agentic-rag ingest DOMAIN PATH...")
         sys.stdout.flush()
 
     async def run() -> None:
         async with open_application(
             settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed
         ) as application:
-            await serve(application, listener, say)
+            await serve(application, listener, announce)
 
     with listener:
         anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
@@ -133,11 +132,11 @@ def _warn(any_command: bool, unsandboxed: bool) -> None:
     from agentic_rag.server.peers import system_tells
 
     if any_command:
-        typer.echo("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
+        say("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
     if unsandboxed:
-        typer.echo("WARNING: without bubblewrap MCP servers run with no sandbox (--allow-unsandboxed).")
+        say("WARNING: without bubblewrap MCP servers run with no sandbox (--allow-unsandboxed).")
     if not system_tells():
-        typer.echo("This system does not tell whose a connection is: clients need a key, the command line has one.")
+        say("This system does not tell whose a connection is: clients need a key, the command line has one.")
 
 
 @app.command()
@@ -170,7 +169,7 @@ def reindex(
 
     problem = run_command(data, url, lambda client: run(client, domain, rollback))
     if problem is not None:
-        typer.echo(f"error: {problem}", err=True)
+        say(f"error: {problem}", err=True)
         raise typer.Exit(1)
 
 
@@ -186,7 +185,7 @@ def fetch_model(
 
     problem = anyio.run(run, load_settings(), name)
     if problem is not None:
-        typer.echo(f"error: {problem}", err=True)
+        say(f"error: {problem}", err=True)
         raise typer.Exit(1)
 
 
@@ -203,8 +202,8 @@ def doctor(
 
     found = anyio.run(examine, load_settings(data=data), repair)
     for finding in found:
-        typer.echo(str(finding))
-    typer.echo("Everything fits together." if not found else f"{len(found)} found{', repaired' if repair else ''}.")
+        say(str(finding))
+    say("Everything fits together." if not found else f"{len(found)} found{', repaired' if repair else ''}.")
     if found and not repair:
         raise typer.Exit(1)
 
@@ -219,7 +218,7 @@ def open_page(
     from agentic_rag.commands.page import open_browser, ticket_address
 
     address = ticket_address(data, url)
-    typer.echo(address)
+    say(address)
     if show:
         open_browser(address)
 
@@ -247,7 +246,7 @@ def create_domain(
 ) -> None:
     """Create a domain and print its id."""
     body = {"name": name, "description": description}
-    typer.echo(run_command(data, url, lambda client: client.call("POST", "/api/domains", json=body))["id"])
+    say(run_command(data, url, lambda client: client.call("POST", "/api/domains", json=body))["id"])
 
 
 @domains_app.command("delete")

@@ -59,15 +59,15 @@ class _Automaton:
     def finds(self, text: str) -> bool:
         return bool(self._search.find_matches_as_indexes(text.encode(*_CODING)))
 
-    def replace(self, text: str, word: Callable[[str], str]) -> str:
-        """Return the text with each form replaced by the word for its name."""
+    def replace(self, text: str, *, named: bool) -> str:
+        """Return the text with each form replaced by a word, which says its name if ``named``."""
         data = text.encode(*_CODING)
         found = self._search.find_matches_as_indexes(data)
         if not found:
             return text
-        return self._join(data, found, 0, len(data), word)
+        return self._join(data, found, 0, len(data), named=named)
 
-    def split(self, text: str, word: Callable[[str], str]) -> tuple[str, str]:
+    def split(self, text: str) -> tuple[str, str]:
         """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
         data = text.encode(*_CODING)
         safe = self._safe(data, 0)
@@ -82,14 +82,12 @@ class _Automaton:
                 safe = self._safe(data, match[2])
         if not found and safe == len(data):
             return text, ""
-        return self._join(data, found, 0, safe, word), data[safe:].decode(*_CODING)
+        return self._join(data, found, 0, safe, named=True), data[safe:].decode(*_CODING)
 
-    def _join(
-        self, data: bytes, found: Iterable[tuple[int, int, int]], at: int, end: int, word: Callable[[str], str]
-    ) -> str:
+    def _join(self, data: bytes, found: Iterable[tuple[int, int, int]], at: int, end: int, *, named: bool) -> str:
         parts: list[str] = []
         for number, start, stop in found:
-            parts += data[at:start].decode(*_CODING), word(self._names[number])
+            parts += data[at:start].decode(*_CODING), f"[secret {self._names[number]}]" if named else "[secret]"
             at = stop
         return "".join([*parts, data[at:end].decode(*_CODING)])
 
@@ -158,11 +156,11 @@ class Redaction:
 
     def __call__(self, text: str) -> str:
         """Return the text without any known value."""
-        return self._current().replace(text, _show_name) if self._values else text
+        return self._current().replace(text, named=True) if self._values else text
 
     def without_names(self, text: str) -> str:
         """Return the text without any known value, for those who may not learn which secret it was."""
-        return self._current().replace(text, _hide_name) if self._values else text
+        return self._current().replace(text, named=False) if self._values else text
 
     def _current(self) -> _Automaton:
         automaton, version = self._automaton, self._version
@@ -179,7 +177,7 @@ class Redaction:
 
         The rest may be the beginning of a value whose end is still to come.
         """
-        return self._current().split(text, _show_name) if self._values else (text, "")
+        return self._current().split(text) if self._values else (text, "")
 
     def json(self, value: Any) -> Any:
         """Return a JSON value with every string redacted; the names of members are structure, and stay."""
@@ -329,14 +327,6 @@ def _align(data: bytes, before: int) -> str:
     encoded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
     undecided = 1 if (before + len(data)) % 3 else 0
     return encoded[before + 1 if before else 0 : len(encoded) - undecided]
-
-
-def _show_name(name: str) -> str:
-    return f"[secret {name}]"
-
-
-def _hide_name(name: str) -> str:
-    return "[secret]"
 
 
 def _change_strings(value: Any, change: Callable[[str], str]) -> Any:

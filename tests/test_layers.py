@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    ("failpoints", "json_form", "errors", "settings", "messages", "redaction", "forms", "workers"),
+    ("failpoints", "json_form", "errors", "settings", "messages", "redaction", "forms", "workers", "terminal"),
     ("events",),
     ("tools", "models", "store"),
     ("runtime",),

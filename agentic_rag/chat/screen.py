@@ -28,12 +28,7 @@ from agentic_rag.events import (
     TurnStarted,
 )
 from agentic_rag.json_form import Json, from_json
-
-_KEPT = {0x09, 0x0A}
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
-_UNSAFE = (*(code for code in range(0x20) if code not in _KEPT), *range(0x7F, 0xA0), *_BIDI)
-_SHOWN = dict.fromkeys(_UNSAFE, "�") | {0x0D: None}
-_ESCAPED = {code: f"\\u{code:04x}" for code in _UNSAFE}
+from agentic_rag.terminal import safe, safe_json
 
 _BODIES: dict[str, type[EventBody]] = {kind.type: kind for kind in get_args(EventBody)}
 
@@ -41,11 +36,6 @@ MAX_ARGUMENTS = 160
 MAX_SNIPPET = 100
 MAX_RESULT = 200
 """Characters of a line that only tells what happens; citations are shown whole."""
-
-
-def safe(text: object) -> str:
-    """Return text that cannot steer a terminal."""
-    return str(text).translate(_SHOWN)
 
 
 def one_line(text: object, limit: int) -> str:
@@ -83,7 +73,7 @@ class Screen:
     def show(self, raw: str, frame: Json) -> None:
         """Show one event; ``raw`` is its text as received, ``frame`` its JSON."""
         if self._json:
-            self._console.out(raw.translate(_ESCAPED), highlight=False)
+            self._console.out(safe_json(raw), highlight=False)
             return
         body = read_event(frame)
         if body is not None:

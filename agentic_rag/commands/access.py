@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
@@ -38,8 +38,8 @@ def create_key(
     """Create a key and print it. It is shown this once."""
     body = {"user": user, "role": role.value, "domains": domain or []}
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
-    typer.echo(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
-    typer.echo(made["key"])
+    say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
+    say(made["key"])
 
 
 @keys_app.command("list")
@@ -102,8 +102,8 @@ def verify(
     params = {"head": head} if head is not None else None
     found = run(data, url, lambda client: client.call("GET", "/api/audit/verify", params=params), key)
     for each in found["problems"]:
-        typer.echo(f"row {each['seq']}: {each['problem']}", err=True)
-    typer.echo(f"{found['rows']} rows, {'intact' if found['intact'] else 'BROKEN'}, head {found['head']}")
+        say(f"row {each['seq']}: {each['problem']}", err=True)
+    say(f"{found['rows']} rows, {'intact' if found['intact'] else 'BROKEN'}, head {found['head']}")
     sys.stdout.flush()
     if not found["intact"]:
         raise typer.Exit(1)

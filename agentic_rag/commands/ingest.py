@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from agentic_rag.commands.client import Client
 from agentic_rag.documents.files import stamp_of
 from agentic_rag.errors import RequestRefused
+from agentic_rag.terminal import safe
 from mcp_servers.retriever.formats import suffixes
 
 POLL_SECONDS = 0.25
@@ -123,10 +124,10 @@ class _Uploads:
                 try:
                     document = await self._upload(path, replace and same_name[path.name] == 1)
                 except OSError as exc:
-                    console.print(f"{path}: cannot be read ({exc.strerror})", markup=False, highlight=False)
+                    console.print(safe(f"{path}: cannot be read ({exc.strerror})"), markup=False, highlight=False)
                     failed += 1
                 except RequestRefused as exc:
-                    console.print(f"{path}: {exc}", markup=False, highlight=False)
+                    console.print(safe(f"{path}: {exc}"), markup=False, highlight=False)
                     failed += 1
                 else:
                     if document["id"] not in waiting:
@@ -146,7 +147,7 @@ class _Uploads:
                 _show(progress, task, document)
                 if document["status"] == "failed":
                     text = f"{document['name']}: {document['error']['message']}"
-                    console.print(text, markup=False, highlight=False)
+                    console.print(safe(text), markup=False, highlight=False)
                     failed += 1
                 if document["status"] in SETTLED:
                     del waiting[document_id]
@@ -205,4 +206,4 @@ def _base(domain: str) -> str:
 
 def _plain(name: str) -> str:
     """Return a name that Rich shows as it is."""
-    return name.replace("[", r"\[")
+    return safe(name).replace("[", r"\[")

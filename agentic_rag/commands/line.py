@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import typer
 
+from agentic_rag.terminal import safe, safe_json
+
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
 
@@ -46,7 +48,12 @@ def show_json(value: object) -> None:
     """Print a JSON value."""
     import json
 
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(safe_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print text, on stderr with ``err``. What is in it cannot steer a terminal, whoever wrote it."""
+    typer.echo(safe(text), err=err)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -57,7 +64,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     lines = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for line in lines:
-            typer.echo("\t".join(line))
+            say("\t".join(line))
         return
     from rich import box
     from rich.console import Console
@@ -73,5 +80,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return text on one line, without control characters."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))
+    """Return text on one line that cannot steer a terminal."""
+    return safe(" ".join(text.split()))

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import typer
 
+from agentic_rag.commands.line import printable, say
 from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def allow(
     packages = Packages(folder, client_environment())
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
-    typer.echo(f"allowed {entry.id}: {_runs(entry)}")
+    say(f"allowed {entry.id}: {_runs(entry)}")
 
 
 @mcp_app.command("list")
@@ -73,7 +74,7 @@ def list_allowed(
 
     catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
     for entry in catalogue.entries() if all_entries else catalogue.allowed_entries():
-        typer.echo("\t".join([entry.id, _runs(entry), "network" if entry.network else "no network"]))
+        say("\t".join([entry.id, _runs(entry), "network" if entry.network else "no network"]))
 
 
 @mcp_app.command("revoke")
@@ -84,7 +85,7 @@ def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list
 
     if not LaunchCatalogue(load_settings(data=data).data / "mcp").revoke(ident):
         raise InvalidInput("id", f"nothing is allowed under {ident!r}.")
-    typer.echo(f"revoked {ident}")
+    say(f"revoked {ident}")
 
 
 @mcp_app.command("test")
@@ -111,16 +112,16 @@ def try_entries(
 
     found = anyio.run(with_client, load_settings(data=data), url, run)
     for note in (*found.get("changes", ()), *found.get("warnings", ())):
-        typer.echo(f"{note['path']}: {note['text']}", err=True)
+        say(printable(f"{note['path']}: {note['text']}"), err=True)
     failed = False
     for server in found["items"]:
         failed = failed or server["state"] != "ready"
-        typer.echo(f"{server['name']}: {server['state']}{': ' if server['reason'] else ''}{server['reason']}")
+        say(printable(f"{server['name']}: {server['state']}{': ' if server['reason'] else ''}{server['reason']}"))
         for tool in server["tools"]:
-            typer.echo(f"  {tool['name']}\t{str(tool['description']).partition(chr(10))[0]}")
+            say(f"  {printable(tool['name'])}\t{printable(str(tool['description']).partition(chr(10))[0])}")
         if server["state"] != "ready":
             for text in server["log"]:
-                typer.echo(f"  | {text}", err=True)
+                say(f"  | {printable(text)}", err=True)
     if failed:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
 from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def show_memory(
     ]
     table(["id", "type", "strength", "created", "keywords", "memory"], rows)
     if page["total"] > offset + len(rows):
-        typer.echo(f"{page['total']} in all; go on with --offset {offset + len(rows)}.", err=True)
+        say(f"{page['total']} in all; go on with --offset {offset + len(rows)}.", err=True)
 
 
 @memory_app.command("export")
@@ -72,7 +72,7 @@ def export_memory(
     params = {"role": role}
     export = run(data, url, lambda client: client.call("GET", f"{_path(domain)}/export", params=params))
     write_folder(target, MemoryFolder(export["engrams"], export["frequencies"]))
-    typer.echo(f"{len(export['engrams'])} memories written to {target}")
+    say(f"{len(export['engrams'])} memories written to {target}")
 
 
 @memory_app.command("import")
@@ -103,8 +103,8 @@ def import_memory(
 
     added = run(data, url, send)
     for reason in skipped:
-        typer.echo(reason, err=True)
-    typer.echo(f"{added} added, {len(memory.engrams) - added} already there, {len(skipped)} left out.")
+        say(reason, err=True)
+    say(f"{added} added, {len(memory.engrams) - added} already there, {len(skipped)} left out.")
 
 
 def memory_in(folder: Path, role: str) -> Path:

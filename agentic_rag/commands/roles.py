@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, table
+from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
 from agentic_rag.json_form import Json, from_json
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show_role(domain: Domain, role: Role, data: Data = None, url: Url = None) ->
     """Show a role as a model gets it; findings go to stderr. Exit code 1 when it cannot be used."""
     view = run(data, url, lambda client: client.call("GET", _path(domain, role)))
     if view["text"] is not None:
-        typer.echo(view["text"])
+        say(view["text"])
     _print(_findings(view["findings"]), err=True)
     if view["text"] is None:
         raise typer.Exit(1)
@@ -77,7 +77,7 @@ def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> 
     """
     written = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
     for path in written["written"]:
-        typer.echo(path)
+        say(path)
     _print(_findings(written["findings"]), err=True)
 
 
@@ -124,7 +124,7 @@ def _lint(reading: "Reading") -> "Iterable[Finding]":
 
 def _print(findings: "Iterable[Finding]", *, err: bool = False) -> None:
     for finding in findings:
-        typer.echo(str(finding), err=err)
+        say(printable(str(finding)), err=err)
 
 
 def _path(domain: str, role: str | None = None) -> str:

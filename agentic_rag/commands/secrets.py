@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, table
+from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
@@ -70,9 +70,9 @@ def rotate_key(
             folder.release()
 
     sealed, dropped = anyio.run(sealed_anew)
-    typer.echo(f"{sealed} secrets are sealed with the new key" + (f", {dropped} were dropped." if dropped else "."))
+    say(f"{sealed} secrets are sealed with the new key" + (f", {dropped} were dropped." if dropped else "."))
     if settings.secret_key is not None and settings.secret_key.get_secret_value():
-        typer.echo("Only the first key of AGENTIC_RAG_SECRET_KEY is needed from now on.")
+        say("Only the first key of AGENTIC_RAG_SECRET_KEY is needed from now on.")
 
 
 def _path(domain: str, name: str | None = None) -> str:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client import ClientSession, Transport
@@ -32,6 +33,7 @@ from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.redaction import Redaction
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import ProgressSink
+from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
 from agentic_rag.tools.listing import clean, clean_description
 from agentic_rag.tools.status import ConnectionState, ListedTool, Patience, State
@@ -89,7 +91,9 @@ class Connection:
         self.state = State.STOPPED
         self.reason = ""
         self.known_tools: tuple[types.Tool, ...] = ()
-        """The last tool list the server gave; kept while it is down."""
+        """Of the last tool list the server gave, what is within bounds; kept while it is down."""
+        self._left_out = ""
+        """Which of its tools are not, and why."""
         self._dial = dial
         self._spawn = spawn
         self._on_state = on_state
@@ -224,7 +228,8 @@ class Connection:
             for tool in self.known_tools
         )
         log = tuple(map(self._redact, self._tail))
-        return ConnectionState(self.name, self.state, self.domain, self.user, self.reason, self._protocol, tools, log)
+        reason = self.reason or self._left_out
+        return ConnectionState(self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log)
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -241,12 +246,18 @@ class Connection:
         attempt.stale = False  # first: a change during the listing counts
         listed = False
         try:
-            self.known_tools = await list_tools(session)
+            await self._take_list(session)
             listed = True
         except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
             raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
         finally:
             attempt.stale = attempt.stale or not listed
+
+    async def _take_list(self, session: ClientSession) -> None:
+        listed = await list_tools(session)
+        # Megabytes of a stranger's JSON: measured beside the loop, once a list.
+        self.known_tools, left_out = await anyio.to_thread.run_sync(fit_list, listed)
+        self._left_out = clean(left_out)
 
     # -- the owner task ---------------------------------------------------------------------------------------
 
@@ -328,7 +339,7 @@ class Connection:
         attempt.scope.deadline = anyio.current_time() + patience.initialize
         with attempt.scope:
             async with client:
-                self.known_tools = await list_tools(client.session)
+                await self._take_list(client.session)
                 attempt.scope.deadline = math.inf
                 attempt.session = client.session
                 self._protocol = client.protocol_version

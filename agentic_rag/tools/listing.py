@@ -8,28 +8,19 @@ lengths are bounded, and hints are believed of our own servers and of tools that
 """
 
 import hashlib
-import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 from agentic_rag.tools.base import Origin, ToolInfo
+from agentic_rag.tools.bounds import AGENT_BYTES, DESCRIPTION_BYTES, describe_left_out, find_schema_problem, size_of
 from agentic_rag.tools.system import SYSTEM_TOOLS
 
 OUR_TOOLS = tuple(tool.name for tool in SYSTEM_TOOLS if not tool.authors_only)
 """The order of our tools, and names that no server of a user can have. Our other tools follow in server order."""
-
-DESCRIPTION_BYTES = 8 * 1024
-"""A longer description is cut, with a mark."""
-
-SCHEMA_BYTES = 64 * 1024
-"""A tool with a longer input schema (as JSON) is left out."""
-
-SCHEMA_DEPTH = 64
-"""A tool whose input schema is nested deeper is left out."""
 
 NAME_CHARS = 64
 
@@ -69,6 +60,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self._tools: dict[str, ToolInfo] = {}
+        self._size = 0
         self.notices: list[tuple[str, str]] = []
 
     @property
@@ -98,19 +90,25 @@ class Catalog:
         """
         tools = list(listed)
         counts = Counter(tool.name for tool in tools)
+        beyond: list[tuple[str, str]] = []
         for tool in tools:
             if include is not None and tool.name not in include:
                 continue
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
-            info, unfit = _describe_tool(tool, server, origin, trusted)
+            info, unfit, size = _describe_tool(tool, server, origin, trusted)
             twice = "it is listed more than once" if counts[tool.name] > 1 else ""
             problem = twice or self._problem(info.name, origin) or unfit
             if problem:
                 self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
+            elif origin == "user" and self._size + size > AGENT_BYTES:
+                beyond.append((clean(tool.name), f"all tools together would be longer than {AGENT_BYTES} bytes"))
             else:
                 self._tools[info.name] = info
+                self._size += size if origin == "user" else 0
+        if beyond:
+            self.notices.append((server, describe_left_out(beyond)))
 
     def _problem(self, name: str, origin: Origin) -> str:
         if not _NAME.fullmatch(name):
@@ -125,16 +123,16 @@ class Catalog:
 Trusted = tuple[bool, bool, bool] | None
 """Of a user's tool: whether it is trusted as read-only, as idempotent, and whether it is changed. None: it is ours."""
 
-_SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str]]] = {}
+_SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str, int]]] = {}
 """What `_describe_tool` found, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
-def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str]:
-    """Return a tool as the model sees it, and why it is left out (or nothing)."""
+def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
+    """Return a tool as the model sees it, why it is left out (or nothing), and about how many bytes it is."""
     known = _SHOWN.get(id(tool))
     if known is not None and known[0] is tool and known[1] == server and known[2] == trusted:
         return known[3]
-    problem = _schema_problem(tool.input_schema)
+    problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
     info = ToolInfo(
         name=tool.name if trusted is None else user_name(server, tool.name),
@@ -149,8 +147,9 @@ def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) 
     )
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
-    _SHOWN[id(tool)] = tool, server, trusted, (info, problem)
-    return info, problem
+    found = info, problem, 0 if problem else size_of(tool)
+    _SHOWN[id(tool)] = tool, server, trusted, found
+    return found
 
 
 @lru_cache(SHOWN_TOOLS)
@@ -189,23 +188,6 @@ def clean_description(text: str) -> str:
         return cleaned
     mark = f" [truncated: {len(data)} bytes]"
     return data[: DESCRIPTION_BYTES - len(mark)].decode("utf-8", "ignore") + mark
-
-
-def _schema_problem(schema: Mapping[str, Any]) -> str:
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        return "its input schema is not an object"
-    try:
-        size = len(json.dumps(schema))
-    except (RecursionError, TypeError, ValueError):
-        return "its input schema is not plain JSON"
-    if size > SCHEMA_BYTES:
-        return f"its input schema is longer than {SCHEMA_BYTES} bytes"
-    return f"its input schema is nested deeper than {SCHEMA_DEPTH} levels" if _depth(schema) > SCHEMA_DEPTH else ""
-
-
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inner), default=0)
 
 
 def _clean_json(value: Any) -> Any:

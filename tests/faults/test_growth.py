@@ -30,6 +30,7 @@ from agentic_rag.models.base import BlockStarted, BlockStopped, ModelRequest, Te
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
 from agentic_rag.redaction import Pieces, Redaction
+from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
@@ -171,6 +172,30 @@ def chunks(text: str) -> None:
 def headings(text: str) -> None:
     blocks = [Block("heading", piece, 1 + at % 6) for at, piece in enumerate(text.split("\n"))]
     chunk_document(ParsedDocument(tuple(blocks)), "d", "n")
+
+
+LISTED: dict[str, Callable[[int], tuple[dict[str, object], object]]] = {
+    "uniqueItems": lambda n: ({"uniqueItems": True}, [{"a": at} for at in range(n)]),
+    "uniqueItems of long ones": lambda n: ({"uniqueItems": True}, ["x" * 100 + str(at) for at in range(n)]),
+    "many choices": lambda n: ({"items": {"anyOf": [{"const": at} for at in range(n)]}}, list(range(n, 2 * n))),
+    "many values": lambda n: ({"items": {"enum": [{"a": at} for at in range(n)]}}, [{"a": -1}] * n),
+    "one of many": lambda n: ({"items": {"oneOf": [{"type": "object"}] * n}}, [{}] * n),
+    "many required": lambda n: ({"items": {"required": [str(at) for at in range(n)]}}, [{}] * n),
+    "contains": lambda n: ({"allOf": [{"contains": {"const": "a"}}] * n}, ["b"] * n + ["a"]),
+    "long messages": lambda n: ({"anyOf": [{"type": "null"}] * n}, "x" * 50 * n),
+    "unevaluated": lambda n: ({"allOf": [{"properties": {"a": {}}}] * n, "unevaluatedProperties": {}}, {"a": [0] * n}),
+}
+
+
+@pytest.mark.parametrize("kind", LISTED)
+def test_a_longer_schema_and_longer_arguments_are_checked_in_time_that_grows_with_them(kind: str) -> None:
+    def check(size: str) -> None:
+        schema, value = LISTED[kind](int(size))
+        find_problem({"type": "object", "properties": {"a": schema}}, {"a": value}, user=True)
+
+    check("2")  # what is imported late is here
+    ratio = min(cost(check, "4000") / max(cost(check, "500"), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    assert ratio < BOUND, f"{TIMES_LONGER} times as much took {ratio:.0f} times as long"
 
 
 def _know(*values: str) -> Redaction:

@@ -16,10 +16,11 @@ from pydantic import BaseModel
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.redaction import Redaction
 from agentic_rag.tools.base import Binding, CallRequest, SystemServer, Toolset
+from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.listing import DESCRIPTION_BYTES, OUR_TOOLS, SCHEMA_BYTES, Catalog, clean, user_name
+from agentic_rag.tools.listing import OUR_TOOLS, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile, open_hub, plain, text_of, tool
 
@@ -199,6 +200,59 @@ def test_a_tool_whose_input_is_no_small_object_is_left_out(schema: dict[str, Any
     catalog.add("s", "user", [listed("odd", schema=schema), listed("fine")])
     assert [each.name for each in catalog.tools] == ["s__fine"]
     assert "input schema" in catalog.notices[0][1]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "object", "description": "x" * SCHEMA_BYTES}, "longer than"),
+        (nested(100), "nested deeper"),
+        (nested(50_000), "nested deeper"),
+        ({"type": "object", "enum": [0] * 3_000}, "more than 2000 keywords"),
+    ],
+)
+def test_of_a_list_tools_beyond_the_bounds_are_left_out_with_a_reason_and_no_others(
+    schema: dict[str, Any], reason: str
+) -> None:
+    odd = types.Tool.model_construct(name="odd", input_schema=schema, description=None, annotations=None)
+    taken, left_out = fit_list([listed("one"), odd, listed("two")])
+    assert [each.name for each in taken] == ["one", "two"]
+    assert left_out.startswith("1 of its tools are left out: 'odd': its input schema")
+    assert reason in left_out
+
+
+async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: Any) -> None:
+    server = MCPServer("ours")
+    for number in range(300):
+
+        async def act() -> str:
+            return "done"
+
+        server.add_tool(act, name=f"act_{number}", description="x" * 1_000)
+    async with open_hub(tmp_path, builtin={"ours": server}) as hub:
+        toolset = await open_toolset(hub, [memory("ours")], wait=20)
+        assert 200 < len(toolset.tools) < LIST_BYTES // 1_000
+        [state] = [each for each in hub.status() if each.name == "ours"]
+        assert f"{300 - len(toolset.tools)} of its tools are left out" in state.reason
+        assert "longer than 262144 bytes" in state.reason
+        assert len(state.tools) == len(toolset.tools)
+
+
+def test_all_servers_together_have_a_bound_too() -> None:
+    catalog = Catalog()
+    for number in range(10):
+        tools = [listed(f"t{each}", schema={"type": "object", "description": "x" * 20_000}) for each in range(10)]
+        catalog.add(f"s{number}", "user", tools)
+    assert len(catalog.tools) == 52
+    assert [server for server, _ in catalog.notices] == ["s5", "s6", "s7", "s8", "s9"]
+    assert "8 of its tools are left out" in catalog.notices[0][1]
 
 
 async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -> None:

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from agentic_rag.events import ToolStatus
-from agentic_rag.json_form import Json
 from agentic_rag.messages import (
     BROKEN_INPUT,
     CALLED,
@@ -21,22 +20,14 @@ from agentic_rag.messages import (
     Block,
     text_block,
 )
+from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import BY_NAME, DELEGATE
-
-IGNORED_KEYWORDS = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema"})
-"""Not checked on our side for a user's tool: a regular expression can take for ever, references can multiply."""
-
-VALUES = frozenset({"const", "enum", "default", "examples", "required", "dependentRequired"})
-"""Keywords whose values are data, not schemas."""
 
 SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
 
 _WILD = re.compile(r"\[\]?[^\]]*\]|[*?]")
 """What of a glob stands for other characters."""
-
-PROBLEM_CHARS = 500
-"""How much of a validation error the model reads."""
 
 
 class Because(StrEnum):
@@ -176,7 +167,7 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
         refusal = error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
     elif (denial := policy.denial(tool, others=others)) is not None:
         refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(denial.text),)), denial.because
-    elif problem := _schema_problem(tool.input_schema, block["input"], user=tool.origin == "user"):
+    elif problem := find_problem(tool.input_schema, block["input"], user=tool.origin == "user"):
         refusal = error_outcome(f"The arguments do not fit the tool: {problem}")
     return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, because)
 
@@ -191,39 +182,3 @@ def stop_outcome(by_user: bool) -> CallOutcome:
     if by_user:
         return CallOutcome(ToolStatus.INTERRUPTED, (text_block("interrupted by the user; the outcome is unknown"),))
     return error_outcome("not finished: the turn ended while this ran; the outcome is unknown")
-
-
-def _schema_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
-    """Return what is wrong with the arguments, or None. A schema that is itself broken refuses nothing.
-
-    ``user``: the schema is a stranger's. Nothing in it may cost more than its length, and no reference of any
-    schema is fetched.
-    """
-    # Imported here: at the top it would cost every start a tenth of a second before the server listens.
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft202012Validator
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    checked = _harmless(schema) if user else schema
-    try:
-        if user:
-            Draft202012Validator.check_schema(checked)
-        validator = Draft202012Validator(checked, registry=Registry())
-        error = next(iter(validator.iter_errors(dict(arguments))), None)
-    except (SchemaError, Unresolvable, RecursionError, ArithmeticError):
-        return None
-    return None if error is None else f"{error.json_path}: {error.message[:PROBLEM_CHARS]}"
-
-
-def _harmless(schema: Any, *, names: bool = False) -> Any:
-    """Return a schema without `IGNORED_KEYWORDS`. ``names``: the keys here are names of arguments, not keywords."""
-    if isinstance(schema, Mapping):
-        return {
-            key: _harmless(value, names=not names and key == "properties") if key not in VALUES or names else value
-            for key, value in schema.items()
-            if names or key not in IGNORED_KEYWORDS
-        }
-    if isinstance(schema, list | tuple):
-        return [_harmless(item) for item in schema]
-    return schema

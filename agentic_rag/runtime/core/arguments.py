@@ -1,0 +1,181 @@
+"""Whether a call's arguments fit the schema of its tool. Pure.
+
+Owns what of a stranger's schema is checked, and how much work that may be. A schema that is broken, or that would cost
+more, refuses nothing: its server checks again. Knows no policy and no call.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from agentic_rag.json_form import Json
+
+PROBLEM_CHARS = 500
+"""How much of a validation error the model reads."""
+
+STEPS = 10_000
+"""How much work one check of a stranger's schema may be: a step is a keyword that meets a value, or an item of its
+list, or `STEP_CHARS` characters of the value, which a message would repeat. About a tenth of a second."""
+
+STEP_CHARS = 1_024
+
+KEPT_SCHEMAS = 512
+"""Of so many schemas of strangers it is remembered what is checked; they are the same objects from turn to turn."""
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+_ONE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"})
+_LIST = frozenset({"prefixItems", "anyOf", "allOf", "oneOf"})
+_NAMED = frozenset({"properties", "dependentSchemas"})
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "type": lambda value: (
+        value in _TYPES if isinstance(value, str) else _is_names(value) and bool(value) and _TYPES.issuperset(value)
+    ),
+    "enum": lambda value: isinstance(value, list | tuple),
+    "const": lambda value: True,
+    "required": _is_names,
+    "dependentRequired": lambda value: isinstance(value, Mapping) and all(map(_is_names, value.values())),
+    "uniqueItems": lambda value: isinstance(value, bool),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"), _is_count),
+    **dict.fromkeys(("minProperties", "maxProperties"), _is_count),
+}
+"""Keywords whose values are data, with the form they must have. With those that hold schemas they are all that is
+checked of a stranger's schema: a regular expression can take for ever, references can multiply."""
+
+
+class _TooMuch(Exception):
+    """A check came to more than `STEPS`."""
+
+
+class _Meter:
+    """What one check has cost so far. ``sizes``: characters of each list and mapping in the arguments, by identity."""
+
+    def __init__(self, arguments: Json) -> None:
+        self._left = STEPS
+        self._sizes: dict[int, int] = {}
+        self._measure(arguments)
+
+    def _measure(self, value: Any) -> int:
+        if isinstance(value, Mapping):
+            size = 2 + sum(len(key) + self._measure(item) for key, item in value.items())
+        elif isinstance(value, list | tuple):
+            size = 2 + sum(map(self._measure, value))
+        else:
+            return len(value) if isinstance(value, str) else 8
+        self._sizes[id(value)] = size
+        return size
+
+    def spend(self, wanted: Any, value: Any) -> None:
+        """Count one keyword that meets one value of the arguments."""
+        size = len(value) if isinstance(value, str) else self._sizes.get(id(value), 8)
+        items = len(wanted) if isinstance(wanted, Mapping | list | tuple) else 0
+        self._left -= 1 + items + size // STEP_CHARS
+        if self._left < 0:
+            raise _TooMuch
+
+
+_meter: ContextVar[_Meter] = ContextVar("meter")
+
+
+def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
+    """Return what is wrong with the arguments, or None.
+
+    ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched.
+    """
+    from jsonschema.exceptions import SchemaError
+    from referencing.exceptions import Unresolvable
+
+    try:
+        return _first_problem(_checker(schema), arguments) if user else _first_problem(_own_checker(schema), arguments)
+    except (SchemaError, Unresolvable, RecursionError, ArithmeticError, _TooMuch):
+        return None
+
+
+def _first_problem(checker: Any, arguments: Json) -> str | None:
+    given = dict(arguments)
+    _meter.set(_Meter(given))
+    error = next(iter(checker.iter_errors(given)), None)
+    return None if error is None else f"{error.json_path}: {error.message[:PROBLEM_CHARS]}"
+
+
+_CHECKERS: dict[int, tuple[Any, Any]] = {}
+"""Schemas of strangers, by identity, with what checks them."""
+
+
+def _checker(schema: Any) -> Any:
+    known = _CHECKERS.get(id(schema))
+    if known is not None and known[0] is schema:
+        return known[1]
+    from referencing import Registry
+
+    made = _bounded_validator()(_harmless(schema), registry=Registry())
+    if len(_CHECKERS) >= KEPT_SCHEMAS:
+        _CHECKERS.clear()
+    _CHECKERS[id(schema)] = schema, made
+    return made
+
+
+def _own_checker(schema: Any) -> Any:
+    from jsonschema.validators import Draft202012Validator
+    from referencing import Registry
+
+    return Draft202012Validator(schema, registry=Registry())
+
+
+@cache
+def _bounded_validator() -> Any:
+    """Return the validator of strangers' schemas. Made late: importing it takes a tenth of a second."""
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import Draft202012Validator, extend
+
+    def unique(validator: Any, wanted: bool, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if wanted and isinstance(value, list):
+            seen = {json.dumps(item, sort_keys=True) for item in value}  # the library compares each with each
+            if len(seen) < len(value):
+                yield ValidationError("the array has non-unique elements")
+
+    def count(check: Any) -> Any:
+        def spend_first(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+            _meter.get().spend(wanted, value)
+            yield from check(validator, wanted, value, schema) or ()
+
+        return spend_first
+
+    checks = dict(Draft202012Validator.VALIDATORS) | {"uniqueItems": unique}
+    return extend(Draft202012Validator, {name: count(check) for name, check in checks.items()})
+
+
+def _harmless(schema: Any) -> Any:
+    """Return what of a stranger's schema is checked; what is no schema allows everything."""
+    if not isinstance(schema, Mapping):
+        return schema if isinstance(schema, bool) else True
+    kept: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _ONE:
+            kept[name] = _harmless(value)
+        elif name in _LIST and isinstance(value, list | tuple) and value:
+            kept[name] = [_harmless(each) for each in value]
+        elif name in _NAMED and isinstance(value, Mapping):
+            kept[name] = {key: _harmless(each) for key, each in value.items()}
+        elif name in _PLAIN and _PLAIN[name](value):
+            kept[name] = value
+    if "patternProperties" in schema:  # which names are additional, only the patterns say
+        kept.pop("additionalProperties", None)
+    return kept

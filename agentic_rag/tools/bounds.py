@@ -1,0 +1,106 @@
+"""How large the tools of a server may be: each one, and all of a list. Pure.
+
+Owns the bounds and the words for what is beyond them. What a list costs is paid in every turn of every client: it is
+read, hashed, compared, counted and sent to the model.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+SCHEMA_BYTES = 32 * 1024
+"""A tool with a longer input schema (as JSON) is left out."""
+
+SCHEMA_DEPTH = 32
+"""A tool whose input schema is nested deeper is left out."""
+
+SCHEMA_KEYWORDS = 2_000
+"""A tool whose input schema has more members and items, at all depths together, is left out."""
+
+DESCRIPTION_BYTES = 8 * 1024
+"""A longer description is cut, with a mark."""
+
+LIST_BYTES = 256 * 1024
+"""Descriptions and schemas of one server's list together; tools that would be beyond are left out."""
+
+AGENT_BYTES = 1024 * 1024
+"""The same of all servers of users in one turn."""
+
+NAMED = 5
+"""So many of the tools that were left out are told by name and reason; of further ones how many they are."""
+
+
+class Sized(Protocol):
+    """What is measured of a tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def input_schema(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def size_of(tool: Sized) -> int:
+    """Return about how many bytes a tool is in each request, its description as it is cut."""
+    return min(len(tool.description or ""), DESCRIPTION_BYTES) + len(json.dumps(tool.input_schema))
+
+
+def find_schema_problem(schema: Mapping[str, Any]) -> str:
+    """Return why a tool with this input schema is left out, or nothing."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return "its input schema is not an object"
+    depth, keywords = _measure(schema)
+    if depth > SCHEMA_DEPTH:
+        return f"its input schema is nested deeper than {SCHEMA_DEPTH} levels"
+    if keywords > SCHEMA_KEYWORDS:
+        return f"its input schema has more than {SCHEMA_KEYWORDS} keywords and items"
+    try:
+        size = len(json.dumps(schema))
+    except (TypeError, ValueError):
+        return "its input schema is not plain JSON"
+    return f"its input schema is longer than {SCHEMA_BYTES} bytes" if size > SCHEMA_BYTES else ""
+
+
+def _measure(schema: Mapping[str, Any]) -> tuple[int, int]:
+    """Return depth and number of members and items; a level at a time, and no further than they may be."""
+    depth = keywords = 0
+    level: list[Any] = [schema]
+    while level and depth <= SCHEMA_DEPTH and keywords <= SCHEMA_KEYWORDS:
+        depth += 1
+        inner: list[Any] = []
+        for value in level:
+            inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        keywords += len(inner)
+        level = inner
+    return depth, keywords
+
+
+def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], str]:
+    """Return the tools of a list that are taken, in order, and which others are left out and why (or nothing)."""
+    taken: list[S] = []
+    problems: list[tuple[str, str]] = []
+    size = 0
+    for tool in listed:
+        problem = find_schema_problem(tool.input_schema)
+        cost = 0 if problem else size_of(tool)
+        if not problem and size + cost > LIST_BYTES:
+            problem = f"the server's list would be longer than {LIST_BYTES} bytes"
+        if problem:
+            problems.append((tool.name, problem))
+        else:
+            size += cost
+            taken.append(tool)
+    return tuple(taken), describe_left_out(problems)
+
+
+def describe_left_out(problems: Sequence[tuple[str, str]]) -> str:
+    """Return one line on tools that are left out, each with its reason."""
+    if not problems:
+        return ""
+    named = "; ".join(f"{name[:64]!r}: {problem}" for name, problem in problems[:NAMED])
+    more = f"; and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
+    return f"{len(problems)} of its tools are left out: {named}{more}"
