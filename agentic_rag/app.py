@@ -18,6 +18,7 @@ from agentic_rag.agent_services import Services
 from agentic_rag.business import Business
 from agentic_rag.conversations.conversations import Conversations, TurnBookkeeping
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
 from agentic_rag.domains.definitions import Defaults, Definitions
@@ -243,7 +244,8 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     domains = Domains(database, directory, settings.workspaces, vault, machinery.policy, lifecycle)
     definitions = Definitions(directory, ground.access, knowledge.ingestion, _defaults(settings, machinery.choice))
-    documents = Documents(database, directory, knowledge, settings.incoming, settings.max_upload_bytes)
+    reserve = DiskReserve(settings.data, settings.disk_reserve)
+    documents = Documents(database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve)
     conversations = Conversations(database, directory, definitions, runtime)
     return Business(
         directory=directory,

@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     """A Qdrant server to hold the index; empty: in this process, in the data folder."""
     qdrant_api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QDRANT_API_KEY", "qdrant_api_key"))
     max_upload_bytes: int = 100 * 1024 * 1024
+    disk_reserve: int = Field(256 * 1024 * 1024, ge=0)
+    """Bytes of the disk that uploads leave free; half of it is left by what makes documents searchable."""
     model_idle_seconds: float = 60
     """A model that sends no event for this long has failed (pings do not count)."""
     retry_budget_seconds: float = 60

@@ -5,7 +5,7 @@ never ends the process. Knows no part by name.
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -65,6 +65,43 @@ async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[t
             log.error("%s: %s", name, exc)
         else:
             log.error("%s failed", name, exc_info=exc)
+
+
+class FairQueue(Generic[T]):
+    """Items that wait for a worker; their owners take turns, and one has at most ``most`` at work at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[str, deque[T]] = {}
+        """By owner, in the order of their turns."""
+        self._at_work: Counter[str] = Counter()
+        self._free = anyio.Event()
+
+    def put(self, owner: str, item: T) -> None:
+        self._waiting.setdefault(owner, deque()).append(item)
+        self._free.set()
+
+    async def get(self) -> T:
+        """Return the first item of the owner whose turn it is, once there is one that may begin. Then `done`."""
+        while True:
+            for owner, items in self._waiting.items():
+                if self._at_work[owner] < self._most:
+                    del self._waiting[owner]
+                    item = items.popleft()
+                    if items:
+                        self._waiting[owner] = items  # behind all others
+                    self._at_work[owner] += 1
+                    return item
+            if self._free.is_set():  # else others wait for the same one
+                self._free = anyio.Event()
+            await self._free.wait()
+
+    def done(self, owner: str) -> None:
+        """Say that an owner's item is no longer at work."""
+        self._at_work[owner] -= 1
+        if not self._at_work[owner]:
+            del self._at_work[owner]
+        self._free.set()
 
 
 class Queue(Generic[T]):

@@ -5,6 +5,7 @@ state of documents. Knows no file and no request.
 """
 
 import logging
+from collections import deque
 from functools import partial
 
 import anyio
@@ -78,14 +79,20 @@ class DenseVectors:
             IndexFault: the index failed.
         """
         count = 0
-        while chunks := await self._index.without_dense(collection, BATCH):
+        while some := await self._fill_some(collection):
+            count += some
+        return count
+
+    async def _fill_some(self, collection: str) -> int:
+        """Embed up to `BATCH` chunks that have no vectors; return how many got some. Raises as `fill`."""
+        chunks = await self._index.without_dense(collection, BATCH)
+        if chunks:
             vectors = await self._embedding.embed_documents([searchable_text(chunk) for chunk in chunks])
             failpoints.reached("dense.embedded")
             dense = Dense(self._embedding.name, vectors)
             await self._index.add_dense(collection, [chunk.chunk_id for chunk in chunks], dense)
             failpoints.reached("dense.stored")
-            count += len(chunks)
-        return count
+        return len(chunks)
 
     @property
     def collections_to_reindex(self) -> int:
@@ -108,16 +115,21 @@ class DenseVectors:
                 pause = PAUSE_SECONDS
 
     async def _fill_all(self) -> None:
+        """Give each domain a batch in turn, so that none waits for all the vectors of another."""
         pending = await self._db.read(documents.pending_dense)
-        for domain_id in dict.fromkeys(document.domain_id for document in pending):
+        turns = deque(dict.fromkeys(document.domain_id for document in pending))
+        while turns:
+            domain_id = turns.popleft()
             collection = collection_of(domain_id)
             meta = await self._index.meta(collection)
             if meta is not None and meta.embedder not in (None, self._embedding.name):
                 self._mismatched.add(domain_id)
                 continue
-            embedded = [document for document in pending if document.domain_id == domain_id]
             try:
-                await self.fill(collection)
+                if await self._fill_some(collection):
+                    turns.append(domain_id)
+                    continue
+                embedded = [document for document in pending if document.domain_id == domain_id]
                 await self._db.write(partial(documents.dense_ready, read=embedded))
                 await self._search.calibrate(collection)
             except IndexMismatch:

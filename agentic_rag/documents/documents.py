@@ -7,8 +7,10 @@ from pathlib import Path
 
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import Incoming, clean_name, split_name
 from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.documents.lost_documents import Rebuilding
 from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
 from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound
 from agentic_rag.store import documents
@@ -25,7 +27,7 @@ from mcp_servers.retriever.hits import Retrieval
 
 class Documents:
     """The documents of all domains. ``incoming`` is the folder where uploads grow, on the workspaces' disk;
-    ``max_bytes`` is what a file may have."""
+    ``max_bytes`` is what a file may have, ``reserve`` what uploads leave of the disk."""
 
     def __init__(
         self,
@@ -34,12 +36,14 @@ class Documents:
         knowledge: Knowledge,
         incoming: Path,
         max_bytes: int,
+        reserve: DiskReserve,
     ) -> None:
         self._db = database
         self._directory = directory
         self._incoming = incoming
         self.knowledge = knowledge
         self.max_bytes = max_bytes
+        self._reserve = reserve
 
     async def receive(self, domain_id: str, name: str, *, replace: bool = False) -> Incoming:
         """Begin to take a file. ``name`` is what the client calls it; only its last component is kept.
@@ -49,13 +53,15 @@ class Documents:
         Raises:
             NotFound: there is no such domain.
             DocumentUnsupported: files of this kind cannot be read.
+            StorageFull: the disk has no more room than its reserve.
         """
         await self._directory.get(domain_id)
         cleaned = clean_name(name)
         if split_name(cleaned)[1].lower() not in suffixes():
             raise DocumentUnsupported(cleaned, suffixes())
+        await self._reserve.check()
         path = self._incoming / new_id("up")
-        return Incoming(self.knowledge.intake, domain_id, cleaned, path, self.max_bytes, replace=replace)
+        return Incoming(self.knowledge.intake, domain_id, cleaned, path, self.max_bytes, self._reserve, replace=replace)
 
     async def rescan(self, domain_id: str) -> int:
         """Follow what the operator did in the documents folder (`Intake.rescan`); return how many files came in.
@@ -188,3 +194,7 @@ class Documents:
         """
         await self._directory.get(domain_id)
         return await self.knowledge.reindexing.state(domain_id)
+
+    async def rebuilding(self, domain_id: str) -> Rebuilding | None:
+        """Return how many documents of a lost index are back; None when none was lost."""
+        return await self.knowledge.lost.rebuilding(domain_id)

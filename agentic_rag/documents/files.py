@@ -15,6 +15,7 @@ from typing import Protocol, Self
 import anyio
 import anyio.to_thread
 
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.errors import DocumentTooLarge, StorageFull
 from agentic_rag.store.documents import DocumentRecord
 
@@ -124,7 +125,17 @@ class Incoming:
     document of the domain, in place of the one of its name if it shall ``replace`` that.
     """
 
-    def __init__(self, taker: Taker, domain_id: str, name: str, path: Path, limit: int, *, replace: bool) -> None:
+    def __init__(
+        self,
+        taker: Taker,
+        domain_id: str,
+        name: str,
+        path: Path,
+        limit: int,
+        reserve: DiskReserve,
+        *,
+        replace: bool,
+    ) -> None:
         self.domain_id = domain_id
         self.name = name
         self.path = path
@@ -132,6 +143,7 @@ class Incoming:
         self.size = 0
         self._taker = taker
         self._limit = limit
+        self._reserve = reserve
         self._digest = hashlib.sha256()
         self._pending = bytearray()
         self._file: FileIO
@@ -172,6 +184,7 @@ class Incoming:
         await anyio.to_thread.run_sync(self._write, pending)
 
     def _write(self, data: bytes) -> None:
+        self._reserve.check_now()
         self._digest.update(data)
         view = memoryview(data)
         try:

@@ -23,6 +23,7 @@ from agentic_rag import failpoints
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.search import index_errors
 from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
@@ -31,15 +32,17 @@ from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
-from agentic_rag.workers import Queue, Workers
+from agentic_rag.workers import FairQueue, Workers
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
 from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
 
-WORKERS = 2
-"""Documents at once: each is read in a process of its own, so two keep two cores busy and the server responsive."""
+OF_A_DOMAIN = 2
+"""Documents of one domain at once: each is read in a process of its own, so two keep two cores busy."""
+WORKERS = OF_A_DOMAIN + 1
+"""Documents at once: one place is left for another domain, however long those of the first take."""
 LEASE_SECONDS = 30.0
 """How long a document stays with a process that no longer says it lives."""
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
@@ -69,7 +72,7 @@ class _Job:
 
 
 class Ingestion:
-    """Works on documents: one at a time in each of `WORKERS` tasks.
+    """Works on documents: one at a time in each of `WORKERS` tasks, and domains in turn.
 
     Its tasks live as long as ``workers``; leaving those stops the jobs, and the next start goes on with them.
     """
@@ -82,15 +85,17 @@ class Ingestion:
         dense: DenseVectors,
         workers: Workers,
         max_bytes: int,
+        reserve: DiskReserve,
     ) -> None:
         self._db = database
         self._index = index
         self._directory = directory
         self._dense = dense
         self._limits = ParseLimits(max_bytes=max_bytes)
+        self._reserve = reserve
         self._owner = new_id("proc")
         self._jobs: dict[str, _Job] = {}
-        self._queue: Queue[str] = Queue()
+        self._queue: FairQueue[tuple[str, str]] = FairQueue(OF_A_DOMAIN)
         self._pauses = Pauses()
         for _ in range(WORKERS):
             workers.repeat("taking in documents", self._work, RESTART_SECONDS)
@@ -112,7 +117,7 @@ class Ingestion:
         """Queue a document whose row says ``queued`` (or is unfinished); one that is queued already stays so."""
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
-            self._queue.put(document.id)
+            self._queue.put(document.domain_id, (document.domain_id, document.id))
 
     def working_on(self, domain_id: str) -> bool:
         """Whether documents of a domain are in the queue or at work."""
@@ -187,21 +192,26 @@ class Ingestion:
     async def _work(self) -> None:
         async with aclosing(ReadingProcess(self._limits)) as reader:
             while True:
-                document_id = await self._queue.get()
-                job = self._jobs.get(document_id)
-                if job is None or job.begun:  # stopped while it waited, and perhaps queued anew
-                    continue
-                job.begun = True
+                domain_id, document_id = await self._queue.get()
                 try:
-                    with job.scope:
-                        async with self._pauses.working(job.domain_id):
-                            await self._run(document_id, job, reader)
+                    job = self._jobs.get(document_id)
+                    if job is not None and not job.begun:  # else: stopped while it waited, and perhaps queued anew
+                        await self._do(document_id, job, reader)
                 finally:
-                    if job.scope.cancelled_caught:
-                        await reader.reset()
-                    self._jobs.pop(document_id, None)
-                    job.ended.set()
-                    self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
+                    self._queue.done(domain_id)
+
+    async def _do(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+        job.begun = True
+        try:
+            with job.scope:
+                async with self._pauses.working(job.domain_id):
+                    await self._run(document_id, job, reader)
+        finally:
+            if job.scope.cancelled_caught:
+                await reader.reset()
+            self._jobs.pop(document_id, None)
+            job.ended.set()
+            self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
 
     def _tell_changed(self, domain_id: str) -> None:
         self._directory.collection_changed(domain_id)
@@ -253,6 +263,7 @@ class Ingestion:
         await self._set(
             document_id, status=DocumentStatus.PARSING, progress=DocumentProgress(stage=DocumentStatus.PARSING)
         )
+        await self._reserve.check()
         await self._check(path, document.name)
         failpoints.reached("ingest.parsing")
         summary = await reader.begin(path, document.name, document_id, document.sha256)

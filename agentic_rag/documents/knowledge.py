@@ -13,12 +13,16 @@ import anyio.to_thread
 
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.embedding_state import EmbedderHealth, EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
+from agentic_rag.documents.lost_documents import LostDocuments
+from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.errors import BadConfiguration
+from agentic_rag.json_form import Json
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.workers import Workers
@@ -36,11 +40,13 @@ PROBED = "health-probe"
 
 
 class IndexHealth(TypedDict, total=False):
-    """The index as health shows it; ``reason`` is there while it does not answer."""
+    """The index as health shows it; ``reason`` is there while it does not answer, ``rebuilding`` while a lost one is
+    made anew: ``{domain, done, of}`` each."""
 
     name: str
     state: str
     reason: str
+    rebuilding: list[Json]
 
 
 class KnowledgeHealth(TypedDict):
@@ -68,10 +74,13 @@ class Knowledge:
         self.index = index
         self.embedding = embedding
         self.traces = SearchTraces(database, index)
+        self.lost = LostDocuments(database, index)
         models = settings.model_cache.expanduser()
-        self.search = DomainSearch(index, self.embedding, directory, self.traces, models)
+        self.search = DomainSearch(index, self.embedding, directory, self.traces, self.lost, models)
         self.dense = DenseVectors(database, index, self.embedding, self.search, workers)
-        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most)
+        reserve = DiskReserve(settings.data, settings.disk_reserve // 2)
+        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve)
+        self.recovery = Recovery(database, index, self.lost, self.ingestion, workers)
         self.reindexing = Reindexing(
             database, index, directory, self.ingestion, self.dense, self.embedding, workers, most
         )
@@ -88,6 +97,7 @@ class Knowledge:
             IndexUnavailable: the index does not answer now.
         """
         self._workers.repeat("asking the index whether it answers", self._probe, PROBE_SECONDS)
+        self.recovery.begin()
         with index_errors():
             await self.dense.begin()
             await self.reindexing.resume()
@@ -105,6 +115,9 @@ class Knowledge:
         index: IndexHealth = {"name": "qdrant" if self._server else "embedded", "state": "ready"}
         if self._index_problem is not None:
             index |= {"state": "unavailable", "reason": self._index_problem}
+        elif rebuilding := self.lost.all_rebuilding():
+            shown: list[Json] = [{"domain": each.domain, "done": each.done, "of": each.of} for each in rebuilding]
+            index |= {"state": "rebuilding", "rebuilding": shown}
         embedder = self.embedding.health()
         if count := self.dense.collections_to_reindex:
             embedder["collectionsToReindex"] = count

@@ -30,7 +30,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from agentic_rag.workers import Queue, Workers
 from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexFault
+from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexDamaged, IndexFault
 from mcp_servers.retriever.index import CollectionMeta, Index
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,10 @@ class Reindexing:
         for domain_id in await self._db.read(collections.list_rebuilding):
             await self.request(domain_id)
         for domain in await self._db.read(domains.list_all):
-            meta = await self._index.meta(collection_of(domain.id))
+            try:
+                meta = await self._index.meta(collection_of(domain.id))
+            except IndexDamaged:  # it is put aside; its documents are made anew by `recovery`
+                continue
             if meta is not None and await self._is_outdated(domain.id, meta):
                 log.info("the collection of %s was made with other settings: it is made anew", domain.id)
                 await self.request(domain.id)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.errors import IndexUnavailable, NotFound, StorageError
 from agentic_rag.json_form import from_json, to_json
 from agentic_rag.store import documents, retrievals
@@ -96,12 +97,19 @@ class DomainSearch:
     """
 
     def __init__(
-        self, index: Index, embedder: Embedder | None, directory: Directory, traces: "SearchTraces", models: Path
+        self,
+        index: Index,
+        embedder: Embedder | None,
+        directory: Directory,
+        traces: "SearchTraces",
+        lost: LostDocuments,
+        models: Path,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._directory = directory
         self._traces = traces
+        self._lost = lost
         self._models = models
         self._retrievers: dict[tuple[FusionMethod, str | None], Retriever] = {}
 
@@ -129,6 +137,8 @@ class DomainSearch:
         """
         settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
+        domain_id = domain_of(collection)
+        losses, rebuilding = self._lost.losses(domain_id), await self._lost.rebuilding(domain_id)
         retrieval = await retriever.search(
             collection,
             query,
@@ -140,7 +150,9 @@ class DomainSearch:
             heading=options.heading,
         )
         await self._traces.keep(retrieval)
-        return retrieval
+        if rebuilding is None and not retrieval.hits:
+            rebuilding = await self._lost.look_into(domain_id, losses)
+        return replace(retrieval, incomplete=str(rebuilding)) if rebuilding else retrieval
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """Measure what the dense leg is worth, so that the first search does not have to."""

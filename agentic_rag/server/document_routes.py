@@ -179,6 +179,7 @@ class Retrieval:
     hits: Sequence[Hit]
     candidates: Sequence[Candidate]
     note: Absent[str] = None
+    incomplete: Absent[str] = None
 
 
 @answer(kw_only=True)
@@ -214,13 +215,22 @@ class Chunk:
 
 
 @answer()
+class Rebuilding:
+    """How many documents of a lost index are back, of how many."""
+
+    done: int
+    of: int
+
+
+@answer()
 class Collection:
-    """Where a domain's collection stands."""
+    """Where a domain's collection stands; ``rebuilding`` is there while a lost index is made anew."""
 
     domain_id: str
     state: str
     updated_at: str
     reason: Absent[str] = None
+    rebuilding: Absent[Rebuilding] = None
 
 
 class DocumentRoutes:
@@ -316,7 +326,9 @@ class CollectionRoutes:
     @route("GET", f"{DOMAIN}/reindex")
     async def get_reindex(self, domain: str) -> Collection:
         """Show where the collection stands."""
-        return answer_from(Collection, await self._documents.reindex_state(domain))
+        state = await self._documents.reindex_state(domain)
+        progress = await self._documents.rebuilding(domain)
+        return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
 
 
 def _document(record: DocumentRecord) -> Document:

@@ -63,8 +63,19 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
 
 
 @answer()
+class DomainRebuilding:
+    """How many documents of a domain whose index was lost are back, of how many."""
+
+    domain: str
+    done: int
+    of: int
+
+
+@answer()
 class PartHealth:
-    """A part of the server; an embedding model that is being fetched has so many ``bytes`` ``of`` all."""
+    """A part of the server; an embedding model that is being fetched has so many ``bytes`` ``of`` all.
+
+    ``rebuilding`` is there while a lost index is made anew."""
 
     name: str | None
     state: str
@@ -72,6 +83,7 @@ class PartHealth:
     bytes: Absent[int] = None
     of: Absent[int] = None
     collections_to_reindex: Absent[int] = None
+    rebuilding: Absent[Sequence[DomainRebuilding]] = None
 
 
 @answer()

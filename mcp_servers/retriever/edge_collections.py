@@ -29,6 +29,7 @@ from mcp_servers.retriever.edge_store import (
     point_payload,
     stored_chunk,
 )
+from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
 from mcp_servers.retriever.index import (
     DENSE,
     EVERYTHING,
@@ -56,6 +57,9 @@ BATCHES = 4, UPSERT_BATCH
 
 STALE_AFTER = 0.02
 """Share of a collection's points that may change before remembered token weights are dropped."""
+
+ENGINE_FAILURE = "Service runtime error"
+"""How the engine begins to say that it, and not the question, is at fault."""
 
 MAX_DOCUMENTS = 1_000_000
 """Of a collection; the engine wants a number."""
@@ -226,6 +230,19 @@ class EdgeCollections:
 
     def roll_back(self, collection: str) -> bool:
         return self._store.roll_back(split_name(collection)[0])
+
+    def diagnose(self, collection: str, error: BaseException) -> BaseException:
+        """Return what an error means: damage on disk, which is put aside, or the error itself."""
+        reason = str(error)
+        panic = not isinstance(error, Exception)
+        failed = isinstance(error, IndexUnavailable) and ENGINE_FAILURE in reason
+        if isinstance(error, IndexDamaged) or not (panic or failed):
+            return error
+        return self.put_aside(collection, "read a collection", reason)
+
+    def put_aside(self, collection: str, action: str, reason: str) -> IndexUnavailable:
+        """Move a collection that cannot be read out of the way; return the error that says so."""
+        return self._store.put_aside(split_name(collection)[0], action, reason)
 
     def close(self) -> None:
         """Flush every shard and give up the folder. A second call does nothing."""

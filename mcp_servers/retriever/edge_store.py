@@ -5,15 +5,17 @@ Blocking, and called from one thread at a time, as `edge_collections` is. It doe
     {folder}/owner.lock                held by the one process that may open shards
     {folder}/{collection}/pointer.json which generation is live, which was before, what each was made with
     {folder}/{collection}/{n}/         the shard of generation n
+    {folder}/.damaged/{collection}-…   what could not be read and was put aside, the newest of each collection
 """
 
 import fcntl
 import os
 import shutil
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import qdrant_edge as engine
 
 from mcp_servers.retriever.chunking import Chunk, Span
 from mcp_servers.retriever.document import Json
-from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
+from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexMismatch, IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import (
     DENSE,
     LEXICAL,
@@ -47,6 +49,24 @@ STORED = "stored"
 
 Payload = dict[str, Any]
 """A JSON object, as the engine takes it."""
+
+DAMAGED = ".damaged"
+"""A folder that no collection can have as its name."""
+
+ROOM_BYTES = 64 * 2**20
+"""With less room on the disk, what fails is taken for its fault; the engine makes files of 32 MiB at once."""
+
+_SHORTAGES = (
+    "No space left",
+    "Disk quota",
+    "File too large",
+    "Too many open files",
+    "Cannot allocate memory",
+    "Permission denied",
+    "Read-only file system",
+    "Resource temporarily unavailable",
+)
+"""What the system says when nothing is wrong with a file that cannot be read or written."""
 
 _SEPARATOR = "\n"
 """Between id and name of a document; ids are made by the server and are one line."""
@@ -140,14 +160,41 @@ class ShardStore:
             self._save(name, pointer)
         key = (name, generation)
         if key not in self._open:
-            with engine_errors("open a collection"):
-                handle = engine.EdgeShard.load(str(self._folder / name / str(generation)))
-                points = handle.info().points_count
+            handle, points = self._load(name, generation)
             self._open[key] = Shard(name, generation, handle, pointer.metas[str(generation)], points)
             while len(self._open) > MAX_OPEN:
                 self._close(next(iter(self._open)))
         self._open.move_to_end(key)
         return self._open[key]
+
+    def put_aside(self, name: str, action: str, reason: str) -> IndexUnavailable:
+        """Move a collection that cannot be read out of the way, whole; return the error that says so.
+
+        Nothing is moved when the system is short of something: then that is what the error says.
+        """
+        if any(text in reason for text in _SHORTAGES) or shutil.disk_usage(self._folder).free < ROOM_BYTES:
+            return IndexUnavailable(action, reason)
+        aside = self._folder / DAMAGED
+        aside.mkdir(exist_ok=True)
+        for older in aside.glob(f"{name}-[0-9]*"):
+            shutil.rmtree(older, ignore_errors=True)
+        place = aside / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+        with suppress(FileNotFoundError):
+            (self._folder / name).rename(place)
+        self._pointers.pop(name, None)
+        for key in [key for key in self._open if key[0] == name]:
+            del self._open[key]  # not flushed: what it holds is what could not be read
+        return IndexDamaged(action, reason, str(place))
+
+    def _load(self, name: str, generation: int) -> tuple[engine.EdgeShard, int]:
+        action = "open a collection"
+        try:
+            handle = engine.EdgeShard.load(str(self._folder / name / str(generation)))
+            return handle, handle.info().points_count
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:  # a panic of the engine is no `Exception`
+            raise self.put_aside(name, action, str(exc)) from exc
 
     def record_dense(self, shard: Shard, dense: Dense) -> None:
         """Make room for such vectors in ``shard``, once. Raises `IndexMismatch` when it has another kind."""
@@ -261,10 +308,12 @@ class ShardStore:
         """What the file says, to be changed and saved; `_pointers` has what was saved last."""
         try:
             data = orjson.loads((self._folder / name / "pointer.json").read_bytes())
+            metas = {number: CollectionMeta.from_json(meta) for number, meta in data.pop("metas").items()}
+            return _Pointer(**data, metas=metas)
         except FileNotFoundError:
             return _Pointer()
-        metas = {number: CollectionMeta.from_json(meta) for number, meta in data.pop("metas").items()}
-        return _Pointer(**data, metas=metas)
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise self.put_aside(name, "read what is recorded of a collection", f"pointer.json: {exc}") from exc
 
     def _save(self, name: str, pointer: _Pointer) -> None:
         path = self._folder / name / "pointer.json"

@@ -76,7 +76,8 @@ class Retrieval:
     """Everything about one search; ``took_ms`` includes embedding the question.
 
     ``mode`` is hybrid when the dense leg had a vote; ``dense_weight`` is what it counted. ``note`` says why it had
-    none although the collection has vectors, or why nothing was reranked.
+    none although the collection has vectors, or why nothing was reranked. ``incomplete`` says what was not searched,
+    while a lost index is being made anew.
     """
 
     retrieval_id: str
@@ -88,6 +89,7 @@ class Retrieval:
     took_ms: float
     dense_weight: float = 0.0
     note: str | None = None
+    incomplete: str | None = None
 
     @classmethod
     def from_json(cls, answer: Json, collection: str) -> Self:
@@ -102,6 +104,7 @@ class Retrieval:
             took_ms=answer.get("tookMs", 0.0),
             dense_weight=answer.get("denseWeight", 0.0),
             note=answer.get("note"),
+            incomplete=answer.get("incomplete"),
         )
 
 

@@ -1,10 +1,11 @@
-"""``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK``: the embedded index in its own process.
+"""``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK [SUSPECT]``: the embedded index on its own.
 
 Requests come as frames on stdin, answers go to stdout (`index_frames`). One thread does one thing at a time: a look
 for new requests, then one that reads or one step of one that writes. Reading goes first, and collections that are
 written take turns, so that no long write holds up a search or another collection. The end of stdin ends the process,
 and so does its parent's death. ``AT_WORK`` is a descriptor of eight bytes in memory, which say what number is worked
-on: if the process dies of it, the parent knows of what.
+on: if the process dies of it, the parent knows of what. ``SUSPECT`` is a collection that two processes died of: it is
+put aside unread.
 """
 
 import ctypes
@@ -220,7 +221,7 @@ class Service:
         try:
             answer = READS[request.data["method"]](self._index, request.data, request.floats)
         except BaseException as exc:
-            self._answer_fault(number, exc)
+            self._answer_fault(request, exc)
         else:
             self._send(number, answer)
 
@@ -233,7 +234,7 @@ class Service:
             answer = self._step(write)
         except BaseException as exc:
             queue.popleft()
-            self._answer_fault(write.number, exc)
+            self._answer_fault(write.request, exc)
         else:
             if answer is not None:
                 queue.popleft()
@@ -254,10 +255,12 @@ class Service:
     def _note(self, number: int) -> None:
         self._at_work[:8] = number.to_bytes(8, "little")
 
-    def _answer_fault(self, number: int, exc: BaseException) -> None:
+    def _answer_fault(self, request: Frame, exc: BaseException) -> None:
         """Answer what went wrong. A panic of the engine, which is no `Exception`, ends the process after that."""
-        fault = exc if isinstance(exc, IndexFault) else IndexUnavailable("answer", f"{type(exc).__name__}: {exc}")
-        self._send(number, Frame({"fault": pack_fault(fault)}))
+        fault = self._index.diagnose(request.data["collection"], exc)
+        if not isinstance(fault, IndexFault):
+            fault = IndexUnavailable("answer", f"{type(exc).__name__}: {exc}")
+        self._send(request.data["number"], Frame({"fault": pack_fault(fault)}))
         if not isinstance(exc, Exception):
             raise exc
 
@@ -285,7 +288,7 @@ def _bind_life(parent: int) -> None:
 
 def main() -> None:
     """Serve the folder until stdin ends."""
-    folder, parent, at_work = sys.argv[1:]
+    folder, parent, at_work, *suspects = sys.argv[1:]
     _bind_life(int(parent))
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -298,6 +301,8 @@ def main() -> None:
                 break  # a limit of this user's pipes is reached: smaller ones do
     try:
         index = EdgeCollections(Path(folder))
+        for suspect in suspects:
+            index.put_aside(suspect, "read a collection", "the index process died of it, twice")
     except (IndexOwned, OSError) as exc:
         fault = exc if isinstance(exc, IndexOwned) else IndexUnavailable("open", str(exc))
         send(sink, HELLO, Frame({"fault": pack_fault(fault)}))

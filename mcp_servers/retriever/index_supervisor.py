@@ -151,6 +151,11 @@ class _IndexProcess:
         for waiting in self._waiting.values():
             waiting.done.set()
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody ended it: what it worked on is not to blame."""
+        return self._process.returncode in (None, -signal.SIGKILL)
+
     async def close_input(self) -> None:
         """Ask it to end."""
         assert self._process.stdin is not None
@@ -187,6 +192,8 @@ class IndexSupervisor:
         self._alarm = anyio.Event()
         self._closing = False
         self._problem = "its process is being started"
+        self._blamed: list[str] = []
+        """What the last processes died of, one collection each; "" for what tells nothing."""
         self._refusal: str | None = None
         """Why the last start failed; None once one succeeded."""
         self._next_start = time.monotonic()
@@ -317,8 +324,11 @@ class IndexSupervisor:
         reason = await process.reap()
         if refusal:
             return self._refuse(refusal)
-        if request := process.request_at_work():
+        request = process.request_at_work()
+        if request:
             reason += f" while it was to {request.action} ({request.data['collection']})"
+        told = request is not None and not process.was_killed
+        self._blamed = [*self._blamed[-1:], request.data["collection"] if request and told else ""]
         self._problem = f"its process {reason}"
         if not ready:
             return self._refuse(reason)
@@ -337,6 +347,8 @@ class IndexSupervisor:
         # Where we find packages, the child does too. Nothing of our environment is its business.
         places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
         command = [sys.executable, "-P", "-m", PROGRAM, str(self._folder), str(os.getpid()), str(at_work)]
+        if len(self._blamed) == 2 and self._blamed[0] and len({*self._blamed}) == 1:
+            command.append(self._blamed.pop())
         return await anyio.open_process(
             command,
             stdin=subprocess.PIPE,

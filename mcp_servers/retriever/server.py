@@ -97,7 +97,7 @@ def create_server(retriever: Searcher, *, bound_by_meta: bool, config: ServerCon
         except UnknownDocument as error:
             raise ToolError(str(error)) from error
         except IndexFault as error:
-            raise ToolError(f"The documents cannot be searched now: {error}") from error
+            raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now, {error}") from error
         return _result(retrieval)
 
     return server
@@ -137,6 +137,8 @@ def _result(retrieval: Retrieval) -> CallToolResult:
             break
         hits.append(structured)
         passages.append(passage)
+    if retrieval.incomplete:
+        passages.insert(0, retrieval.incomplete)
     text = "\n\n".join(passages) or "Nothing in the documents matches. Try other words, or say that they do not tell."
     return CallToolResult(
         content=[TextContent(text=text)],

@@ -1,0 +1,81 @@
+"""What the index has lost is made anew from the documents, while everything goes on.
+
+Owns when is looked for it: at the start, whenever the index process was started anew or put damage aside, and when a
+search found nothing where there are documents. The making is `ingestion`'s, which a kill does not end.
+"""
+
+import logging
+
+from agentic_rag.documents.ingestion import Ingestion
+from agentic_rag.documents.lost_documents import SETTLED, LostDocuments
+from agentic_rag.store import documents, domains
+from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.workers import Workers
+from mcp_servers.retriever.errors import IndexDamaged, IndexFault
+from mcp_servers.retriever.index import Index
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Between two looks at how far it is; and after one that failed."""
+
+
+class Recovery:
+    """Compares and queues, from `begin` on, as long as ``workers`` live."""
+
+    def __init__(
+        self, database: Database, index: Index, lost: LostDocuments, ingestion: Ingestion, workers: Workers
+    ) -> None:
+        self._db = database
+        self._index = index
+        self._lost = lost
+        self._ingestion = ingestion
+        self._workers = workers
+
+    def begin(self) -> None:
+        """Look at every domain now, and whenever something may be gone."""
+        self._lost.doubt()
+        self._workers.repeat("looking for lost documents", self._work, LOOK_SECONDS)
+        self._workers.repeat("hearing of a lost index", self._hear, LOOK_SECONDS)
+
+    async def _hear(self) -> None:
+        while True:
+            await self._index.wait_for_loss()
+            self._lost.doubt()
+
+    async def _work(self) -> None:
+        while True:
+            if not await self._lost.wait_for_doubt(LOOK_SECONDS):
+                for progress in self._lost.all_rebuilding():
+                    await self._lost.rebuilding(progress.domain)
+                continue
+            try:
+                for domain in await self._db.read(domains.list_all):
+                    await self.recover(domain.id)
+            except IndexFault as exc:  # its process comes back, which is heard
+                log.warning("the index cannot be looked at for lost documents: %s", exc)
+
+    async def recover(self, domain_id: str) -> int:
+        """Queue again what the index lacks of a domain; return how many documents that are.
+
+        Raises:
+            IndexFault: the index cannot be asked.
+        """
+        try:
+            lost = await self._lost.find(domain_id)
+        except IndexDamaged:  # it is put aside now: there is nothing left of it
+            lost = await self._lost.find(domain_id)
+        if not lost:
+            return 0
+        listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
+        waiting = [document.id for document in listed if document.status not in SETTLED]
+        self._lost.expect(domain_id, [*waiting, *(document.id for document in lost)], len(listed))
+        log.error("the index lacks %d of the documents of %s: they are indexed anew", len(lost), domain_id)
+        for document in lost:
+            await self._queue(document)
+        return len(lost)
+
+    async def _queue(self, document: DocumentRecord) -> None:
+        if await self._ingestion.requeue(document.id):
+            self._ingestion.submit(document)

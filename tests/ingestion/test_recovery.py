@@ -1,0 +1,266 @@
+"""A damaged or lost index: said, put aside, made anew from the documents; a full disk; a domain that takes its turn."""
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.json_form import Json
+from agentic_rag.workers import FairQueue
+from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
+from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
+from tests.ingestion.test_crash import text_of
+from tests.retriever.corpus import handbook, long_section
+from tests.server.rig import Rig
+
+LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
+CARS = b"# Cars\n\nThe car park is open to visitors after six.\n"
+SECONDS = 60
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def scribble(path: Path) -> None:
+    path.write_bytes(b"\xff\x00 neither JSON nor anything else " * 8)
+
+
+def pointer_cut(collection: Path) -> None:
+    cut(collection / "pointer.json")
+
+
+def pointer_garbage(collection: Path) -> None:
+    scribble(collection / "pointer.json")
+
+
+def pointer_of_another_kind(collection: Path) -> None:
+    (collection / "pointer.json").write_text('{"live": "one", "metas": [1]}')
+
+
+def segment_cut(collection: Path) -> None:
+    for path in collection.rglob("segment.json"):
+        cut(path)
+
+
+def places_garbage(collection: Path) -> None:
+    for path in collection.rglob("payload_storage/tracker.dat"):
+        path.write_bytes(b"")
+
+
+def flags_cut(collection: Path) -> None:
+    """The engine panics at this one."""
+    for path in collection.rglob("vector_storage-bm25/deleted/status.dat"):
+        path.write_bytes(b"")
+
+
+def ids_cut(collection: Path) -> None:
+    """The engine opens this one without a word, and has fewer points."""
+    for path in collection.rglob("mutable_id_tracker.mappings"):
+        path.write_bytes(b"")
+    shutil.rmtree(next(collection.rglob("wal")), ignore_errors=True)
+
+
+def generation_gone(collection: Path) -> None:
+    shutil.rmtree(collection / "1")
+
+
+def all_gone(collection: Path) -> None:
+    shutil.rmtree(collection)
+
+
+UNREADABLE = (
+    pointer_cut,
+    pointer_garbage,
+    pointer_of_another_kind,
+    segment_cut,
+    places_garbage,
+    flags_cut,
+    generation_gone,
+)
+
+
+async def two_documents(folder: Path) -> str:
+    async with Rig(folder) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", LEAVE)
+        await rig.upload(domain, "cars.md", CARS)
+        return domain
+
+
+async def find(rig: Rig, domain: str, query: str) -> Json:
+    answer: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, "threshold": 0})
+    return answer
+
+
+async def found_again(rig: Rig, domain: str, query: str) -> Json:
+    """Search until something is found; before that no search may say that nothing matches and no more."""
+    with anyio.fail_after(SECONDS):
+        while True:
+            response = await rig.http.post(
+                f"/api/domains/{domain}/documents/search", json={"query": query, "threshold": 0}
+            )
+            if response.status_code == 503:
+                assert response.json()["error"]["code"] == "INDEX_UNAVAILABLE"
+                continue
+            answer: Json = response.json()
+            if answer["hits"]:
+                return answer
+            assert "made anew" in answer["incomplete"]
+
+
+@pytest.mark.parametrize("damage", [pointer_cut, segment_cut, ids_cut, all_gone])
+async def test_a_damaged_index_is_made_anew_from_the_documents_while_serving(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    domain = await two_documents(tmp_path)
+    damage(tmp_path / "data" / "index" / f"domain_{domain}")
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        await found_again(rig, domain, "paid leave")
+        await found_again(rig, domain, "car park")
+        for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
+            assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
+        with anyio.fail_after(SECONDS):
+            while "incomplete" in (answer := await find(rig, domain, "paid leave")):
+                await anyio.lowlevel.checkpoint()
+        assert len(answer["hits"]) == 1
+        assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+async def test_damage_is_put_aside_by_name(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+    damage(tmp_path / "index" / "law")
+    async with open_process_index(tmp_path / "index") as index:
+        with pytest.raises(IndexDamaged) as caught:
+            await index.search_legs("law", "annual leave")
+        (place,) = (tmp_path / "index" / ".damaged").iterdir()
+        assert caught.value.place == str(place)
+        assert place.name.startswith("law-")
+        assert await index.count("law") == 0
+        await index.upsert("law", handbook())
+        assert (await index.search_legs("law", "annual leave")).lexical
+
+
+async def test_a_lost_index_is_said_by_every_search_and_to_the_admin(tmp_path: Path) -> None:
+    domain = await two_documents(tmp_path)
+    all_gone(tmp_path / "data" / "index" / f"domain_{domain}")
+    async with Rig(tmp_path) as rig:
+        knowledge = rig.application.business.documents.knowledge
+        assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
+        async with knowledge.ingestion.pause(domain):
+            assert await knowledge.recovery.recover(domain) == 2
+            assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
+            shown = await rig.ok("GET", f"/api/domains/{domain}/reindex")
+            assert shown["rebuilding"] == {"done": 0, "of": 2}
+            health = await rig.ok("GET", "/api/health")
+            assert health["index"]["state"] == "rebuilding"
+            assert health["index"]["rebuilding"] == [{"domain": domain, "done": 0, "of": 2}]
+        await found_again(rig, domain, "paid leave")
+        await found_again(rig, domain, "car park")
+
+
+async def test_an_index_process_killed_while_documents_come_in_loses_none(tmp_path: Path) -> None:
+    kills: list[int] = []
+
+    def failpoint(name: str) -> None:
+        if name in ("ingest.batch", "ingest.upserted") and len(kills) < 2:
+            index = rig.application.business.documents.knowledge.index
+            assert isinstance(index, ProcessIndex)
+            if index.pid is not None and index.pid not in kills:
+                kills.append(index.pid)
+                os.kill(index.pid, signal.SIGKILL)
+
+    async with Rig(tmp_path, failpoint=failpoint) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "cars.md", text_of(100))
+        assert len(kills) == 2
+        assert (document["status"], document["chunkCount"]) == ("indexed", 100)
+        index = rig.application.business.documents.knowledge.index
+        assert await index.count(f"domain_{domain}") == 100
+
+
+async def test_what_two_processes_died_of_is_put_aside(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("other", handbook())
+        killed: set[int] = set()
+
+        async def write() -> None:
+            with anyio.fail_after(SECONDS):
+                while not (tmp_path / "index" / ".damaged").exists():
+                    try:
+                        await index.upsert("law", long_section(500))
+                    except IndexUnavailable:
+                        continue
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            while not (tmp_path / "index" / ".damaged").exists():
+                await index.count("other")
+                if index.pid is not None and index.pid not in killed:
+                    killed.add(index.pid)
+                    os.kill(index.pid, signal.SIGBUS)
+                await anyio.lowlevel.checkpoint()
+        assert await index.count("other") == len(handbook())
+
+
+async def test_a_disk_that_is_full_is_a_reason_and_no_damage(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", handbook())
+        assert index.pid is not None
+        before = resource.prlimit(index.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(index.pid, resource.RLIMIT_FSIZE, (4096, before[1]))
+        with pytest.raises(IndexUnavailable):
+            await index.upsert("new", handbook())
+        assert await index.count("law") == len(handbook())
+        resource.prlimit(index.pid, resource.RLIMIT_FSIZE, before)
+        await index.upsert("new", handbook())
+        assert not (tmp_path / "index" / ".damaged").exists()
+
+
+async def test_uploads_end_at_the_disks_reserve(tmp_path: Path) -> None:
+    domain = await two_documents(tmp_path)
+    async with Rig(tmp_path, disk_reserve=2**60) as rig:
+        path = f"/api/domains/{domain}/documents"
+        refused = await rig.refused("POST", path, files={"f": ("more.md", b"# More\n\nMore text.\n")})
+        assert refused[:2] == (507, "STORAGE_FULL")
+        assert "reserve" in refused[2]
+        assert len((await rig.ok("GET", path))["items"]) == 2
+        assert (await find(rig, domain, "paid leave"))["hits"], "searches go on"
+        (rig.settings.workspaces / domain / "documents" / "by hand.md").write_bytes(b"# Hand\n\nPut there by hand.\n")
+        await rig.ok("POST", f"{path}/rescan")
+        (item,) = [each for each in (await rig.ok("GET", path))["items"] if each["name"] == "by hand.md"]
+        settled = await rig.settled(domain, item["id"])
+        assert (settled["status"], settled["error"]["code"]) == ("failed", "STORAGE_FULL")
+
+
+async def test_one_domains_uploads_do_not_hold_up_anothers(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        large, small = await rig.domain(), await rig.domain()
+        path = f"/api/domains/{large}/documents"
+        made = [await rig.ok("POST", path, files={"f": (f"{number}.md", text_of(150 + number))}) for number in range(8)]
+        assert (await rig.upload(small, "leave.md", LEAVE))["status"] == "indexed"
+        items = (await rig.ok("GET", path))["items"]
+        waiting = [item for item in items if item["status"] == "queued"]
+        assert len(waiting) >= 2, "the small one did not wait for what came before it"
+        for each in made:
+            assert (await rig.settled(large, each["items"][0]["id"]))["status"] == "indexed"
+
+
+async def test_owners_take_turns_and_none_has_more_than_its_share_at_work() -> None:
+    queue: FairQueue[str] = FairQueue(2)
+    for item in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        queue.put(item[0], item)
+    assert [await queue.get() for _ in range(5)] == ["a1", "b1", "c1", "a2", "b2"]
+    with anyio.move_on_after(0) as scope:
+        await queue.get()
+    assert scope.cancelled_caught, "two of a are at work, and nothing of another waits"
+    queue.done("a")
+    assert await queue.get() == "a3"
