@@ -97,7 +97,7 @@ def create_server(retriever: Searcher, *, bound_by_meta: bool, config: ServerCon
         except UnknownDocument as error:
             raise ToolError(str(error)) from error
         except IndexFault as error:
-            raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now, {error}") from error
+            raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now: {error}") from error
         return _result(retrieval)
 
     return server
