@@ -82,7 +82,7 @@ class FairQueue(Generic[T]):
         self._free.set()
 
     async def get(self) -> T:
-        """Return the first item of the owner whose turn it is, once there is one that may begin. Then `done`."""
+        """Return the first item of the owner whose turn it is, once there is one that may begin. Then `release`."""
         while True:
             for owner, items in self._waiting.items():
                 if self._at_work[owner] < self._most:
@@ -96,7 +96,7 @@ class FairQueue(Generic[T]):
                 self._free = anyio.Event()
             await self._free.wait()
 
-    def done(self, owner: str) -> None:
+    def release(self, owner: str) -> None:
         """Say that an owner's item is no longer at work."""
         self._at_work[owner] -= 1
         if not self._at_work[owner]:

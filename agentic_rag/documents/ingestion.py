@@ -198,7 +198,7 @@ class Ingestion:
                     if job is not None and not job.begun:  # else: stopped while it waited, and perhaps queued anew
                         await self._do(document_id, job, reader)
                 finally:
-                    self._queue.done(domain_id)
+                    self._queue.release(domain_id)
 
     async def _do(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
         job.begun = True

@@ -262,5 +262,5 @@ async def test_owners_take_turns_and_none_has_more_than_its_share_at_work() -> N
     with anyio.move_on_after(0) as scope:
         await queue.get()
     assert scope.cancelled_caught, "two of a are at work, and nothing of another waits"
-    queue.done("a")
+    queue.release("a")
     assert await queue.get() == "a3"
