@@ -5,7 +5,8 @@ than its record says was damaged, dropped or deleted. Who makes them anew is `re
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -44,6 +45,7 @@ class LostDocuments:
         self._missing: dict[str, set[str]] = {}
         self._of: dict[str, int] = {}
         self._losses: Counter[str] = Counter()
+        self._queueing: set[str] = set()
         self._doubted = anyio.Event()
 
     async def find(self, domain_id: str) -> list[DocumentRecord]:
@@ -65,11 +67,17 @@ class LostDocuments:
             if await self._index.count(collection, document.id) < (document.chunk_count or 0)
         ]
 
-    def expect(self, domain_id: str, lost: Sequence[str], of: int) -> None:
-        """Note documents that are being made anew, of all that the domain has."""
+    @contextmanager
+    def expect(self, domain_id: str, lost: Sequence[str], of: int) -> Iterator[None]:
+        """Note documents that are made anew, of all that the domain has; inside, their records may not say so yet."""
         self._missing.setdefault(domain_id, set()).update(lost)
         self._of[domain_id] = of
         self._losses[domain_id] += 1
+        self._queueing.add(domain_id)
+        try:
+            yield
+        finally:
+            self._queueing.discard(domain_id)
 
     def losses(self, domain_id: str) -> int:
         """Return how often something of a domain was found lost."""
@@ -80,8 +88,11 @@ class LostDocuments:
         missing = self._missing.get(domain_id)
         if missing is None:
             return None
+        if domain_id in self._queueing:
+            return self._progress(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
-        missing &= {document.id for document in listed if document.status not in SETTLED}
+        if domain_id not in self._queueing:  # nor since then
+            missing &= {document.id for document in listed if document.status not in SETTLED}
         if not missing:
             self._missing.pop(domain_id, None)
             return None

@@ -70,10 +70,10 @@ class Recovery:
             return 0
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         waiting = [document.id for document in listed if document.status not in SETTLED]
-        self._lost.expect(domain_id, [*waiting, *(document.id for document in lost)], len(listed))
         log.error("the index lacks %d of the documents of %s: they are indexed anew", len(lost), domain_id)
-        for document in lost:
-            await self._queue(document)
+        with self._lost.expect(domain_id, [*waiting, *(document.id for document in lost)], len(listed)):
+            for document in lost:
+                await self._queue(document)
         return len(lost)
 
     async def _queue(self, document: DocumentRecord) -> None:
