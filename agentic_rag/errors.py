@@ -370,6 +370,15 @@ class StorageFull(StorageError, code="STORAGE_FULL", status=507):
     text = "The data folder cannot be written: {self.reason}."
 
 
+class WorkspaceRefused(Conflict, code="WORKSPACE_REFUSED", facts=("name", "reason")):
+    """Below a workspace something else stands where a folder or a file of ours should be: a link, a pipe."""
+
+    name: str
+    reason: str
+
+    text = "In the workspace, {self.name!r} cannot be used: {self.reason}."
+
+
 class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, retryable=True):
     """The database does not answer: another process holds its lock, or it cannot be reached. Try again."""
 

@@ -190,4 +190,5 @@ def launch_policy(settings: Settings, access: Access, any_command: bool, unsandb
         allow_unsandboxed=unsandboxed,
         loopback=is_loopback(settings.host),
         people=access,
+        data=settings.data,
     )

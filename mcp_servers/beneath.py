@@ -42,12 +42,11 @@ class Refused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a folder. ``path`` is relative to the folder that was listed; ``stamp`` changes with the content."""
+    """A name in a folder. ``path`` is relative to the folder that was listed; ``status`` is there for a file."""
 
     path: str
     kind: Kind
-    size: int
-    changed_ns: int
+    status: os.stat_result | None = None
 
     @property
     def name(self) -> str:
@@ -55,8 +54,8 @@ class Entry:
 
     @property
     def stamp(self) -> str:
-        """Size and time, as a text."""
-        return f"{self.size}:{self.changed_ns}"
+        """What changes when the file is written: size and time, as a text."""
+        return "" if self.status is None else f"{self.status.st_size}:{self.status.st_mtime_ns}"
 
 
 class _Bounded(io.FileIO):
@@ -96,7 +95,9 @@ class Folder:
     owned: bool = True
 
     def at(self, name: str) -> "Folder":
-        """Return the folder of that name below this one, whether it is there or not."""
+        """Return the folder of that name below this one, whether it is there or not; itself for no name."""
+        if not name:
+            return self
         return Folder(self.root, (*self.inner, *_parts(name)), self.owned)
 
     @property
@@ -418,13 +419,12 @@ def _scan(folder: int, before: str) -> list[Entry]:
 def _entry(each: "os.DirEntry[str]", before: str) -> Entry:
     path = before + each.name
     if each.is_symlink():
-        return Entry(path, "link", 0, 0)
+        return Entry(path, "link")
     if each.is_dir(follow_symlinks=False):
-        return Entry(path, "folder", 0, 0)
+        return Entry(path, "folder")
     if not each.is_file(follow_symlinks=False):
-        return Entry(path, "other", 0, 0)
-    status = each.stat(follow_symlinks=False)
-    return Entry(path, "file", status.st_size, status.st_mtime_ns)
+        return Entry(path, "other")
+    return Entry(path, "file", each.stat(follow_symlinks=False))
 
 
 def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[Entry]:

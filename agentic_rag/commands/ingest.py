@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from agentic_rag.commands.client import Client
-from agentic_rag.documents.files import stamp_of
 from agentic_rag.errors import RequestRefused
 from agentic_rag.terminal import safe
 from mcp_servers.retriever.formats import suffixes
@@ -109,7 +108,7 @@ class _Uploads:
 
     def news(self, paths: Iterable[Path]) -> list[Path]:
         """Return the files that are not as they were sent."""
-        return [path for path in paths if self._stamps.get(_key(path)) != stamp_of(path)]
+        return [path for path in paths if self._stamps.get(_key(path)) != _stamp_of(path)]
 
     async def take(self, paths: Sequence[Path], replace: bool) -> int:
         """Upload files and show how they become searchable; return how many could not be taken in."""
@@ -158,7 +157,7 @@ class _Uploads:
     async def _upload(self, path: Path, replace: bool) -> dict[str, Any]:
         """Send a file, under the name its document has: two files of one name in two folders are two documents."""
         known = _key(path)
-        stamp = await anyio.to_thread.run_sync(stamp_of, path)
+        stamp = await anyio.to_thread.run_sync(_stamp_of, path)
         name = self._names.get(known)
         file = await anyio.to_thread.run_sync(path.open, "rb")
         with file:
@@ -207,3 +206,12 @@ def _base(domain: str) -> str:
 def _plain(name: str) -> str:
     """Return a name that Rich shows as it is."""
     return safe(name).replace("[", r"\[")
+
+
+def _stamp_of(path: Path) -> str:
+    """What changes when a file is written: its size and time. Empty when it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size}:{status.st_mtime_ns}"

@@ -5,19 +5,20 @@ beside the workspaces, bounded, and leaves nothing behind if it ends early. Know
 """
 
 import hashlib
-import os
 import unicodedata
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self
 
 import anyio
 import anyio.to_thread
 
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.errors import DocumentTooLarge, StorageFull
+from agentic_rag.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
 from agentic_rag.store.documents import DocumentRecord
+from mcp_servers.beneath import Folder, Refused
+from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
 
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
@@ -54,60 +55,53 @@ def free_names(name: str) -> Iterator[str]:
         number += 1
 
 
-def place(source: Path, folder: Path, name: str, *, replace: bool = False) -> Path:
-    """Give a received file its place: under a free name, or over the file of that name.
+def documents_of(workspace: str) -> Folder:
+    """Return the documents folder of a workspace."""
+    return Folder(Path(workspace)).at("documents")
 
-    A link is atomic and never overwrites; a rename is atomic and does.
+
+def place(source: Path, folder: Folder, name: str, *, replace: bool = False) -> str:
+    """Give a received file its place, under a free name or over the file of that name; return the name.
 
     Raises:
+        WorkspaceRefused: something else stands where the folder should be.
         StorageFull: the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if replace:
-            source.replace(folder / name)
-            return folder / name
-        for candidate in free_names(name):
+        for candidate in [name] if replace else free_names(name):
             try:
-                os.link(source, folder / candidate)
+                folder.take_in(source, candidate, replace=replace)
             except FileExistsError:
                 continue
-            return folder / candidate
+            return candidate
+    except Refused as exc:
+        raise WorkspaceRefused(folder.name, exc.strerror or exc.why) from exc
     except OSError as exc:
         raise StorageFull(exc.strerror or "unknown reason") from exc
     raise AssertionError("numbers do not end")
 
 
-def files_of(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield path and stamp of the regular files below a folder, relative to it, in order.
-
-    Hidden ones and links do not count.
-    """
-    for inside, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(inside, name)
-            if not name.startswith(".") and path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix(), stamp_of(path)
-
-
-def stamp_of(path: Path) -> str:
-    """Return what changes when a file is written: its size and time. Empty when it is gone."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ""
-    return f"{status.st_size}:{status.st_mtime_ns}"
-
-
-def hash_of(path: Path) -> tuple[int, str]:
-    """Return size and SHA-256 of a file.
+def open_document(folder: Folder, path: str) -> BinaryIO:
+    """Open a document's file.
 
     Raises:
-        OSError: it cannot be read.
+        DocumentError: there is none, or something else stands there.
     """
-    with path.open("rb") as file:
-        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        return folder.open(path)
+    except Refused as exc:
+        raise DocumentError("DOCUMENT_MISSING", f"the file cannot be read: {exc.strerror}") from exc
+    except OSError as exc:
+        raise DocumentError("DOCUMENT_MISSING", MISSING_FILE) from exc
+
+
+def stamp_of(folder: Folder, path: str) -> str:
+    """Return what changes when a file is written (`Entry.stamp`); empty when it is gone."""
+    try:
+        status = folder.check(path)
+    except OSError:
+        return ""
+    return "" if status is None else f"{status.st_size}:{status.st_mtime_ns}"
 
 
 class Taker(Protocol):

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Unpack
 
 import anyio
@@ -24,17 +23,19 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
+from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.search import index_errors
-from agentic_rag.errors import AgenticRagError, DocumentTooLarge, StorageError
+from agentic_rag.errors import AgenticRagError, StorageError
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
 from agentic_rag.workers import FairQueue, Workers
+from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import MISSING_FILE, DocumentError, IndexFault
+from mcp_servers.retriever.errors import DocumentError, IndexFault
 from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
@@ -257,16 +258,15 @@ class Ingestion:
         self._tell_changed(domain_id)
 
     async def _ingest(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
-        document, workspace = await self._claim(document_id, job.seize)
-        path = workspace / "documents" / document.path
+        document, folder = await self._claim(document_id, job.seize)
         failpoints.reached("ingest.claimed")
         await self._set(
             document_id, status=DocumentStatus.PARSING, progress=DocumentProgress(stage=DocumentStatus.PARSING)
         )
         await self._reserve.check()
-        await self._check(path, document.name)
-        failpoints.reached("ingest.parsing")
-        summary = await reader.begin(path, document.name, document_id, document.sha256)
+        with await anyio.to_thread.run_sync(open_document, folder, document.path) as file:
+            failpoints.reached("ingest.parsing")
+            summary = await reader.begin(file, document.name, document_id, document.sha256)
         progress = DocumentProgress(stage=DocumentStatus.CHUNKING, pages=summary.pages, of=summary.chunks)
         await self._set(document_id, status=DocumentStatus.CHUNKING, progress=progress, page_count=summary.pages)
         failpoints.reached("ingest.chunking")
@@ -288,25 +288,18 @@ class Ingestion:
         failpoints.reached("ingest.indexed")
         self._tell_changed(document.domain_id)
 
-    async def _claim(self, document_id: str, seize: bool) -> tuple[DocumentRecord, Path]:
+    async def _claim(self, document_id: str, seize: bool) -> tuple[DocumentRecord, Folder]:
         moment, until = now(), later(LEASE_SECONDS)
 
-        def take(conn: Connection) -> tuple[DocumentRecord, Path] | None:
+        def take(conn: Connection) -> tuple[DocumentRecord, Folder] | None:
             document = documents.claim(conn, document_id, self._owner, moment, until, seize=seize)
             domain = None if document is None else domains.get(conn, document.domain_id)
-            return None if document is None or domain is None else (document, Path(domain.workspace))
+            return None if document is None or domain is None else (document, documents_of(domain.workspace))
 
         taken = await self._db.write(take)
         if taken is None:
             raise _DocumentLost
         return taken
-
-    async def _check(self, path: Path, name: str) -> None:
-        size = await anyio.to_thread.run_sync(lambda: path.stat().st_size if path.is_file() else None)
-        if size is None:
-            raise DocumentError("DOCUMENT_MISSING", MISSING_FILE)
-        if size > self._limits.max_bytes:
-            raise DocumentTooLarge(name, self._limits.max_bytes)
 
     async def _store(self, document: DocumentRecord, summary: Summary, reader: ReadingProcess) -> None:
         collection = collection_of(document.domain_id)

@@ -7,7 +7,7 @@ in which a document is taken out. Knows no search and no request; how a file bec
 import logging
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import anyio.to_thread
 from sqlalchemy import Connection
@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.directory import Directory
-from agentic_rag.documents.files import Incoming, files_of, hash_of, place, split_name, stamp_of
+from agentic_rag.documents.files import Incoming, documents_of, place, split_name, stamp_of
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
@@ -26,6 +26,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
+from mcp_servers.beneath import Folder, Refused
 from mcp_servers.retriever.errors import MISSING_FILE
 from mcp_servers.retriever.formats import media_type
 
@@ -46,20 +47,22 @@ class Intake:
         self._storing = Pauses()
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
         """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
+        self._strange: dict[str, frozenset[str]] = {}
+        """Names in a domain's folder that are no files; each is told once."""
 
     async def take(self, incoming: Incoming) -> DocumentRecord:
         """Make a received file a document of its domain; return the one that has its bytes, if there is one.
 
         Raises:
             NotFound: the domain is gone since the upload began.
-            StorageFull: the documents folder cannot be written.
+            WorkspaceRefused, StorageFull: the documents folder cannot be written.
             QuotaExceeded: the domain has as many documents as it may.
         """
         async with self._storing.working(incoming.domain_id):
             return await self._store(await self._directory.get(incoming.domain_id), incoming)
 
     async def _store(self, domain: DomainRecord, incoming: Incoming) -> DocumentRecord:
-        folder = Path(domain.workspace) / "documents"
+        folder = documents_of(domain.workspace)
         before = None
         if incoming.replace:
             before = await self._db.read(lambda conn: documents.by_path(conn, domain.id, incoming.name))
@@ -71,21 +74,21 @@ class Intake:
             if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
                 if before is not None and before.id != known.id:
                     await self.remove(domain, before)  # one document has these bytes: this was a second name of it
-                return await self._restore(known, folder / known.path, incoming)
+                return await self._restore(known, folder, incoming)
             await self.remove(domain, known)  # its ending was wrong; this one may be right
         await self._check_room(domain.id, before, incoming)
         put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
         path = await anyio.to_thread.run_sync(put)
         failpoints.reached("upload.placed")
         if before is not None:
-            return await self._change_bytes(before, path, incoming.size, incoming.sha256)
+            return await self._change_bytes(before, folder, path, incoming.size, incoming.sha256)
         try:
-            document, new = await self._insert(domain.id, path, path.name, incoming.size, incoming.sha256)
+            document, new = await self._insert(domain.id, folder, path, incoming.size, incoming.sha256)
         except QuotaExceeded:
-            await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+            await anyio.to_thread.run_sync(folder.remove, path)
             raise
-        if not new and document.path != path.name:  # the same bytes came twice at once
-            path.unlink(missing_ok=True)
+        if not new and document.path != path:  # the same bytes came twice at once
+            await anyio.to_thread.run_sync(folder.remove, path)
         return document
 
     async def _check_room(self, domain_id: str, before: DocumentRecord | None, incoming: Incoming) -> None:
@@ -95,27 +98,30 @@ class Intake:
             quotas = self._directory.quotas
             await self._db.read(lambda conn: quotas.check_documents(conn, domain_id, more, size))
 
-    async def _restore(self, known: DocumentRecord, file: Path, incoming: Incoming) -> DocumentRecord:
+    async def _restore(self, known: DocumentRecord, folder: Folder, incoming: Incoming) -> DocumentRecord:
         """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
-        if await anyio.to_thread.run_sync(file.is_file):
+        if await anyio.to_thread.run_sync(folder.is_file, known.path):
             return known
-        again = await anyio.to_thread.run_sync(place, incoming.path, file.parent, file.name)
-        return await self._change_bytes(known, again, incoming.size, incoming.sha256)
+        around, _, name = known.path.rpartition("/")
+        again = await anyio.to_thread.run_sync(place, incoming.path, folder.at(around), name)
+        path = f"{around}/{again}" if around else again
+        return await self._change_bytes(known, folder, path, incoming.size, incoming.sha256)
 
     async def _insert(
-        self, domain_id: str, file: Path, path: str, size: int, sha256: str
+        self, domain_id: str, folder: Folder, path: str, size: int, sha256: str
     ) -> tuple[DocumentRecord, bool]:
         """Store a queued document and submit it; returns the one that was quicker with the same bytes, and False."""
         created = now()
+        name = PurePosixPath(path).name
         document = DocumentRecord(
             id=new_id("doc"),
             domain_id=domain_id,
-            name=file.name,
-            media_type=media_type(file.name),
+            name=name,
+            media_type=media_type(name),
             size=size,
             sha256=sha256,
             path=path,
-            file_stamp=await anyio.to_thread.run_sync(stamp_of, file),
+            file_stamp=await anyio.to_thread.run_sync(stamp_of, folder, path),
             created_at=created,
             updated_at=created,
         )
@@ -137,9 +143,11 @@ class Intake:
         self._ingestion.submit(document)
         return document, True
 
-    async def _change_bytes(self, document: DocumentRecord, file: Path, size: int, sha256: str) -> DocumentRecord:
+    async def _change_bytes(
+        self, document: DocumentRecord, folder: Folder, path: str, size: int, sha256: str
+    ) -> DocumentRecord:
         """Ingest a document's new bytes; other bytes have other chunks, so that no old citation gets a new text."""
-        stamp = await anyio.to_thread.run_sync(stamp_of, file)
+        stamp = await anyio.to_thread.run_sync(stamp_of, folder, path)
         try:
             return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
         except IntegrityError:  # another document has these bytes: this one is a second name of it
@@ -174,8 +182,7 @@ class Intake:
         await self._db.write(mark, durable=True)
         self._directory.collection_changed(document.domain_id)
         failpoints.reached("delete.marked")
-        path = Path(domain.workspace) / "documents" / document.path
-        await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+        await anyio.to_thread.run_sync(_remove_file, documents_of(domain.workspace), document)
         failpoints.reached("delete.unlinked")
         try:
             await self._take_out(document, lambda conn: documents.delete(conn, document.id))
@@ -198,11 +205,11 @@ class Intake:
         Raises:
             IndexUnavailable: the chunks cannot be removed now.
         """
-        path = Path(domain.workspace) / "documents" / document.path
+        folder = documents_of(domain.workspace)
 
         def unlink() -> None:
-            if path.is_file() and stamp_of(path) == document.file_stamp:
-                path.unlink(missing_ok=True)
+            if stamp_of(folder, document.path) == document.file_stamp:
+                _remove_file(folder, document)
 
         await anyio.to_thread.run_sync(unlink)
         await self._take_out(document, lambda conn: documents.delete(conn, document.id))
@@ -252,15 +259,17 @@ class Intake:
         """
         async with self._storing.working(domain_id):
             domain = await self._directory.get(domain_id)
-            return await self._follow_folder(domain_id, Path(domain.workspace) / "documents")
+            return await self._follow_folder(domain_id, documents_of(domain.workspace))
 
-    async def _follow_folder(self, domain_id: str, folder: Path) -> int:
+    async def _follow_folder(self, domain_id: str, folder: Folder) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         deleting = {each.path for each in await self._db.read(documents.list_deleting) if each.domain_id == domain_id}
-        if not await anyio.to_thread.run_sync(folder.is_dir):  # a disk that is not mounted: nothing was deleted
-            log.warning("%s is not there", folder)
+        if not await anyio.to_thread.run_sync(folder.is_there):  # a disk that is not mounted: nothing was deleted
+            log.warning("%s is not there, or is a link, which is not followed", folder.path)
             return 0
-        stamps = await anyio.to_thread.run_sync(lambda: dict(files_of(folder)))
+        found = await anyio.to_thread.run_sync(lambda: list(folder.walk(hidden=False)))
+        stamps = {entry.path: entry.stamp for entry in found if entry.kind == "file"}
+        self._tell_strange(domain_id, frozenset(entry.path for entry in found if entry.kind != "file"))
         known = {document.path: document for document in listed}
         gone = {document.sha256: document for document in listed if document.path not in stamps}
         here = {document.sha256 for document in listed if document.path in stamps}
@@ -271,27 +280,32 @@ class Intake:
                 continue
             await self._directory.get(domain_id)  # its deletion waits for this look to end
             try:
-                size, digest = await anyio.to_thread.run_sync(hash_of, folder / path)
+                size, digest = await anyio.to_thread.run_sync(folder.hash, path)
             except OSError as exc:
-                log.warning("%s cannot be read: %s", folder / path, exc.strerror)
+                log.warning("%s cannot be read: %s", folder.path / path, exc.strerror)
                 continue
             try:
                 if before is None and digest in gone:
                     await self._rename(gone.pop(digest), path, stamp)
                     count += 1
                 elif before is None:
-                    _, new = await self._insert(domain_id, folder / path, path, size, digest)
+                    _, new = await self._insert(domain_id, folder, path, size, digest)
                     count += new
                     if not new:
                         self._copies[domain_id, path] = stamp, digest
                 elif before.sha256 != digest or before.error_code == MISSING:
-                    await self._change_bytes(before, folder / path, size, digest)
+                    await self._change_bytes(before, folder, path, size, digest)
                     count += 1
             except QuotaExceeded as exc:  # the file waits in its place until there is room
-                log.warning("%s is not taken in: %s", folder / path, exc)
+                log.warning("%s is not taken in: %s", folder.path / path, exc)
         for document in gone.values():
-            await self._lose(document, folder / document.path)
+            await self._lose(document, folder)
         return count
+
+    def _tell_strange(self, domain_id: str, names: frozenset[str]) -> None:
+        for name in sorted(names - self._strange.get(domain_id, frozenset())):
+            log.warning("%s in the documents of %s is a link or no regular file, and is not read", name, domain_id)
+        self._strange[domain_id] = names
 
     def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:
         """Whether nothing is new about a file: a document's, or a copy of one's that is still there."""
@@ -302,15 +316,15 @@ class Intake:
 
     async def _rename(self, document: DocumentRecord, path: str, stamp: str) -> None:
         """Ingest a document again under the name that its file has now."""
-        name = Path(path).name
+        name = PurePosixPath(path).name
         fields: DocumentFields = {"name": name, "path": path, "media_type": media_type(name), "file_stamp": stamp}
         await self._ingest_again(document, fields)
 
-    async def _lose(self, document: DocumentRecord, file: Path) -> None:
+    async def _lose(self, document: DocumentRecord, folder: Folder) -> None:
         """Take out a document whose file was taken away; its record stays and says why."""
-        if document.error_code == MISSING or await anyio.to_thread.run_sync(file.is_file):
+        if document.error_code == MISSING or await anyio.to_thread.run_sync(folder.is_file, document.path):
             return
-        log.warning("%s was taken away", file)
+        log.warning("%s was taken away", folder.path / document.path)
         fields: DocumentFields = {
             "status": DocumentStatus.FAILED,
             "error_code": MISSING,
@@ -323,3 +337,11 @@ class Intake:
             await self._take_out(document, lambda conn: documents.update(conn, document.id, **fields))
         except IndexUnavailable as exc:  # the next look finds it again
             log.warning("chunks of %s are not removed: %s", document.name, exc)
+
+
+def _remove_file(folder: Folder, document: DocumentRecord) -> None:
+    """Remove a document's file; what stands there instead of it, or in its way, is not ours to remove."""
+    try:
+        folder.remove(document.path)
+    except (Refused, IsADirectoryError) as exc:
+        log.warning("the file of %s is not removed: %s", document.id, exc.strerror)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -29,7 +30,7 @@ from agentic_rag.documents.child import Frame, Job
 from agentic_rag.tools.launch.sandbox import CLOSING, find_sandbox, system_call_filter
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
-from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
+from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.extensions import FORMATS, find_extensions
 from mcp_servers.retriever.lexical import Sparse
 
@@ -74,8 +75,8 @@ class ReadingProcess:
         self._jobs: socket.socket | None = None
         self._frames: BufferedByteReceiveStream
 
-    async def begin(self, path: Path, name: str, document_id: str, version: str) -> Summary:
-        """Read the file; ``version`` stands for its bytes.
+    async def begin(self, file: BinaryIO, name: str, document_id: str, version: str) -> Summary:
+        """Read the file; ``version`` stands for its bytes. The file may be closed afterwards.
 
         Raises:
             DocumentError: it cannot be read; the process is ready for the next file.
@@ -86,15 +87,12 @@ class ReadingProcess:
             patience += START_SECONDS
             await self._start()
         assert self._jobs is not None
-        file = await anyio.to_thread.run_sync(_open_file, path)
         self._busy = True
         try:
-            socket.send_fds(self._jobs, [orjson.dumps(job) + b"\n"], [file])
+            socket.send_fds(self._jobs, [orjson.dumps(job) + b"\n"], [file.fileno()])
         except BrokenPipeError:  # it died between two files
             await self.aclose()
-            return await self.begin(path, name, document_id, version)
-        finally:
-            os.close(file)
+            return await self.begin(file, name, document_id, version)
         frame = await self._frame(patience)
         if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
@@ -181,14 +179,6 @@ class ReadingProcess:
             raise anyio.EndOfStream
         frame: Frame = orjson.loads(await self._frames.receive_exactly(size))
         return frame
-
-
-def _open_file(path: Path) -> int:
-    """Open a document for its reader; the descriptor is all it gets."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as exc:
-        raise DocumentError("DOCUMENT_MISSING", MISSING_FILE) from exc
 
 
 def _environment() -> dict[str, str]:

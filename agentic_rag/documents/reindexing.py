@@ -8,7 +8,6 @@ import logging
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import anyio
 from sqlalchemy import Connection
@@ -19,6 +18,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
+from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
@@ -29,6 +29,7 @@ from agentic_rag.store.collections import CollectionRecord, CollectionState
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from agentic_rag.workers import Queue, Workers
+from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexDamaged, IndexFault
 from mcp_servers.retriever.index import CollectionMeta, Index
@@ -225,15 +226,18 @@ class Reindexing:
             return 0
         missing = await self._missing(run)
         for document in missing:
-            await self._read_into(run.generation, document, Path(domain.workspace) / "documents", reader)
+            await self._read_into(run.generation, document, documents_of(domain.workspace), reader)
             run.done[document.id] = document.sha256
             failpoints.reached("reindex.document")
         return len(missing)
 
-    async def _read_into(self, generation: str, document: DocumentRecord, folder: Path, reader: ReadingProcess) -> None:
+    async def _read_into(
+        self, generation: str, document: DocumentRecord, folder: Folder, reader: ReadingProcess
+    ) -> None:
         await self._index.delete_document(generation, document.id)
         try:
-            await reader.begin(folder / document.path, document.name, document.id, document.sha256)
+            with await anyio.to_thread.run_sync(open_document, folder, document.path) as file:
+                await reader.begin(file, document.name, document.id, document.sha256)
             while batch := await reader.batch():
                 await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
         except DocumentError as exc:

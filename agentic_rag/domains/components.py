@@ -4,11 +4,14 @@ Owns which files count, how they are cleaned and cut, and the last good version 
 no domain and no model. An edit counts from the next read; nothing is watched.
 """
 
+import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from mcp_servers.beneath import Entry, Folder, Kind
 
 FILE_LIMIT = 8_000
 """Characters kept of one file."""
@@ -72,51 +75,51 @@ class ComponentFiles:
     the start of every turn.
     """
 
-    _kept: dict[Path, _Kept] = field(default_factory=dict)
+    _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
+    """By name, of each folder."""
 
     def read(self, workspace: Path) -> Components:
         """Return the components as they are now. Never raises: a broken file is a problem, not a failure."""
-        folder = workspace / "prompt"
-        found: list[tuple[str, _Kept]] = []
+        folder = Folder(workspace).at("prompt")
+        kept = self._kept.setdefault(folder, {})
         problems: list[tuple[str, str]] = []
-        for path in self._files(folder, problems):
-            try:
-                kept = self._current(path)
-            except (OSError, ValueError) as exc:
-                problems.append((path.name, _reason(exc)))
-                last = self._kept.get(path)
-                if last is None:
-                    continue
-                kept = last
-            if kept.text:
-                found.append((path.name, kept))
-        texts = _within_total([kept for _, kept in found])
+        try:
+            entries = [entry for entry in folder.entries() if _counts(entry.name)]
+        except OSError as exc:  # the folder cannot be listed now: what was read last stays
+            problems.append(("", _reason(exc)))
+        else:
+            for name in kept.keys() - {entry.name for entry in entries}:  # a new file of that name holds its own
+                del kept[name]
+            for entry in entries:
+                try:
+                    kept[entry.name] = _read(folder, entry, kept.get(entry.name))
+                except (OSError, ValueError) as exc:
+                    problems.append((entry.name, _reason(exc)))
+        found = [(name, kept[name]) for name in sorted(kept) if kept[name].text]
+        texts = _within_total([each for _, each in found])
         return Components(texts, tuple(problems), tuple(name for name, _ in found))
 
-    def _files(self, folder: Path, problems: list[tuple[str, str]]) -> list[Path]:
-        """Return the files that count; those read last when the folder cannot be listed now."""
-        before = sorted((path for path in self._kept if path.parent == folder), key=lambda path: path.name)
-        try:
-            files = list(_files(folder))
-        except OSError as exc:
-            problems.append(("", _reason(exc)))
-            return before
-        for path in set(before).difference(files):  # deleted: what a new file of that name holds is its own
-            self._kept.pop(path, None)
-        return files
 
-    def _current(self, path: Path) -> _Kept:
-        status = path.stat()
-        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-        kept = self._kept.get(path)
-        if kept is None or kept.stamp != stamp:
-            with path.open("rb") as file:
-                data = file.read(READ_LIMIT + 1)
-            if len(data) > READ_LIMIT:
-                raise ValueError(f"larger than {READ_LIMIT // 1024} KiB")
-            text = clean(data.decode("utf-8-sig")).strip()
-            kept = self._kept[path] = _Kept(stamp, text[:FILE_LIMIT], len(text))
+_STRANGE: dict[Kind, str] = {
+    "link": "it is a link, and links are not followed: put a copy here",
+    "folder": "it is a folder",
+    "other": "it is not a regular file",
+}
+
+
+def _read(folder: Folder, entry: Entry, kept: _Kept | None) -> _Kept:
+    """Return the file's good version; the one that is kept, if nothing changed."""
+    if entry.status is None:
+        raise ValueError(_STRANGE[entry.kind])
+    stamp = _stamp(entry.status)
+    if kept is not None and kept.stamp == stamp:
         return kept
+    text = clean(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig")).strip()
+    return _Kept(stamp, text[:FILE_LIMIT], len(text))
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def clean(text: str) -> str:
@@ -173,13 +176,8 @@ def _within_total(found: Sequence[_Kept]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular Markdown files in name order; a link could point out of the workspace and does not count."""
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    for path in sorted(folder.iterdir(), key=lambda item: item.name):
-        if path.suffix.lower() == ".md" and not path.name.startswith(".") and not path.is_symlink() and path.is_file():
-            yield path
+def _counts(name: str) -> bool:
+    return name.lower().endswith(".md") and not name.startswith(".")
 
 
 def _reason(exc: Exception) -> str:

@@ -6,11 +6,22 @@ Owns their layout and which of them are ours to remove. Knows no record. Everyth
 import shutil
 from pathlib import Path
 
+from agentic_rag.errors import WorkspaceRefused
+from agentic_rag.tools.launch.spec import FILES
+from mcp_servers.beneath import Folder, Refused
+
 
 def make_workspace(workspace: Path) -> None:
-    """Make a workspace's folders."""
-    for folder in ("documents", "prompt", ".promptx/resource"):
-        (workspace / folder).mkdir(parents=True, exist_ok=True)
+    """Make a workspace's folders.
+
+    Raises:
+        WorkspaceRefused: something else stands where one should be.
+    """
+    for name in ("documents", "prompt", ".promptx/resource", FILES):
+        try:
+            Folder(workspace).at(name).make()
+        except Refused as exc:
+            raise WorkspaceRefused(name, exc.strerror or exc.why) from exc
 
 
 def copy_template(template: Path, workspace: Path) -> None:
@@ -28,4 +39,4 @@ def copy_template(template: Path, workspace: Path) -> None:
 def remove_workspace(folder: Path, workspace: Path) -> None:
     """Remove a folder the server made; one that the operator linked from elsewhere is not ours to remove."""
     if workspace.parent == folder.absolute() and workspace.is_dir() and not workspace.is_symlink():
-        shutil.rmtree(workspace)
+        Folder(workspace).remove_tree()

@@ -164,6 +164,8 @@ class Ledger:
         self._read_only = read_only
         self._seconds = seconds
         self._deadline = 0.0
+        self._looking = False
+        """Between the beginning and the end of `reading`, which has looked at what the database is."""
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -190,6 +192,8 @@ class Ledger:
 
         A database that was replaced or removed under us (a restored copy, a deleted domain) is reopened.
         """
+        if self._looking and self._connection is not None:
+            return self._connection
         status = self._folder.check(DATABASE)
         inode = None if status is None else (status.st_dev, status.st_ino)
         if self._connection is not None and inode == self._inode:
@@ -308,9 +312,11 @@ class Ledger:
         with self._errors():
             self._begin()
             connection.execute("BEGIN")
+            self._looking = True
             try:
                 yield
             finally:
+                self._looking = False
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 

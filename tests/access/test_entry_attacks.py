@@ -197,7 +197,7 @@ async def test_a_folder_swapped_for_a_link_after_it_was_saved_is_told_at_the_sta
         assert policy.packages is not None
         line = [PYTHON, "-I", "-S", str(CAPTIVE), "{path:workspace}"]
         await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
-        folder = mallory.rig.settings.workspaces / mallory.domain / "notes"
+        folder = mallory.rig.settings.workspaces / mallory.domain / "files" / "notes"
         folder.mkdir()
         saved = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
         assert saved.is_success, saved.text

@@ -57,7 +57,7 @@ def test_a_file_that_breaks_keeps_its_last_good_text_and_says_why(tmp_path: Path
     path.write_text("Good again")
     assert files.read(tmp_path) == Components(("Good again",), (), ("10-identity.md",))
     path.write_bytes(b"x" * (READ_LIMIT + 1))
-    assert files.read(tmp_path).problems == (("10-identity.md", "larger than 256 KiB"),)
+    assert files.read(tmp_path).problems == (("10-identity.md", "it has more than 256 KiB"),)
     path.unlink()
     assert files.read(tmp_path) == Components()
     path.write_bytes(b"\xff")

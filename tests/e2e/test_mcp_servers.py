@@ -147,9 +147,9 @@ async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recov
         with serving(data, **variables) as server:
             domain = (await ask(server, "POST", "/api/domains", {"name": "Desk"}))["id"]
             await paste(server, domain)
-            (data / "workspaces" / domain / "a.txt").write_text("from the workspace")
+            (data / "workspaces" / domain / "files" / "a.txt").write_text("from the workspace")
             async with server.chat(await server.conversation(domain)) as chat:
-                path = str(data / "workspaces" / domain / "a.txt")
+                path = str(data / "workspaces" / domain / "files" / "a.txt")
                 assert text_of(await chat.say(calling("files__read_text_file", path=path))) == "from the workspace"
                 fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
                 assert outcomes(await chat.say(calling("notes__create_entities", entities=[fact]))) == ["ok"]

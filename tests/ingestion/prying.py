@@ -14,7 +14,8 @@ from mcp_servers.retriever.errors import DocumentError
 async def main(path: Path) -> None:
     async with aclosing(ReadingProcess(ParseLimits())) as process:
         try:
-            await process.begin(path, path.name, "doc", "version")
+            with path.open("rb") as file:
+                await process.begin(file, path.name, "doc", "version")
         except DocumentError as error:
             sys.stdout.write(error.message)
 

@@ -27,7 +27,8 @@ async def reading(limits: ParseLimits = DEFAULT_LIMITS) -> AsyncIterator[Reading
 
 
 async def read(process: ReadingProcess, path: Path, name: str) -> list[Chunk]:
-    await process.begin(path, name, "doc", "version")
+    with path.open("rb") as file:
+        await process.begin(file, name, "doc", "version")
     chunks: list[Chunk] = []
     while batch := await process.batch():
         chunks += batch.chunks

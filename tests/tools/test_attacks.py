@@ -91,12 +91,16 @@ def test_a_variable_that_steers_a_program_is_refused_with_its_path(tmp_path: Pat
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     made = tmp_path / "workspace"
-    (made / "docs").mkdir(parents=True)
+    files = made / "files"
+    (files / "docs").mkdir(parents=True)
+    for name in ("documents", "prompt", ".promptx/cognition.user/anna"):
+        (made / name).mkdir(parents=True)
     (tmp_path / "outside").mkdir()
-    (made / "out").symlink_to(tmp_path / "outside")
-    (made / "root").symlink_to("/")
-    (made / "docs" / "up").symlink_to("../..")
-    (made / "inside").symlink_to("docs")
+    (files / "out").symlink_to(tmp_path / "outside")
+    (files / "root").symlink_to("/")
+    (files / "docs" / "up").symlink_to("../..")
+    (files / "inside").symlink_to("docs")
+    (files / "memories").symlink_to("../.promptx")
     return made
 
 
@@ -109,7 +113,7 @@ def workspace(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_path_that_leads_out_of_the_workspace_is_refused(tmp_path: Path, workspace: Path, path: str) -> None:
-    for text in {path, f"{workspace}/{path}"} if path.strip("./\\") not in ("", "docs") else {path}:
+    for text in {path, f"{workspace}/files/{path}"} if path.strip("./\\") not in ("", "docs") else {path}:
         refused(policy_in(tmp_path), entry("npx", *FILESYSTEM, text, workspace=workspace))
 
 
@@ -126,6 +130,39 @@ def test_a_path_inside_the_workspace_may_be_saved_and_is_not_fetched_at_a_start(
     assert policy.trust(spec).read_only
     with pytest.raises(PackageProblem, match="not installed yet"):
         policy.resolve(spec)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["{w}", "{w}/", "{w}/documents", "{w}/prompt", "{w}/.promptx", "{w}/.promptx/cognition.user/anna", "memories"],
+)
+def test_a_path_at_or_above_or_beside_the_files_is_refused_at_save_and_at_start(
+    tmp_path: Path, workspace: Path, path: str
+) -> None:
+    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    spec = entry("npx", *FILESYSTEM, path.format(w=workspace), workspace=workspace)
+    for look in (policy.review, policy.resolve):
+        with pytest.raises(CommandNotAllowed, match="leads out of files/ of the workspace") as caught:
+            look(spec)
+        assert caught.value.details["path"] == "mcpServers.x.args"
+
+
+@pytest.mark.parametrize("name", ["documents", "prompt", ".promptx"])
+def test_a_name_of_ours_is_no_folder_of_a_server(tmp_path: Path, workspace: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="in files/ of the workspace"):
+        policy_in(tmp_path).review(entry("npx", *FILESYSTEM, name, workspace=workspace))
+
+
+async def test_an_operators_folder_around_the_data_or_in_it_is_refused_at_save(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "workspaces" / "law").mkdir(parents=True)
+    for folder in (tmp_path, data, data / "workspaces" / "law"):
+        policy = policy_in(data, data=data)
+        assert policy.packages is not None
+        line = ["/usr/bin/true"]
+        await policy.catalogue.allow(line, Grant(folders=(str(folder),)), policy.packages, [])
+        with pytest.raises(CommandNotAllowed, match="holds the server's data, or lies in it"):
+            policy.review(entry(*line, workspace=data / "workspaces" / "law"))
 
 
 def test_a_path_without_a_workspace_is_refused(tmp_path: Path) -> None:

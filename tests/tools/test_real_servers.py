@@ -86,8 +86,9 @@ async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterato
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    made = tmp_path / "workspace"
-    made.mkdir()
+    """What a server sees of a workspace."""
+    made = tmp_path / "workspace" / "files"
+    made.mkdir(parents=True)
     (made / "a.txt").write_text("inside")
     (tmp_path / "b.txt").write_text("outside")
     (made / "link").symlink_to(tmp_path / "b.txt")
@@ -95,10 +96,10 @@ def workspace(tmp_path: Path) -> Path:
 
 
 async def test_four_published_servers_work_side_by_side(installed: Packages, workspace: Path) -> None:
-    async with running(installed, workspace.parent, *LINES) as (_, toolset):
+    async with running(installed, workspace.parent.parent, *LINES) as (_, toolset):
         read = await call(toolset, "files__read_text_file", path=str(workspace / "a.txt"))
         assert text_of(read) == "inside"
-        for path in (workspace.parent / "b.txt", workspace / "link", "/etc/passwd"):
+        for path in (workspace.parent.parent / "b.txt", workspace / "link", "/etc/passwd"):
             assert (await call(toolset, "files__read_text_file", path=str(path))).status == "error"
         written = await call(toolset, "files__write_file", path=str(workspace / "c.txt"), content="new")
         assert written.status == "ok"
@@ -115,16 +116,16 @@ async def test_four_published_servers_work_side_by_side(installed: Packages, wor
 
 async def test_what_a_server_remembers_outlives_its_process(installed: Packages, workspace: Path) -> None:
     fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
-    async with running(installed, workspace.parent, "notes") as (_, toolset):
+    async with running(installed, workspace.parent.parent, "notes") as (_, toolset):
         await call(toolset, "notes__create_entities", entities=[fact])
-    async with running(installed, workspace.parent, "notes") as (_, toolset):
+    async with running(installed, workspace.parent.parent, "notes") as (_, toolset):
         assert "Article 17" in text_of(await call(toolset, "notes__read_graph"))
 
 
 async def test_a_published_server_killed_in_the_middle_of_a_call_is_an_error_and_comes_back(
     installed: Packages, workspace: Path
 ) -> None:
-    async with running(installed, workspace.parent, "every", "clock") as (policy, toolset):
+    async with running(installed, workspace.parent.parent, "every", "clock") as (policy, toolset):
         outcomes = []
         under_way = anyio.Event()
 

@@ -19,7 +19,7 @@ from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.sandbox import Sandbox
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.captives import allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
+from tests.tools.captives import Captive, allow_captive, beats, captive, marked, needs_bubblewrap, policy_in, still
 from tests.tools.support import QUICK, alive, line_of, stdio_spec, until
 
 pytestmark = pytest.mark.attack(kind="spawning")
@@ -116,6 +116,29 @@ async def test_a_child_reads_no_secret_of_the_host(tmp_path: Path, monkeypatch: 
         for place in places:
             _, seen = await child.try_to("read", place)
             assert "sk-of-the-host" not in str(seen), place
+
+
+@needs_bubblewrap
+async def test_a_child_of_the_workspace_sees_its_files_and_no_memory_prompt_or_document(tmp_path: Path) -> None:
+    policy = policy_in(tmp_path)
+    workspace = tmp_path / "workspaces" / "law"
+    ours = (".promptx/cognition.user/anna/assistant/engrams.db", "prompt/a.md", "documents/a.md")
+    kept = [workspace / name for name in ours]
+    for file in (*kept, workspace / "files" / "a.md"):
+        file.parent.mkdir(parents=True)
+        file.write_text("sk-of-the-host" if file in kept else "for servers")
+    spec = await allow_captive(policy, "{path:workspace}")
+    line = [*line_of(spec)[:-1], "."]
+    spec = stdio_spec(*line, name="captive", domain="law", workspace=str(workspace))
+    assert policy.review(spec).catalogue_id
+    async with Hub(policy=policy, patience=QUICK) as hub:
+        child = Captive(policy, hub, await open_toolset(hub, [spec], wait=20))
+        assert (await child.try_to("read", workspace / "files" / "a.md")) == (True, "for servers")
+        assert (await child.try_to("read", "a.md")) == (True, "for servers")  # it works in the folder
+        for file in kept:
+            for name in (file, f"../{file.relative_to(workspace)}", f"/proc/self/cwd/../{file.relative_to(workspace)}"):
+                could, seen = await child.try_to("read", name)
+                assert (could, "sk-of-the-host" in str(seen)) == (False, False), name
 
 
 @needs_bubblewrap
@@ -260,14 +283,15 @@ async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Pat
 async def test_a_folder_swapped_for_a_link_after_the_check_is_not_bound(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     workspace = tmp_path / "workspace"
-    (workspace / "docs").mkdir(parents=True)
+    docs = workspace / "files" / "docs"
+    docs.mkdir(parents=True)
     assert policy.packages is not None
     spec = await allow_captive(policy)
     line = [*line_of(spec), "{path:workspace}"]
     await policy.catalogue.allow(line, _grant(), policy.packages, [policy.homes])
     command = policy.resolve(stdio_spec(*line[:-1], "docs", name="docs", workspace=str(workspace)))
-    (workspace / "docs").rmdir()
-    (workspace / "docs").symlink_to("/etc")
+    docs.rmdir()
+    docs.symlink_to("/etc")
     done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
     assert done.returncode == 126
     assert b"is not what it was" in done.stderr or b"symbolic link" in done.stderr

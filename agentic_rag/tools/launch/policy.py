@@ -14,6 +14,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +28,7 @@ from agentic_rag.tools.launch.environment import base_environment, check_variabl
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, system_call_filter
-from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.launch.spec import FILES, LaunchSpec
 from agentic_rag.tools.launch.usage import Allowance
 
 logger = logging.getLogger(__name__)
@@ -163,8 +164,10 @@ class LaunchPolicy:
         allow_unsandboxed: bool = False,
         loopback: bool = False,
         people: "People | None" = None,
+        data: Path | None = None,
     ) -> None:
-        """``homes``: folder for the private directories of children (made on first use, 0700).
+        """``homes``: folder for the private directories of children (made on first use, 0700). ``data``: the data
+        folder, of which no child sees anything else than what is its own.
 
         ``sandbox``: the one to use, or why there is none; None: find out when it is needed. ``hosts``: the
         operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
@@ -172,6 +175,7 @@ class LaunchPolicy:
         are one local user (None: they always are).
         """
         self.homes = homes.resolve()
+        self._data = None if data is None else data.resolve()
         self._any_command = allow_any_command and loopback
         self._unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
         self._people = people
@@ -226,6 +230,7 @@ class LaunchPolicy:
         if match is None:
             self._check_line(spec, target)
             return Review(written)
+        self._check_folders(match.entry, spec)
         for value in (*match.args, *match.env.values()):
             self._slot_text(value, spec)
         stored = pin_version(match.entry, written)
@@ -267,7 +272,8 @@ class LaunchPolicy:
         if match is None:
             executable = self._check_line(spec, target)
             base = self._base(spec)
-            return replace(base, executable=executable, args=target.args, env={**target.env, **base.env})
+            cwd = _files_of(spec) or base.cwd
+            return replace(base, executable=executable, args=target.args, env={**target.env, **base.env}, cwd=cwd)
         args = [(value, self._slot_text(value, spec)) for value in match.args]
         declared_env = {name: self._slot_text(value, spec) for name, value in match.env.items()}
         sandbox = self.sandbox
@@ -280,12 +286,14 @@ class LaunchPolicy:
                 folders[text] = folders.get(text, False) or match.entry.write
         env = {**command.env, **declared_env}
         env |= {name: text.replace("{home}", str(command.cwd)) for name, text in match.entry.fixed.items()}
+        cwd = (_files_of(spec) if any(value.kind == "path" for value in match.args) else None) or command.cwd
         return replace(
             command,
+            cwd=cwd,
             args=(*command.args, *(value.prefix + text for value, text in args)),
             env=env,
             folders=tuple(sorted(folders.items())),
-            sandbox=() if isinstance(sandbox, str) else tuple(sandbox.options(network=match.entry.network)),
+            sandbox=() if isinstance(sandbox, str) else (*sandbox.options(network=match.entry.network), *self._mask()),
         )
 
     def endpoint(self, spec: LaunchSpec) -> HttpEndpoint:
@@ -341,6 +349,7 @@ class LaunchPolicy:
 
     def _program(self, entry: CatalogueEntry, spec: LaunchSpec) -> StdioCommand:
         """Return the beginning of an entry's command: what runs, its folders, nothing of the user's yet."""
+        self._check_folders(entry, spec)
         base = self._base(spec)
         limits = ProcessLimits(**entry.limits)
         own = ((str(base.cwd), True), *((folder, False) for folder in entry.folders))
@@ -358,19 +367,35 @@ class LaunchPolicy:
         return replace(base, executable=entry.runs.path, limits=limits, folders=own, files=entry.runs.files)
 
     def _slot_text(self, value: SlotValue, spec: LaunchSpec) -> str:
-        """Return a slot's text as the child gets it; a path becomes absolute, and lies in the workspace."""
+        """Return a slot's text as the child gets it; a path becomes absolute, and lies in the workspace's files."""
         if value.kind != "path":
             return value.text
         place = f"{spec.path}.args"
         if not spec.workspace:
             raise InvalidInput(place, "there is no workspace for this path.")
-        workspace = os.path.realpath(spec.workspace)
-        real = os.path.realpath(os.path.join(workspace, value.text))
-        if not Path(real).is_relative_to(workspace):
-            raise CommandNotAllowed(place, f"{value.text!r} leads out of the workspace; name a folder inside it.")
-        if not os.path.exists(real):
-            raise InvalidInput(place, f"there is no {value.text!r} in the workspace.")
+        files = os.path.join(os.path.realpath(spec.workspace), FILES)
+        real = os.path.realpath(os.path.join(files, value.text))
+        if not Path(real).is_relative_to(files):
+            reason = f"{value.text!r} leads out of {FILES}/ of the workspace, and a server sees nothing else of it"
+            raise CommandNotAllowed(place, f'{reason}; name a folder inside it, or "." for all of it.')
+        if real != files and not os.path.exists(real):
+            raise InvalidInput(place, f"there is no {value.text!r} in {FILES}/ of the workspace.")
         return real
+
+    def _check_folders(self, entry: CatalogueEntry, spec: LaunchSpec) -> None:
+        """Refuse an operator's folder that holds what is ours, or lies in it: memories, documents, other tenants."""
+        ours = [*filter(None, [self._data]), *([Path(spec.workspace).resolve()] if spec.workspace else [])]
+        for folder in entry.folders:
+            real = Path(folder).resolve()
+            if any(real.is_relative_to(each) or each.is_relative_to(real) for each in ours):
+                reason = f"the operator's folder {folder} holds the server's data, or lies in it."
+                raise CommandNotAllowed(f"{spec.path}.command", reason, "Allow the line again with another folder.")
+
+    def _mask(self) -> tuple[str, ...]:
+        """Hide the data folder where it lies below what every sandbox shows; a child's own folders come after it."""
+        if self._data is None or not self._data.is_relative_to("/usr"):
+            return ()
+        return ("--size", "1048576", "--tmpfs", str(self._data))
 
     def _base(self, spec: LaunchSpec) -> StdioCommand:
         """Return what every child has: a private folder (it outlives restarts, never its owner), and a marker."""
@@ -388,3 +413,13 @@ class LaunchPolicy:
 
     def _kept_out(self, spec: LaunchSpec) -> list[Path]:
         return [self.homes, *([Path(spec.workspace)] if spec.workspace else [])]
+
+
+def _files_of(spec: LaunchSpec) -> Path | None:
+    """Return the folder of the workspace that children may see, made if it is missing; None where there is none."""
+    if not spec.workspace or not os.path.isdir(spec.workspace):
+        return None
+    files = Path(os.path.realpath(spec.workspace), FILES)
+    with suppress(FileExistsError):
+        files.mkdir()
+    return files if files.is_dir() and not files.is_symlink() else None

@@ -28,6 +28,9 @@ from agentic_rag.tools.entries.placeholders import expand
 Secrets = Mapping[str, str | None]
 """A domain's secrets by name; None: stored, and cannot be read."""
 
+FILES = "files"
+"""The folder of a workspace that a server may be given. The rest is ours: documents, prompt, roles, memories."""
+
 UNSET = "unset"
 """Stands in a draft for a value that is not there yet."""
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from openpyxl.reader.excel import ExcelReader
 from openpyxl.utils import get_column_letter
@@ -54,7 +54,12 @@ class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
 
 def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
     check_package(path, limits)
-    reader = _Workbook(path, read_only=True, data_only=True, keep_links=False)
+    with path.open("rb") as file:  # of a path, openpyxl would look at the ending
+        return _read_workbook(file, limits)
+
+
+def _read_workbook(file: BinaryIO, limits: ParseLimits) -> ParsedDocument:
+    reader = _Workbook(file, read_only=True, data_only=True, keep_links=False)
     reader.read()
     blocks: list[Block] = []
     left = limits.max_characters

@@ -1,0 +1,20 @@
+"""A seeded subset of what `scripts/faults planting` plants: nothing outside a workspace is read or changed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.planting import KINDS, NAMES, Trial, chosen, run
+
+SUBSET = chosen(44, 7)
+
+
+@pytest.mark.attack(kind="files")
+@pytest.mark.parametrize("trial", SUBSET, ids=str)
+def test_what_is_planted_below_a_workspace_leads_nowhere(trial: Trial, tmp_path: Path) -> None:
+    assert run(trial, tmp_path) == []
+
+
+def test_the_subset_has_every_name_and_every_kind() -> None:
+    assert {trial.name for trial in SUBSET} == set(NAMES)
+    assert {trial.kind for trial in SUBSET} == set(KINDS)

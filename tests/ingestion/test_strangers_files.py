@@ -1,0 +1,155 @@
+"""Links, pipes and swaps where a domain's documents and prompt components lie: nothing outside is read or changed."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.documents.files import open_document
+from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.domains.components import ComponentFiles
+from mcp_servers.beneath import Folder
+from mcp_servers.retriever.document import ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+from tests.ingestion.test_folder import OTHER, TEXT, folder_of, listed, names_found, rescan
+from tests.server.rig import Rig
+
+pytestmark = pytest.mark.attack(kind="files")
+
+SECRET = b"# Key\n\nThe key that opens everything is swordfish.\n"
+
+
+def linked(folder: Path, target: Path) -> None:
+    """Put a link in place of a folder."""
+    shutil.rmtree(folder)
+    folder.symlink_to(target)
+
+
+async def test_documents_that_are_a_link_to_the_folder_of_all_domains_index_nobodys_files(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        theirs, mine = await rig.domain(), await rig.domain()
+        await rig.upload(theirs, "leave.md", TEXT)
+        linked(folder_of(rig, mine), rig.settings.workspaces)
+        assert await rescan(rig, mine) == 0
+        assert await listed(rig, mine) == {}
+        assert await names_found(rig, mine, "paid leave") == []
+
+
+async def test_an_upload_does_not_land_in_another_tenants_prompt(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        theirs, mine = await rig.domain(), await rig.domain()
+        prompt = rig.settings.workspaces / theirs / "prompt"
+        linked(folder_of(rig, mine), prompt)
+        refused = await rig.refused("POST", f"/api/domains/{mine}/documents", files={"file": ("a.md", OTHER)})
+        assert refused[:2] == (409, "WORKSPACE_REFUSED")
+        assert "it is a link" in refused[2]
+        assert list(prompt.iterdir()) == []
+
+
+async def test_deleting_my_document_leaves_anothers_original(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        theirs, mine = await rig.domain(), await rig.domain()
+        await rig.upload(theirs, "leave.md", TEXT)
+        document = await rig.upload(mine, "leave.md", TEXT)
+        linked(folder_of(rig, mine), folder_of(rig, theirs))
+        await rig.ok("DELETE", f"/api/domains/{mine}/documents/{document['id']}")
+        assert (folder_of(rig, theirs) / "leave.md").read_bytes() == TEXT
+        assert await listed(rig, mine) == {}
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "hard link", "folder"])
+async def test_what_is_put_in_place_of_a_document_is_not_read_and_is_said_to_be_missing(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "key.md").write_bytes(SECRET)
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "leave.md", TEXT)
+        file = folder_of(rig, domain) / "leave.md"
+        file.unlink()
+        plant(file, kind, tmp_path / "key.md")
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        await rescan(rig, domain)
+        await rig.ok("POST", f"{path}/retry")
+        found = await rig.settled(domain, document["id"])
+        if kind != "hard link":  # its bytes look as before to a listing until they are read
+            assert (found["status"], found["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
+        await rig.ok("POST", f"/api/domains/{domain}/reindex")
+        await rig.reindexed(domain)
+        assert all("swordfish" not in str(hit) for hit in await names_found(rig, domain, "key swordfish"))
+        await rig.ok("DELETE", path)
+        assert (tmp_path / "key.md").read_bytes() == SECRET
+
+
+def plant(place: Path, kind: str, target: Path) -> None:
+    if kind == "link":
+        place.symlink_to(target)
+    elif kind == "dangling":
+        place.symlink_to(target.parent / "nowhere")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "hard link":
+        os.link(target, place)
+    else:
+        place.mkdir()
+
+
+async def test_a_file_swapped_for_a_link_after_it_was_opened_is_read_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "key.md").write_bytes(SECRET)
+    place = tmp_path / "documents"
+    place.mkdir()
+    (place / "a.md").write_bytes(TEXT)
+    reader = ReadingProcess(ParseLimits())
+    try:
+        with open_document(Folder(tmp_path).at("documents"), "a.md") as file:
+            (place / "a.md").unlink()
+            (place / "a.md").symlink_to(tmp_path / "key.md")
+            assert (await reader.begin(file, "a.md", "doc", "version")).chunks == 1
+        batch = await reader.batch()
+        assert batch is not None
+        assert "paid leave" in batch.chunks[0].text
+    finally:
+        await reader.aclose()
+    with pytest.raises(DocumentError, match="it is a link"):
+        open_document(Folder(tmp_path).at("documents"), "a.md")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "hard link", "folder"])
+def test_what_is_put_in_place_of_a_component_is_named_and_passed_over(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "key.md").write_bytes(SECRET)
+    prompt = tmp_path / "workspace" / "prompt"
+    prompt.mkdir(parents=True)
+    (prompt / "20-good.md").write_text("Good")
+    plant(prompt / "10-bad.md", kind, tmp_path / "key.md")
+    read = ComponentFiles().read(tmp_path / "workspace")
+    assert read.texts == ("Good",)
+    assert [name for name, _ in read.problems] == ["10-bad.md"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_put_in_place_of_the_prompt_folder_is_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.md").write_bytes(SECRET)
+    (tmp_path / "workspace").mkdir()
+    plant(tmp_path / "workspace" / "prompt", kind, tmp_path / "other")
+    read = ComponentFiles().read(tmp_path / "workspace")
+    assert (read.texts, len(read.problems)) == ((), 1)
+
+
+async def test_deleting_a_domain_with_its_workspace_leaves_what_links_lead_to(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "key.md").write_bytes(SECRET)
+        workspace = rig.settings.workspaces / domain
+        (workspace / "files" / "link").symlink_to(outside)
+        linked(workspace / "prompt", outside)
+        deep = workspace / "files"
+        for _ in range(200):
+            deep = deep / "d"
+        deep.mkdir(parents=True)
+        await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": "true"})
+        assert not workspace.exists()
+        assert (outside / "key.md").read_bytes() == SECRET

@@ -1,0 +1,93 @@
+"""Nobody but `mcp_servers.beneath` opens, lists or looks at what lies below a workspace."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import ROOT, sources, tree
+
+ELSEWHERE = {
+    "agentic_rag/app.py": "the data folder",
+    "agentic_rag/commands/ingest.py": "files of the person at the command line",
+    "agentic_rag/commands/mcp.py": "a file of the person at the command line",
+    "agentic_rag/commands/memory.py": "a PromptX folder of the person at the command line",
+    "agentic_rag/commands/roles.py": "a folder of the person at the command line",
+    "agentic_rag/documents/files.py": "uploads, beside the workspaces",
+    "agentic_rag/documents/child.py": "the null device",
+    "agentic_rag/documents/disk_reserve.py": "how much room a disk has",
+    "agentic_rag/documents/embedding_state.py": "embedding models",
+    "agentic_rag/documents/reading.py": "the interpreter and its packages",
+    "agentic_rag/domains/domains.py": "templates",
+    "agentic_rag/domains/vault.py": "keys",
+    "agentic_rag/domains/vault_keys.py": "keys",
+    "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
+    "agentic_rag/operations/data_folder.py": "the data folder",
+    "agentic_rag/operations/upkeep.py": "templates, and the folder of the workspaces",
+    "agentic_rag/server/peers.py": "what the system tells of sockets",
+    "agentic_rag/store/database.py": "the database",
+    "agentic_rag/store/payloads.py": "payloads",
+    "agentic_rag/tools/launch/allowed.py": "the catalogue, and programs",
+    "agentic_rag/tools/launch/launcher.py": "what a child is given, opened without links",
+    "agentic_rag/tools/launch/leftovers.py": "processes",
+    "agentic_rag/tools/launch/packages.py": "packages",
+    "agentic_rag/tools/launch/policy.py": "homes of servers, and where a slot leads",
+    "agentic_rag/tools/launch/sandbox.py": "the system",
+    "agentic_rag/tools/launch/usage.py": "processes",
+    "agentic_rag/testing/fake_api.py": "a stand-in's script",
+    "mcp_servers/beneath.py": "everything below a workspace",
+    "mcp_servers/retriever/edge_store.py": "the index",
+    "mcp_servers/retriever/fast_embedder.py": "embedding models",
+    "mcp_servers/retriever/formats": "the open file of a reader",
+    "mcp_servers/retriever/index_process.py": "the index",
+    "mcp_servers/retriever/index_supervisor.py": "the index",
+    "mcp_servers/retriever/model_files.py": "embedding models",
+    "mcp_servers/retriever/parsing.py": "the open file of a reader",
+}
+"""Modules that use the file system, with the place that is theirs."""
+
+METHODS = {
+    *("read_text", "read_bytes", "write_text", "write_bytes", "lstat", "is_dir", "is_symlink", "iterdir", "glob"),
+    *("rglob", "mkdir", "unlink", "rmdir", "symlink_to", "hardlink_to", "readlink", "chmod", "open", "is_file"),
+    *("exists", "stat"),
+}
+"""Of `Path`; what modules of the file system itself offer counts whatever its name is."""
+MODULES = frozenset({"os", "shutil", "glob", "tempfile"})
+HARMLESS = {
+    *("os.getpid", "os.getppid", "os.path.join", "os.pathsep.join", "os.kill", "os.killpg", "os.close", "os.nice"),
+    *("os.fdopen", "os.dup", "os.dup2", "os.fork", "os.waitpid", "os.waitstatus_to_exitcode", "os._exit", "os.write"),
+    *("os.urandom", "os.environ.get", "os.environ.items", "os.geteuid", "os.getuid", "os.cpu_count", "os.getpgid"),
+    *("os.sched_getaffinity", "os.setsid", "os.set_inheritable", "os.set_blocking", "os.isatty"),
+}
+OURS = frozenset({"folder", "root", "place", "_tools", "Database", "webbrowser"})
+"""Names of objects of our own that have such a method."""
+
+
+def file_calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if isinstance(node.func, ast.Name) and called == "open":
+            yield f"{node.lineno} open"
+        elif isinstance(node.func, ast.Attribute):
+            receiver = ast.unparse(node.func.value)
+            of_system = called.partition(".")[0] in MODULES and called not in HARMLESS
+            of_path = node.func.attr in METHODS and receiver.rpartition(".")[2] not in OURS
+            if of_system or of_path:
+                yield f"{node.lineno} {called}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_opened_by_those_alone_who_say_where(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    if any(name == each or name.startswith(f"{each}/") for each in ELSEWHERE):
+        return
+    found = list(file_calls(path))
+    assert not found, f"{name}: reach it through mcp_servers.beneath, or say in ELSEWHERE what it is: {found}"
+
+
+def test_who_says_where_does_use_files() -> None:
+    used = {str(path.relative_to(ROOT)) for path in sources() if any(file_calls(path))}
+    assert [each for each in ELSEWHERE if not any(name == each or name.startswith(f"{each}/") for name in used)] == []
