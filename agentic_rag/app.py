@@ -242,8 +242,10 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     settings, database, directory, vault = ground.settings, ground.database, ground.directory, ground.vault
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
-    domains = Domains(database, directory, settings.workspaces, vault, machinery.policy, lifecycle)
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, _defaults(settings, machinery.choice))
+    defaults = _defaults(settings, machinery.choice)
+    default_model = "" if defaults.only_model else defaults.model
+    domains = Domains(database, directory, settings.workspaces, vault, machinery.policy, lifecycle, default_model)
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     documents = Documents(database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve)
     conversations = Conversations(database, directory, definitions, runtime)
@@ -278,7 +280,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
 def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     quotes_only = isinstance(choice.model, ExtractiveModel)
     name = choice.model.name if quotes_only else choice.name
-    return Defaults(name, only_model=quotes_only, thinking=settings.thinking)
+    return Defaults(name, only_model=quotes_only, thinking="off" if settings.thinking == "off" else "auto")
 
 
 def _gate(ground: Ground, policy: LaunchPolicy) -> Gate:

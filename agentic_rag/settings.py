@@ -60,7 +60,9 @@ class Settings(BaseSettings):
     """Hosts of MCP servers, ``host:port`` with commas between, that may be reached whatever their address, by http."""
     default_domain: str = "demo"
     model: str = "claude-sonnet-5-5"
-    thinking: Literal["off", "adaptive"] = "off"
+    thinking: Literal["auto", "off", "adaptive"] = "auto"
+    """Of domains that say nothing: ``auto``, or ``off`` for as little as the model allows (``adaptive``: an older
+    name of ``auto``)."""
     citations: Literal["native", "marks"] = "native"
     anthropic_api_key: SecretStr | None = Field(
         None, validation_alias=AliasChoices("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "anthropic_api_key")

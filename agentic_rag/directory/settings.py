@@ -13,6 +13,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, 
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form, read_form, require_shape
 from agentic_rag.json_form import Json
+from agentic_rag.models.profiles import Effort, refusal_of
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue, SecretValue, Value, sealed_name
 from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
 from agentic_rag.tools.entries.reading import Note, Pasted, read_entries
@@ -79,7 +80,12 @@ class DomainSettings(Form):
     expertise: Annotated[str, StringConstraints(max_length=2_000)] = ""
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     max_tokens: int = Field(4096, ge=1, le=128_000)
+    """Tokens of the answer; thinking has its own room above."""
     temperature: float | None = Field(None, ge=0, le=2)
+    thinking: Literal["auto", "off"] | None = None
+    effort: Effort | None = None
+    fallback_model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    """What answers a message that the model refuses to answer."""
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
@@ -139,6 +145,7 @@ def merge_settings(
     replace_maps: bool,
     own: Json | None = None,
     secrets: Secrets | None = None,
+    default_model: str = "",
 ) -> MergedSettings:
     """Return the settings after a change: an absent key stays, ``null`` resets. Blocks: programs are looked at.
 
@@ -149,6 +156,7 @@ def merge_settings(
         replace_maps: PUT replaces each map it names; PATCH merges it by name, ``null`` deletes an entry.
         own: our own servers as a client saw them; one sent back unchanged is ignored.
         secrets: the domain's, by name.
+        default_model: what answers where the settings name no model; empty: no language model at all.
 
     Raises:
         InvalidInput: names the path of what does not fit.
@@ -172,6 +180,7 @@ def merge_settings(
         else:
             values[name] = value
     settings = read_form(DomainSettings, values, "settings")
+    _check_model(settings, default_model)
     if entries is None:
         kept = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
         return MergedSettings(settings.model_copy(update=kept))
@@ -186,6 +195,14 @@ def merge_settings(
             warnings += advice
     settings = settings.model_copy(update={"mcp_servers": admitted})
     return MergedSettings(settings, entries.secrets, entries.dropped, tuple(changes), tuple(warnings))
+
+
+def _check_model(settings: DomainSettings, default_model: str) -> None:
+    """Refuse what the domain's model would refuse in every turn."""
+    model = settings.model or default_model
+    refusal = refusal_of(model, temperature=settings.temperature, effort=settings.effort) if model else None
+    if refusal is not None:
+        raise InvalidInput(f"settings.{refusal[0]}", refusal[1])
 
 
 @dataclass(frozen=True, slots=True)

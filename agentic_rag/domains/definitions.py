@@ -27,7 +27,7 @@ class Defaults:
 
     model: str
     only_model: bool = False
-    thinking: Literal["off", "adaptive"] = "off"
+    thinking: Literal["off", "auto"] = "auto"
 
 
 class Definitions:
@@ -102,7 +102,9 @@ def definition_of(
         system=system_servers(settings, facts, author=user.administers(record.id)),
         entries=turn_entries(settings),
         temperature=settings.temperature,
-        thinking=defaults.thinking,
+        thinking=settings.thinking or defaults.thinking,
+        effort=settings.effort,
+        fallback_model=None if defaults.only_model else settings.fallback_model,
         limits=Limits(
             settings.max_steps,
             settings.turn_timeout_seconds,

@@ -64,6 +64,7 @@ class Domains:
         vault: seals the secrets in MCP entries.
         policy: decides which MCP entries may be stored.
         lifecycle: what others have to say to a change, and do after it.
+        default_model: what answers in a domain that names none; empty: no language model at all.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Domains:
         vault: Vault,
         policy: LaunchPolicy,
         lifecycle: DomainLifecycle,
+        default_model: str = "",
     ) -> None:
         self._db = database
         self._directory = directory
@@ -81,6 +83,7 @@ class Domains:
         self._vault = vault
         self._policy = policy
         self._lifecycle = lifecycle
+        self._default_model = default_model
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Held from reading a record to writing what was merged from it."""
 
@@ -103,7 +106,14 @@ class Domains:
         workspace = (self._folder / domain_id).absolute()
         place = str(workspace)
         merge = partial(
-            merge_settings, {}, settings, self._policy, domain=domain_id, workspace=place, replace_maps=True
+            merge_settings,
+            {},
+            settings,
+            self._policy,
+            domain=domain_id,
+            workspace=place,
+            replace_maps=True,
+            default_model=self._default_model,
         )
         change = await anyio.to_thread.run_sync(merge)
         checked = change.settings
@@ -201,6 +211,7 @@ class Domains:
             replace_maps=replace_maps,
             own=own_documents(record, before),
             secrets=known,
+            default_model=self._default_model,
         )
         found = await anyio.to_thread.run_sync(merge)  # programs are looked at
         settings = found.settings

@@ -16,7 +16,8 @@ from typing import Any, Literal, Protocol
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Message, ToolSpec
 
-ThinkingMode = Literal["off", "adaptive"]
+ThinkingMode = Literal["off", "auto"]
+"""``auto``: the model thinks as it sees fit; ``off``: as little as it lets itself be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class ModelRequest:
     """One model call. ``messages`` still hold private ``_`` keys: the adapter drops or uses them.
 
     ``tool_choice`` is None (the model decides) or an API value such as ``{"type": "none"}``.
-    ``temperature`` None leaves the endpoint's default.
+    ``temperature`` and ``effort`` None leave the model's default; one that the model does not take is not sent.
+    ``max_tokens`` is what the answer may have: thinking gets its own room above it.
     """
 
     model: str
@@ -34,7 +36,8 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: dict[str, Any] | None = None
     temperature: float | None = None
-    thinking: ThinkingMode = "off"
+    thinking: ThinkingMode = "auto"
+    effort: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,28 @@ class BlockStopped:
 @dataclass(frozen=True, slots=True)
 class MessageCompleted:
     """The call's end. ``stop_reason``: end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal,
-    model_context_window_exceeded."""
+    model_context_window_exceeded. ``category``: of a refusal, where the service names one."""
 
     stop_reason: str
     usage: Usage
+    category: str | None = None
 
 
-ModelEvent = MessageStarted | BlockStarted | TextDelta | ThinkingDelta | CitationDelta | BlockStopped | MessageCompleted
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Bytes came that are no event yet: arguments of a call, or thinking that is not shown. Only time depends on it."""
+
+
+ModelEvent = (
+    Working
+    | MessageStarted
+    | BlockStarted
+    | TextDelta
+    | ThinkingDelta
+    | CitationDelta
+    | BlockStopped
+    | MessageCompleted
+)
 
 
 class Model(Protocol):

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -27,8 +28,8 @@ from agentic_rag.errors import (
     ServerStopping,
     first_cause,
 )
-from agentic_rag.events import Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
-from agentic_rag.messages import Block, text_block
+from agentic_rag.events import Done, Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
+from agentic_rag.messages import REFUSED, Block, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.context import Context
@@ -300,10 +301,16 @@ class Agent:
             self.log.append(body)
         began = time.monotonic()
         attempts = Attempts()
+        request, fallback = built.request, self._definition.fallback_model
         while True:
             try:
-                await self._stream(built.request)
-                break
+                await self._stream(request)
+                if not self._turn.refused or fallback is None or request.model == fallback:
+                    break
+                for body in self._turn.reset_step():
+                    self.log.append(body)
+                self.log.append(Notice("FALLBACK_MODEL", f"{request.model} declined to answer; {fallback} is asked."))
+                request = replace(request, model=fallback)
             except ModelError as error:
                 delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
                 if delay is None:
@@ -324,7 +331,7 @@ class Agent:
         return await self.resources.journal.insist(partial(missing_chunks, self._definition.domain_id, chunks))
 
     async def _stream(self, request: ModelRequest) -> None:
-        """Stream one model call into the turn. Pings are no events: silence ends the call."""
+        """Stream one model call into the turn. Silence ends the call: pings count only while the model works."""
         idle, domain = self.resources.patience.model_idle, self._definition.domain_id
         redaction = self.resources.redactor.of(domain)
         answer = None if redaction.idle else RedactedAnswer(redaction)
@@ -400,11 +407,16 @@ class Agent:
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
         entries = self.transcript.plan(self.row.id, commit.step, self.row.message_id, commit.messages)
+        refused = isinstance(final, Done) and final.stop_reason == "refusal"
+        question = self.transcript.question_of(self.row.id) if refused else None
+        marked = [{**block, REFUSED: True} for block in question.message["content"]] if question else []
 
         def store(conn: Connection) -> None:
             store_commit(conn, self.transcript, self.row, entries, commit, self._turn.model)
             if self._setbacks:
                 turns.forget_resumes(conn, self.row.id)
+            if question is not None:
+                sessions.set_content(conn, self.transcript.session_id, question.seq, marked)
             if final is not None:
                 store_end(conn, self.row, self._turn, final)
                 if self.parent is None:
@@ -417,6 +429,8 @@ class Agent:
         await self.log.commit(bodies, store, durable=effects or final is not None)
         self._setbacks = 0
         self.transcript.extend(entries)
+        if question is not None:
+            self.transcript.leave_out(question, marked)
         if commit.usage is not None and entries:
             self._context.take_measure(commit.usage, entries[0].seq)
         self._turn.take_commit(commit)

@@ -144,11 +144,11 @@ async def test_an_answer_can_be_sent_back_as_it_came() -> None:
             {"role": "assistant", "content": answer},
             {"role": "user", "content": results},
         )
-        events = await collected(model, ModelRequest("claude-x", 100, (), history, (LOOK,), thinking="adaptive"))
+        events = await collected(model, ModelRequest("claude-x", 100, (), history, (LOOK,)))
     assert isinstance(events[-1], MessageCompleted)
 
 
-HELLO_WITH_TOOL = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,), thinking="adaptive")
+HELLO_WITH_TOOL = ModelRequest("claude-x", 100, (), (user_message("hello"),), (LOOK,))
 
 
 async def test_tool_input_that_was_cut_off_or_is_no_object_is_marked_broken() -> None:
@@ -199,7 +199,7 @@ async def test_marks_mode_leaves_double_brackets_alone_when_nothing_was_found() 
 
 async def test_parameters_reach_the_endpoint() -> None:
     request = ModelRequest(
-        "claude-x", 7, (), HELLO.messages, (LOOK,), {"type": "none"}, temperature=0.3, thinking="adaptive"
+        "claude-x", 7, (), HELLO.messages, (LOOK,), {"type": "none"}, temperature=0.3, thinking="off"
     )
     async with connected(say("a"), also_allowed={"temperature"}) as (model, api):
         await collected(model, request)
@@ -208,7 +208,7 @@ async def test_parameters_reach_the_endpoint() -> None:
     assert sent["max_tokens"] == 7
     assert sent["temperature"] == 0.3
     assert sent["tool_choice"] == {"type": "none"}
-    assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert "thinking" not in sent
 
 
 async def test_a_second_call_reads_what_the_first_one_cached() -> None:

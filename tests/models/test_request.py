@@ -122,11 +122,11 @@ def test_blocks_that_need_no_change_are_not_copied() -> None:
 
 def test_optional_parameters_are_sent_only_when_set() -> None:
     assert set(request_body(ModelRequest("m", 1, (), HISTORY[:1]))) == {"model", "max_tokens", "messages"}
-    full = dataclasses.replace(REQUEST, thinking="adaptive", tool_choice={"type": "none"}, temperature=0.0)
+    full = dataclasses.replace(REQUEST, tool_choice={"type": "none"}, temperature=0.0, effort="low")
     body = request_body(full)
-    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["tool_choice"] == {"type": "none"}
     assert body["temperature"] == 0.0
+    assert "output_config" not in body, "nothing is known of this model"
 
 
 def test_search_results_are_numbered_over_the_whole_request() -> None:

@@ -77,6 +77,12 @@ class AnswerDecoder:
         self._started = 0
         self._usage: dict[str, int] = {}
         self._stop_reason: str | None = None
+        self._category: str | None = None
+
+    @property
+    def working(self) -> bool:
+        """Whether a block is open whose bytes are no events: thinking, or the arguments of a call."""
+        return any(each.block["type"] != "text" for each in self._open.values())
 
     def decode(self, data: bytes) -> ModelEvent | None:
         """Return the model event of one event's JSON, None if it has none (pings, usage, signatures).
@@ -138,6 +144,7 @@ class AnswerDecoder:
             return MessageStarted(message["model"], self._usage_so_far())
         if kind == "message_delta":
             self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
+            self._category = (event["delta"].get("stop_details") or {}).get("category")
             self._count(event.get("usage") or {})
         elif kind == "message_stop":
             return self._complete()
@@ -160,7 +167,7 @@ class AnswerDecoder:
         if self._open or self._stop_reason is None:
             raise ValueError("the message stopped with an open block or without a stop reason")
         self.completed = True
-        return MessageCompleted(self._stop_reason, self._usage_so_far())
+        return MessageCompleted(self._stop_reason, self._usage_so_far(), self._category)
 
     def _usage_so_far(self) -> Usage:
         usage = self._usage.get

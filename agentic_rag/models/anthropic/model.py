@@ -11,7 +11,8 @@ thread: that takes over a second.
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -24,16 +25,20 @@ from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import broken_stream, model_error
-from agentic_rag.models.anthropic.request import request_body
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.anthropic.request import BINDING_BETA, request_body, without_thinking
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest, Working
 from agentic_rag.models.marks import MarkedAnswer, with_numbered_passages
+from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of, with_capabilities
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
     import httpx2
     from anthropic import AsyncAnthropic
 
+logger = logging.getLogger(__name__)
+
 CitationMode = Literal["native", "marks"]
+NO_HEADERS: Mapping[str, str] = {}
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 CONNECT_SECONDS = 10.0
@@ -47,6 +52,10 @@ TAIL_SECONDS = 0.1
 """How long the end of the body is awaited after ``message_stop``: read to its end, the connection is used again."""
 CLOSE_SECONDS = 1.0
 """How long closing a connection may hold up a cancelled call."""
+PROFILE_SECONDS = 5.0
+"""How long the service may take to say what a model is; without an answer the table counts."""
+BOUND_ELSEWHERE = "bound to a different conversation"
+"""In the error for thinking whose prefix is not what it was."""
 
 
 _NO_STREAMS = frozenset({"text/html", "application/json", "application/xhtml+xml"})
@@ -75,6 +84,9 @@ class AnthropicModel(Model):
         self._lock = anyio.Lock()
         self._client: AsyncAnthropic | None = None
         self._closed = False
+        self._profiles: dict[str, ModelProfile] = {}
+        self.mismatches = 0
+        """Requests whose thinking no longer fitted what stands before it; each was sent again without."""
 
     @property
     def name(self) -> str:
@@ -118,23 +130,66 @@ class AnthropicModel(Model):
                 await response.aclose()
 
     async def _open(self, request: ModelRequest) -> "httpx2.Response":
-        """Send the request; return the answer's head, with 200 and the body unread."""
+        """Send the request; return the answer's head, with 200 and the body unread.
+
+        Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
+        """
+        profile = await self._profile(request.model)
+        body = request_body(request, profile)
+        try:
+            return await self._send(body)
+        except ModelError as error:
+            if error.http_status != 400 or BOUND_ELSEWHERE not in str(error):
+                raise
+        self.mismatches += 1
+        logger.warning("thinking of an earlier turn does not fit its conversation any more; sent again without it")
+        if (body.get("thinking") or {}).get("type") in ("adaptive", "enabled"):
+            binding = {"prefix_mismatch_behavior": "drop_block"}
+            again = {**body, "thinking": {**body["thinking"], "block_binding": binding}}
+            try:
+                return await self._send(again, {"anthropic-beta": BINDING_BETA})
+            except ModelError as error:
+                if error.http_status != 400:
+                    raise
+        return await self._send(without_thinking(body))
+
+    async def _send(self, body: Json, headers: Mapping[str, str] = NO_HEADERS) -> "httpx2.Response":
         client = await self._ready()
         from anthropic import AsyncStream
 
-        content = _encode({**request_body(request), "stream": True})
+        given = {"Content-Type": "application/json", "Accept": "text/event-stream", **headers}
         try:
             stream = await client.post(
                 "/v1/messages",
-                content=content,
+                content=_encode({**body, "stream": True}),
                 cast_to=object,
-                options={"headers": {"Content-Type": "application/json", "Accept": "text/event-stream"}},
+                options={"headers": given},
                 stream=True,
                 stream_cls=AsyncStream[Any],
             )
         except Exception as exc:
-            raise model_error(exc, model=request.model, base_url=self._shown_url, secret=self._key) from exc
+            raise model_error(exc, model=body["model"], base_url=self._shown_url, secret=self._key) from exc
         return stream.response
+
+    async def _profile(self, model: str) -> ModelProfile:
+        """Return what a model takes; the service is asked once for each of its own."""
+        known = self._profiles.get(model)
+        if known is None:
+            known = profile_of(model)
+            if is_claude(model):
+                known = await self._ask_about(known)
+            self._profiles[model] = known
+        return known
+
+    async def _ask_about(self, profile: ModelProfile) -> ModelProfile:
+        client = await self._ready()
+        try:
+            with anyio.fail_after(PROFILE_SECONDS):
+                info = await client.get(f"/v1/models/{profile.name}", cast_to=object)
+        except Exception as exc:  # an endpoint that has none of this: the table counts
+            logger.info("what %s takes is not known from its service: %s", profile.name, type(exc).__name__)
+            return profile
+        return with_capabilities(profile, info) if isinstance(info, dict) else profile
 
     def _expect_stream(self, response: "httpx2.Response") -> None:
         """A web page with status 200 is a portal's or another service's: asking again would not help."""
@@ -162,12 +217,16 @@ class AnthropicModel(Model):
                 raise error from exc
             if parsed is None:
                 raise broken_stream("ended before it was complete", "incomplete_stream")
+            quiet = True
             for _, data in parsed:
                 event = decode(data)
                 if event is not None:
+                    quiet = False
                     yield event
                     if decoder.completed:
                         return
+            if quiet and decoder.working:
+                yield Working()
 
     async def _ready(self) -> "AsyncAnthropic":
         client = self._client

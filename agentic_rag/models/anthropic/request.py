@@ -1,44 +1,98 @@
 """A `ModelRequest` as the body of a Messages API call (a pure function).
 
-Owns what leaves: private keys dropped, citations of old answers left out, cache breakpoints placed. Knows no
-client, no event and nothing of how a transcript came to be; it neither joins nor repairs messages.
+Owns what leaves: private keys dropped, parameters chosen by the model's profile, cache breakpoints placed. Knows no
+client, no event and nothing of how a transcript came to be; it neither joins nor repairs messages. An answer goes back
+as it came, with its thinking and citations: the newer models check that.
 
 Private ``_`` keys are looked for on blocks only (also those inside a ``tool_result``): inside ``input``, a
 ``source`` or a schema such a key is somebody's data. Blocks that need no change are passed on uncopied.
 """
 
+from typing import Final
+
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of
 
-CACHE_CONTROL = {"type": "ephemeral"}
+BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
+CACHE_CONTROL: Final = {"type": "ephemeral"}
+CACHE_AN_HOUR: Final = {"type": "ephemeral", "ttl": "1h"}
+"""Pauses of a reader last longer than five minutes, and one lost cache costs more than dearer writes of what is new."""
 CACHED_USER_MESSAGES = 2
 """With one breakpoint for tools and one for system that makes the API's four."""
+MIN_BUDGET: Final = 1_024
+"""The least that an older model can be given to think."""
 
 _UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
 
-def request_body(request: ModelRequest) -> Json:
+def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, cites: bool = False) -> Json:
     """Return the JSON body without ``stream``.
 
     Cache breakpoints given with the request are dropped: at most four are placed here (last tool, last system
-    block, last block of the last two user messages). ``temperature`` is in it only when set, since current
-    models refuse it.
+    block, last block of the last two user messages). Parameters that the model would refuse are left out.
+    ``max_tokens`` has room for thinking above the answer's. ``cites``: whether the endpoint knows citations.
     """
-    messages = [_message(message) for message in request.messages]
-    _mark_users(messages)
+    known = profile or profile_of(request.model)
+    messages = [_message(message, cites=cites) for message in request.messages]
+    control = CACHE_AN_HOUR if is_claude(known.name) else CACHE_CONTROL
+    _mark_users(messages, control)
     body: Json = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
     if request.system:
-        body["system"] = _with_breakpoint([_block(block) for block in request.system])
+        body["system"] = _with_breakpoint([_block(block) for block in request.system], control)
     if request.tools:
-        body["tools"] = _with_breakpoint([_tool(tool) for tool in request.tools])
+        body["tools"] = _with_breakpoint([_tool(tool) for tool in request.tools], control)
     if request.tool_choice is not None:
         body["tool_choice"] = request.tool_choice
-    if request.thinking == "adaptive":
-        body["thinking"] = {"type": "adaptive", "display": "summarized"}
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
-    return body
+    return body | _parameters(request, known)
+
+
+def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:
+    """Return how the model is to work: thinking, effort, temperature, and the room for all of it."""
+    limit = profile.output_limit or request.max_tokens + profile.room("max")
+    thinking, effort = _thinking(request, profile), request.effort
+    kind = thinking.get("type", "adaptive" if profile.thinks else "")
+    answer = min(request.max_tokens, limit)
+    parameters: Json = {"max_tokens": answer}
+    if request.thinking == "off" and kind == "adaptive":
+        effort = "low"  # it cannot be told not to think
+    if kind in ("adaptive", "enabled"):
+        parameters["max_tokens"] = min(answer + profile.room(effort), limit)
+    if kind == "enabled":
+        budget = parameters["max_tokens"] - answer
+        thinking = {**thinking, "budget_tokens": budget} if budget >= MIN_BUDGET else {}
+    if thinking:
+        parameters["thinking"] = thinking
+    if effort is not None and effort in profile.efforts:
+        off = kind in ("disabled", "between_tools") and effort in ("xhigh", "max")
+        parameters["output_config"] = {"effort": "high" if off else effort}
+    if request.temperature is not None and profile.sampling and kind not in ("adaptive", "enabled"):
+        parameters["temperature"] = request.temperature
+    return parameters
+
+
+def _thinking(request: ModelRequest, profile: ModelProfile) -> Json:
+    """Return the ``thinking`` parameter, empty for none. An older model that is given a temperature does not think."""
+    takes = profile.thinking
+    if request.thinking == "off" or (request.temperature is not None and profile.sampling):
+        off = next((kind for kind in ("disabled", "between_tools") if kind in takes), None)
+        if off is not None:
+            return {"type": off}
+    for kind in ("adaptive", "enabled"):
+        if kind in takes and (request.thinking == "auto" or profile.thinks):
+            return {"type": kind, "display": "summarized"}
+    return {}
+
+
+def without_thinking(body: Json) -> Json:
+    """Return a body without the thinking of earlier answers; a message that was nothing else is left out."""
+    messages = []
+    for message in body["messages"]:
+        content = [block for block in message["content"] if block["type"] not in _UNCACHEABLE]
+        if content:
+            messages.append({**message, "content": content})
+    return {**body, "messages": messages}
 
 
 def search_results(messages: tuple[Message, ...] | list[Message]) -> list[Block]:
@@ -54,11 +108,10 @@ def search_results(messages: tuple[Message, ...] | list[Message]) -> list[Block]
     return results
 
 
-def _message(message: Message) -> Message:
-    role = message["role"]
+def _message(message: Message, *, cites: bool) -> Message:
     return {
-        "role": role,
-        "content": [_block(block, strip_citations=role == "assistant") for block in message["content"]],
+        "role": message["role"],
+        "content": [_block(block, strip_citations=not cites) for block in message["content"]],
     }
 
 
@@ -68,7 +121,6 @@ def _block(block: Block, *, strip_citations: bool = False) -> Block:
     if any(key[0] == "_" or key == "cache_control" for key in block):
         result = {key: value for key, value in block.items() if key[0] != "_" and key != "cache_control"}
     if strip_citations and block["type"] == "text" and "citations" in result:
-        # Their indexes count search results of another request, and the model does not need them back.
         result = {key: value for key, value in result.items() if key != "citations"}
     elif block["type"] in ("tool_result", "search_result") and isinstance(block.get("content"), list):
         content = [_block(inner) for inner in block["content"]]
@@ -81,22 +133,22 @@ def _tool(tool: ToolSpec) -> Block:
     return {"name": tool["name"], "description": tool["description"], "input_schema": tool["input_schema"]}
 
 
-def _with_breakpoint(blocks: list[Block]) -> list[Block]:
+def _with_breakpoint(blocks: list[Block], control: Block) -> list[Block]:
     """Put a breakpoint on the last block that may carry one; the list is changed, its blocks are not."""
     for position in range(len(blocks) - 1, -1, -1):
         block = blocks[position]
         if block.get("type") in _UNCACHEABLE or (block.get("type") == "text" and not block["text"].strip()):
             continue
-        blocks[position] = {**block, "cache_control": CACHE_CONTROL}
+        blocks[position] = {**block, "cache_control": control}
         break
     return blocks
 
 
-def _mark_users(messages: list[Message]) -> None:
+def _mark_users(messages: list[Message], control: Block) -> None:
     left = CACHED_USER_MESSAGES
     for message in reversed(messages):
         if message["role"] == "user":
-            _with_breakpoint(message["content"])
+            _with_breakpoint(message["content"], control)
             left -= 1
             if not left:
                 return

@@ -62,7 +62,10 @@ class Definition:
     system: tuple[SystemServer, ...] = ()
     entries: tuple[McpEntry, ...] = ()
     temperature: float | None = None
-    thinking: Literal["off", "adaptive"] = "off"
+    thinking: Literal["off", "auto"] = "auto"
+    effort: str | None = None
+    fallback_model: str | None = None
+    """What answers a message that ``model`` refuses to answer."""
     limits: Limits = field(default_factory=Limits)
     binding: Binding = field(default_factory=Binding)
     tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)

@@ -95,6 +95,7 @@ def build_request(
         tool_choice=tool_choice if tools else None,
         temperature=definition.temperature,
         thinking=definition.thinking,
+        effort=definition.effort,
     )
     call_ids = frozenset(
         use["id"] for each in messages if each["role"] == "assistant" for use in tool_uses(each["content"])

@@ -60,7 +60,7 @@ def summary_request(definition: Definition, messages: Sequence[Message]) -> Mode
         max_tokens=max(256, min(definition.max_tokens, definition.limits.context_tokens // 8)),
         system=(text_block(PROMPT),),
         messages=(user_message("\n".join(lines)),),
-        temperature=definition.temperature,
+        thinking="off",
     )
 
 

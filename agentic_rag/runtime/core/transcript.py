@@ -15,6 +15,7 @@ from agentic_rag.json_form import to_text
 from agentic_rag.messages import (
     ACTIVATION,
     REF,
+    REFUSED,
     SHED,
     Block,
     Message,
@@ -244,6 +245,9 @@ class Transcript:
         self.head = list(head)
         self.measure = measure
         self._base_seq = base_seq
+        self._refused = {
+            entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
+        }
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by place, each with the content that was counted: other content is counted anew."""
 
@@ -277,12 +281,23 @@ class Transcript:
         return [{"role": "user", "content": list(self.head)}, *sent] if self.head else sent
 
     def in_window(self) -> list[Entry]:
-        """Return the entries from the window's start on."""
-        return [entry for entry in self.entries if entry.seq >= self.window_start]
+        """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
+        start, refused = self.window_start, self._refused
+        return [entry for entry in self.entries if entry.seq >= start and entry.turn_id not in refused]
 
     def of_turn(self, turn_id: str) -> list[Message]:
         """Return a turn's messages, its user message first."""
         return [entry.message for entry in self.entries if entry.turn_id == turn_id]
+
+    def question_of(self, turn_id: str) -> Entry:
+        """Return the user's message with which a turn began."""
+        return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
+
+    def leave_out(self, question: Entry, content: list[Block]) -> None:
+        """Take a question that the store has marked as one the model declined to answer; its turn is sent no more."""
+        question.message["content"] = content
+        self._refused.add(question.turn_id)
+        self.measure = None
 
     # Size
 

@@ -27,6 +27,7 @@ from agentic_rag.events import (
     EventBody,
     Interrupted,
     IterationStart,
+    Notice,
     Reference,
     SourceReference,
     StepReset,
@@ -299,11 +300,18 @@ class Turn:
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
         seen = self._step.emitted
+        self._state = "streaming"
         self._count_step()
         del self.references[self._step.references_before :]
         before = self._step
         self._step = _Step(passages=before.passages, used_ids=before.used_ids, references_before=len(self.references))
         return (StepReset(self.iteration),) if seen else ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the model has just declined to answer."""
+        completed = self._step.completed
+        return self._state == "received" and completed is not None and completed.stop_reason == "refusal"
 
     # The tools' side
 
@@ -420,7 +428,8 @@ class Turn:
         if not calls:
             content = kept_of_partial(content)
             messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
-            return Commit(self.iteration, messages, usage=usage, final=self._finish(reason))
+            told = (self._refusal(),) if reason == "refusal" else ()
+            return Commit(self.iteration, messages, told, usage=usage, final=self._finish(reason))
         # cut off by max_tokens or refused: none of them runs, each is answered
         self._calls = self._plan(calls)
         outcome = error_outcome(f"not run: the message was cut off ({reason})")
@@ -447,6 +456,11 @@ class Turn:
     def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
         others = self.has_read_others
         return tuple(plan_call(block, self._tools, self._policy, others=others) for block in uses)
+
+    def _refusal(self) -> Notice:
+        category = self._step.completed.category if self._step.completed else None
+        why = f" (category: {category})" if category else ""
+        return Notice("REFUSED", f"The model declined to answer{why}. Later questions are asked without this one.")
 
     def _results(self) -> Message:
         return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}

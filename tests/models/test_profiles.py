@@ -1,0 +1,155 @@
+"""Each model is sent what it takes: parameters, room for thinking, and what of a domain's settings it refuses."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agentic_rag.directory.settings import DomainSettings, merge_settings
+from agentic_rag.errors import InvalidInput, ModelError
+from agentic_rag.messages import Message, user_message
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.anthropic.request import request_body, without_thinking
+from agentic_rag.models.base import BlockStopped, MessageCompleted, ModelRequest, ThinkingDelta, ThinkingMode, Working
+from agentic_rag.models.profiles import EFFORTS, PROFILES, profile_of, refusal_of, with_capabilities
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Reply
+from agentic_rag.testing.model_rules import RULES
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.steps import Say, Step, Think, Use, say
+from agentic_rag.tools.launch.policy import LaunchPolicy
+
+ASKED = ModelRequest("claude-sonnet-5-5", 4096, (), (user_message("hello"),))
+
+
+@pytest.mark.parametrize("model", [*RULES, "claude-sonnet-5-5-20260901", "claude-opus-9", "qwen3:8b"])
+@pytest.mark.parametrize("thinking", get_args(ThinkingMode))
+@pytest.mark.parametrize("effort", [None, *EFFORTS])
+@pytest.mark.parametrize("temperature", [None, 0.2])
+def test_no_setting_makes_a_request_that_its_model_refuses(
+    model: str, thinking: ThinkingMode, effort: str | None, temperature: float | None
+) -> None:
+    request = dataclasses.replace(
+        ASKED, model=model, thinking=thinking, effort=effort, temperature=temperature, max_tokens=200_000
+    )
+    assert problems(request_body(request), also_allowed={"temperature"}) == []
+
+
+def test_thinking_is_shown_and_has_its_own_room() -> None:
+    body = request_body(ASKED)
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert body["max_tokens"] > 4096 + 4096
+    off = request_body(dataclasses.replace(ASKED, thinking="off"))
+    assert (off["thinking"], off["max_tokens"]) == ({"type": "between_tools"}, 4096)
+    always = request_body(dataclasses.replace(ASKED, model="claude-opus-5-5", thinking="off"))
+    assert always["output_config"] == {"effort": "low"}, "it cannot be told not to think"
+    older = request_body(dataclasses.replace(ASKED, model="claude-haiku-4-5"))
+    assert older["thinking"]["budget_tokens"] == older["max_tokens"] - 4096
+    assert "thinking" not in request_body(dataclasses.replace(ASKED, model="qwen3:8b"))
+
+
+def test_a_compatible_endpoint_gets_nothing_that_only_claude_knows() -> None:
+    compatible = dataclasses.replace(ASKED, model="qwen3:8b", effort="high", system=({"type": "text", "text": "a"},))
+    assert request_body(compatible)["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert set(request_body(compatible)) == {"model", "max_tokens", "messages", "system"}
+    assert request_body(ASKED)["messages"][-1]["content"][-1]["cache_control"]["ttl"] == "1h"
+
+
+def test_the_table_says_what_the_service_says() -> None:
+    for name, rules in RULES.items():
+        known = PROFILES[name]
+        assert with_capabilities(known, rules.to_json()) == known, name
+        assert (known.bound, known.system_messages, known.sampling) == (
+            rules.bound,
+            rules.system_messages,
+            rules.sampling,
+        ), name
+        assert known.cache_minimum == rules.cache_minimum
+
+
+def test_what_the_service_says_of_a_model_counts_more_than_the_table() -> None:
+    info = RULES["claude-haiku-4-5"].to_json()
+    profile = with_capabilities(profile_of("claude-sonnet-9"), info)
+    assert (profile.thinking, profile.output_limit) == (frozenset({"enabled", "disabled"}), 64_000)
+    assert with_capabilities(profile, {}) == profile
+
+
+def test_a_setting_that_the_model_refuses_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def merge(change: dict[str, Any], stored: dict[str, Any] | None = None, default: str = "claude-sonnet-5-5") -> None:
+        merge_settings(
+            stored or {},
+            change,
+            LaunchPolicy(tmp_path),
+            domain="dom",
+            workspace="/w",
+            replace_maps=False,
+            default_model=default,
+        )
+
+    with pytest.raises(InvalidInput, match="claude-sonnet-5-5 takes no temperature") as refused:
+        merge({"temperature": 0.5})
+    assert "settings.temperature" in str(refused.value)
+    with pytest.raises(InvalidInput, match="claude-haiku-4-5 does not take the effort"):
+        merge({"model": "claude-haiku-4-5", "effort": "low"})
+    with pytest.raises(InvalidInput, match="takes no temperature"):
+        merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
+    with pytest.raises(InvalidInput, match="effort"):
+        merge({"effort": "huge"})
+    merge({"model": "claude-sonnet-4-6", "temperature": 0.5, "effort": "max", "thinking": "off"})
+    merge({"temperature": 0.5}, default="")
+    assert refusal_of("claude-sonnet-5-5", temperature=None, effort="max") is None
+    assert DomainSettings().thinking is None
+
+
+async def _events(model: AnthropicModel, request: ModelRequest = ASKED) -> list[Any]:
+    async with model.stream(request) as events:
+        return [event async for event in events]
+
+
+async def test_thinking_arrives_and_a_refusal_names_its_category() -> None:
+    refusal = Step((Say("I"),), stop_reason="refusal", category="cyber")
+    async with FakeMessagesAPI(Step((Think("hm"), Say("So."))), refusal) as api:
+        model = AnthropicModel(api.key, api.url)
+        assert "hm" in "".join(event.text for event in await _events(model) if isinstance(event, ThinkingDelta))
+        ended = (await _events(model))[-1]
+        await model.aclose()
+    assert isinstance(ended, MessageCompleted)
+    assert (ended.stop_reason, ended.category) == ("refusal", "cyber")
+
+
+async def test_arguments_of_a_call_are_a_sign_of_work() -> None:
+    call = Step((Use("look", {"text": "x" * 400}),))
+    async with FakeMessagesAPI(Reply(call, rate=500), Reply(say("a " * 40), rate=500)) as api:
+        model = AnthropicModel(api.key, api.url)
+        assert sum(isinstance(event, Working) for event in await _events(model)) > 5
+        assert not any(isinstance(event, Working) for event in await _events(model)), "words are events"
+        await model.aclose()
+
+
+@pytest.mark.parametrize("thinking", get_args(ThinkingMode))
+async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_goes_on(thinking: ThinkingMode) -> None:
+    answer = Step((Think("hm"), Say("So.")))
+    async with FakeMessagesAPI(answer, say("And on.")) as api:
+        model = AnthropicModel(api.key, api.url)
+        content = [event.block for event in await _events(model) if isinstance(event, BlockStopped)]
+        said: Message = {"role": "assistant", "content": content}
+        messages = (user_message("other"), said, user_message("more"))
+        changed = dataclasses.replace(ASKED, messages=messages, thinking=thinking)
+        assert isinstance((await _events(model, changed))[-1], MessageCompleted)
+        assert model.mismatches == 1
+        await model.aclose()
+    assert all("bound to a different conversation" in each for each in api.refused)
+
+
+async def test_a_model_that_the_service_does_not_know_is_named() -> None:
+    async with FakeMessagesAPI() as api:
+        model = AnthropicModel(api.key, api.url)
+        with pytest.raises(ModelError, match="claude-sonnet-9"):
+            await _events(model, dataclasses.replace(ASKED, model="claude-sonnet-9"))
+        await model.aclose()
+
+
+def test_a_message_that_was_only_thinking_goes_with_it() -> None:
+    thought = {"type": "thinking", "thinking": "a", "signature": "s"}
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
+    assert without_thinking({"messages": [*body["messages"], {"role": "assistant", "content": [thought]}]}) == body
