@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 
 from agentic_rag.json_form import from_json
 
-Role = Literal["user", "assistant"]
+Role = Literal["user", "assistant", "system"]
+"""``system`` in requests only: instructions inside the conversation, of which the store knows as notes (`NOTE`)."""
 
 Block = dict[str, Any]
 """One content block: ``{"type": "text" | "thinking" | "redacted_thinking" | "tool_use" | "tool_result" | …}``."""
@@ -36,6 +37,7 @@ class ToolSpec(TypedDict):
     description: str
     input_schema: dict[str, Any]
     cache_control: NotRequired[dict[str, str]]
+    defer_loading: NotRequired[bool]
 
 
 # Members of blocks that are the product's own: what later steps need and no model is sent
@@ -54,6 +56,10 @@ SHED: Final = "_shed"
 """Of a ``tool_result`` that requests leave out: ``{"name", "ref"}`` for the mark that stands there."""
 SAID: Final = "_said"
 """Of the text that a compaction left: the user's messages in it, verbatim."""
+NOTE: Final = "_note"
+"""Of a text in a user's message that is not the user's: the server's own word to the model."""
+GONE: Final = "_gone"
+"""Of a note: ids of the deleted documents that it names."""
 REFUSED: Final = "_refused"
 """Of a question that its model declined to answer: no later request holds that turn."""
 BROKEN_INPUT: Final = "_broken_input"

@@ -35,14 +35,23 @@ from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall, Policy
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request, cited_chunks, last_activation, turn_notes
+from agentic_rag.runtime.core.request import (
+    OUTCOME_UNKNOWN,
+    build_request,
+    cited_chunks,
+    last_activation,
+    lost_documents,
+    prompt_of,
+    turn_notes,
+)
 from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
+from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.runtime.kept_results import READ_TOOL, read_on, with_own_tools
+from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, find_tools, read_on, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import end_without_agent, hold, store_commit, store_end, store_result
+from agentic_rag.runtime.storing import end_without_agent, hold, store_commit, store_end, store_result, store_told
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
@@ -227,7 +236,9 @@ class Agent:
         insist = self.resources.journal.insist
         if resume is None:
             await insist(self._context.move_window)
+        told, news = self._tell()
         if resume is not None:
+            await self._store_told(self.transcript.told or told, [])
             await self._resume(resume)
             return
         for notice in self.resources.services.opening_notices if self.parent is None else ():
@@ -237,9 +248,18 @@ class Agent:
             self.log.append(Notice("MCP_SERVER_UNAVAILABLE", f"{name}: {reason}"))
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        notes = turn_notes(toolset.notices, changed)
-        if notes:
-            await self._prepend(notes)
+        window = self.transcript.window()
+        gone = await self._gone_chunks(cited_chunks(window))
+        lost = lost_documents(window, gone) if gone else {}
+        await self._store_told(told, turn_notes(toolset.notices, changed, news, lost))
+
+    def _tell(self) -> tuple[Told, list[str]]:
+        """Return what the session was told once this turn has begun, and what of it is new."""
+        current = prompt_of(self._definition, self._tools)
+        before = self.transcript.told
+        if before is None:
+            return Told(current, current), []
+        return before.with_current(current), changes(before, current)
 
     async def _changed_role(self) -> str | None:
         activation = last_activation(self.transcript.window())
@@ -249,15 +269,22 @@ class Agent:
         current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
 
-    async def _prepend(self, notes: list[Block]) -> None:
-        """Put notes at the start of the turn's user message, in memory and in the store."""
-        entry = next(entry for entry in reversed(self.transcript.entries) if entry.turn_id == self.row.id)
+    async def _store_told(self, told: Told, notes: list[Block]) -> None:
+        """Store what the session was told, and put the notes at the start of the turn's user message."""
+        transcript, session_id = self.transcript, self.transcript.session_id
+        if not notes and told == transcript.told:
+            return
+        entry = transcript.question_of(self.row.id)
         content = [*notes, *entry.message["content"]]
+
+        def store(conn: Connection) -> None:
+            store_told(conn, session_id, told)
+            if notes:
+                sessions.set_content(conn, session_id, entry.seq, content)
+
         with anyio.CancelScope(shield=True):
-            await self.resources.journal.store(
-                lambda conn: sessions.set_content(conn, self.transcript.session_id, entry.seq, content), ()
-            )
-        entry.message["content"] = content
+            await self.resources.journal.store(store, ())
+        transcript.tell(told, entry, content)
 
     async def _resume(self, resume: Callable[[Turn], Sequence[PlannedCall]]) -> None:
         in_flight = resume(self._turn)
@@ -276,7 +303,7 @@ class Agent:
             if instruction is None:
                 return
             if isinstance(instruction, CallModel):
-                await self._call_model()
+                await self._call_model(last=instruction.last)
             elif isinstance(instruction, CallTools):
                 await self._call_tools(instruction.calls)
             else:
@@ -284,7 +311,7 @@ class Agent:
                     await self._commit(instruction)
                 await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
 
-    async def _call_model(self) -> None:
+    async def _call_model(self, *, last: bool) -> None:
         fits = await self.resources.journal.insist(self._context.fit)
         if not fits and not self._told_full:
             self._told_full = True
@@ -294,8 +321,9 @@ class Agent:
             self._definition,
             self._tools,
             window,
+            told=self.transcript.told,
             gone=await self._gone_chunks(cited_chunks(window)),
-            tool_choice=None if fits else {"type": "none"},
+            tool_choice=None if fits and not last else {"type": "none"},
         )
         for body in self._turn.begin_step(built.passages, built.call_ids):
             self.log.append(body)
@@ -365,6 +393,8 @@ class Agent:
         outcome, insist = call.refusal, self.resources.journal.insist
         if outcome is None and call.tool is READ_TOOL:
             outcome = await insist(partial(read_on, self.resources, self.transcript.session_id, call.arguments))
+        elif outcome is None and call.tool is FIND_TOOL:
+            outcome = find_tools(self.transcript.told.late if self.transcript.told else (), call.arguments)
         elif outcome is None:
             assert call.tool is not None
             assert self._toolset is not None

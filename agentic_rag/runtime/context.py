@@ -18,12 +18,14 @@ from agentic_rag.runtime.core.transcript import (
     Measure,
     Sheddable,
     Transcript,
+    before_last_answer,
     choose_to_shed,
     message_tokens,
     move_head,
     move_start,
     shed_results,
     sheddable,
+    without_bound,
 )
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import hold
@@ -31,6 +33,19 @@ from agentic_rag.store import payloads, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
+
+SPARE = 0.25
+"""Share of ``contextTokens`` that is freed beyond the need: each rewriting costs the cache behind it."""
+
+
+def _rewrite(entries: Sequence[Entry]) -> list[tuple[Entry, list[Block]]]:
+    """Return the answers among these as they go on when something before them was rewritten."""
+    answers = [(entry, without_bound(entry.message["content"])) for entry in entries if _is_answer(entry)]
+    return [(entry, content) for entry, content in answers if content != entry.message["content"]]
+
+
+def _is_answer(entry: Entry) -> bool:
+    return entry.message["role"] == "assistant"
 
 
 class Context:
@@ -70,24 +85,27 @@ class Context:
         if start is None:
             return
         window = transcript.in_window()
-        head = move_head(
-            transcript.head,
-            [entry.message for entry in window if entry.seq < start],
-            [entry.message for entry in window if entry.seq >= start],
-        )
+        kept = [entry for entry in window if entry.seq >= start]
+        fallen = [entry.message for entry in window if entry.seq < start]
+        head = move_head(transcript.head, fallen, [entry.message for entry in kept])
+        changed = _rewrite(kept)
 
         def store(conn: Connection) -> None:
             hold(conn, self._turn_id, self._fence)
             sessions.set_window(conn, transcript.session_id, start, head or None)
+            for entry, content in changed:
+                sessions.set_content(conn, transcript.session_id, entry.seq, content)
 
         with anyio.CancelScope(shield=True):
             await self._database.write(store)
             transcript.set_window(start, head)
+            for entry, content in changed:
+                entry.message["content"] = content
 
     async def fit(self) -> bool:
-        """Leave out the running turn's oldest results if the next request would pass the limit.
+        """Leave out the oldest results, many at once, if the next request would pass the limit.
 
-        Returns whether it now fits.
+        What the model has not seen yet is never among them. Returns whether it now fits.
 
         Raises:
             StorageFull: a result could not be kept.
@@ -95,7 +113,9 @@ class Context:
         excess = self.tokens - self._definition.limits.context_tokens
         if excess <= 0:
             return True
-        chosen = choose_to_shed(sheddable(self._transcript.of_turn(self._turn_id)), excess)
+        window = [entry.message for entry in self._transcript.in_window()]
+        spare = round(self._definition.limits.context_tokens * SPARE)
+        chosen = choose_to_shed(sheddable(before_last_answer(window)), excess + spare)
         if chosen:
             await self._shed(chosen)
         return sum(result.saved for result in chosen) >= excess
@@ -119,12 +139,14 @@ class Context:
                         created_at=now(),
                     )
                 )
-        changed: list[tuple[Entry, list[Block]]] = []
-        for entry in transcript.entries:
-            if entry.turn_id == self._turn_id:
-                content = shed_results(entry.message["content"], refs)
-                if content != entry.message["content"]:
-                    changed.append((entry, content))
+        window = transcript.in_window()
+        changed = [
+            (entry, content)
+            for entry in window
+            if (content := shed_results(entry.message["content"], refs)) != entry.message["content"]
+        ]
+        first = min((entry.seq for entry, _ in changed), default=0)
+        changed += _rewrite([entry for entry in window if entry.seq > first])
 
         def store(conn: Connection) -> None:
             hold(conn, self._turn_id, self._fence)

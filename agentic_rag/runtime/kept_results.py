@@ -1,19 +1,23 @@
 """Reading on in a result that is kept whole: the agent's own tool.
 
-Owns `READ_TOOL`: when it is offered and what it answers. A ref is bound to its session; another's looks
-like none.
+Owns `READ_TOOL` and what it answers, and `FIND_TOOL`, with which a model loads tools that came after its session had
+begun. A ref is bound to its session; another's looks like none.
 """
+
+import re
+from collections.abc import Sequence
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json
-from agentic_rag.messages import text_block
+from agentic_rag.messages import ToolSpec, text_block
+from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.calls import error_outcome
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import RESULT_BUDGET, part_of
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads
 from agentic_rag.tools.base import CallOutcome, ToolInfo
-from agentic_rag.tools.system import READ_RESULT
+from agentic_rag.tools.system import FIND_TOOLS, READ_RESULT
 
 READ_TOOL = ToolInfo(
     name=READ_RESULT.name,
@@ -43,15 +47,50 @@ READ_TOOL = ToolInfo(
 )
 
 
+FIND_TOOL = ToolInfo(
+    name=FIND_TOOLS.name,
+    remote_name=FIND_TOOLS.name,
+    server=FIND_TOOLS.server,
+    origin=FIND_TOOLS.origin,
+    description="Load tools that a note has told of since the conversation began, by their names or by what they do.",
+    input_schema={
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "Names, or words of the descriptions."}},
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    read_only=True,
+)
+MAX_FOUND = 10
+_WORD = re.compile(r"\w+")
+
+
 def with_own_tools(definition: Definition, tools: tuple[ToolInfo, ...]) -> tuple[ToolInfo, ...]:
     """Return a turn's tools with the agent's own, which no server's tool can replace.
 
-    Only a user server's result is ever cut. Whether one was cut so far does not count: the list must not change
-    from turn to turn.
+    They are always there, since the list must not change from turn to turn; `FIND_TOOL` where the model can be given
+    tools later at all.
     """
-    if not definition.entries:
-        return tools
-    return (READ_TOOL, *(tool for tool in tools if tool.name != READ_TOOL.name))
+    own = (READ_TOOL, FIND_TOOL) if profile_of(definition.model).deferred_tools else (READ_TOOL,)
+    names = {tool.name for tool in own}
+    return (*own, *(tool for tool in tools if tool.name not in names))
+
+
+def find_tools(late: Sequence[ToolSpec], arguments: Json) -> CallOutcome:
+    """Answer a call of `FIND_TOOL` with references to the tools that fit best."""
+    words = {word.casefold() for word in _WORD.findall(str(arguments["query"]))}
+
+    def fit(tool: ToolSpec) -> int:
+        named = tool["name"].casefold()
+        text = f"{named} {tool['description']}".casefold()
+        return sum((word in text) + 3 * (word in named) for word in words)
+
+    found = [tool for tool in sorted(late, key=fit, reverse=True) if fit(tool)][:MAX_FOUND]
+    if not found:
+        names = ", ".join(tool["name"] for tool in late[:100])
+        return error_outcome(f"No tool fits. These came later: {names}." if late else "No tools came later.")
+    references = tuple({"type": "tool_reference", "tool_name": tool["name"]} for tool in found)
+    return CallOutcome(ToolStatus.OK, references)
 
 
 async def read_on(resources: Resources, session_id: str, arguments: Json) -> CallOutcome:

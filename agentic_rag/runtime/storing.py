@@ -13,16 +13,18 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Done, Error, Interrupted, Terminal, Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Message
+from agentic_rag.json_form import Json, from_json
+from agentic_rag.messages import Block, Message, ToolSpec
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import FinishedCall
+from agentic_rag.runtime.core.told import Prompt, Told
 from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
-from agentic_rag.store import images, payloads, run_events, sessions, tool_calls, turns, usage
+from agentic_rag.store import images, payloads, prompts, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.prompts import PromptRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.usage import UsageRecord
@@ -254,7 +256,30 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
         head=session.head or (),
         base_seq=session.last_seq,
         measure=measure,
+        told=_load_told(conn, session),
     )
+
+
+def _load_told(conn: Connection, session: sessions.SessionRecord) -> Told | None:
+    first, latest = prompts.get(conn, session.prompt_id), prompts.get(conn, session.told_id)
+    if first is None or latest is None:
+        return None
+    late = tuple(from_json(ToolSpec, tool) for tool in session.late_tools or ())
+    return Told(_prompt(first), _prompt(latest), late)
+
+
+def _prompt(row: PromptRecord) -> Prompt:
+    return Prompt(tuple(row.system), tuple(from_json(ToolSpec, tool) for tool in row.tools))
+
+
+def store_told(conn: Connection, session_id: str, told: Told) -> None:
+    """Store what a session was told before its messages."""
+    for prompt in {told.first.id: told.first, told.latest.id: told.latest}.values():
+        row = PromptRecord(
+            id=prompt.id, system=list(prompt.system), tools=[dict(tool) for tool in prompt.tools], created_at=now()
+        )
+        prompts.put(conn, row)
+    sessions.set_told(conn, session_id, told.first.id, told.latest.id, [dict(tool) for tool in told.late])
 
 
 def _message(row: sessions.MessageRecord) -> Message:

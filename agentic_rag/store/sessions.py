@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Index, func, select, update
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Role, text_block
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord
@@ -46,6 +47,12 @@ class SessionRecord:
     """Blocks that stand before the window: the summary, carried messages, the carried role."""
     compaction_id: str | None = None
     """The newest compaction, whose summary stands in ``head``."""
+    prompt_id: str | None = None
+    """What its requests begin with (`prompts`); None: whatever holds when the next turn begins."""
+    told_id: str | None = None
+    """What holds by now, as it was told."""
+    late_tools: list[Json] | None = None
+    """Tools that came after the prompt."""
     created_at: str
 
 
@@ -214,12 +221,28 @@ def set_content(conn: Connection, session_id: str, seq: int, content: list[Block
 
 
 def set_window(conn: Connection, session_id: str, start: int, head: list[Block] | None) -> None:
-    """Record that messages before ``start`` are not sent any more, and that ``head`` stands before those that are."""
+    """Record that messages before ``start`` are not sent any more, and that ``head`` stands before those that are.
+
+    What the requests begin with is rendered anew: nothing of the old prefix is left.
+    """
     conn.execute(
         update(SESSIONS.table)
         .where(_sessions.id == session_id)
-        .values(window_start=start, window_set_at=_sessions.last_seq, head=head)
+        .values(
+            window_start=start,
+            window_set_at=_sessions.last_seq,
+            head=head,
+            prompt_id=None,
+            told_id=None,
+            late_tools=None,
+        )
     )
+
+
+def set_told(conn: Connection, session_id: str, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
+    """Record what a session was told: what its requests begin with, what holds now, and the tools that came later."""
+    values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
+    conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
 
 
 def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, head: list[Block]) -> None:

@@ -104,10 +104,22 @@ READ_RESULT: Final = SystemTool(
     "read_tool_result：按 ref 继续阅读较长的结果。",
     prompt_order=6,
 )
+FIND_TOOLS: Final = SystemTool("find_tools", AGENT, "system")
 ROLE_WRITE: Final = SystemTool("role_write", PROMPTX, "system", authors_only=True, effects=True)
 ROLE_CHECK: Final = SystemTool("role_check", PROMPTX, "system", authors_only=True)
 
-SYSTEM_TOOLS: Final = (ACTION, RECALL, REMEMBER, DISCOVER, SEARCH, DELEGATE, READ_RESULT, ROLE_WRITE, ROLE_CHECK)
+SYSTEM_TOOLS: Final = (
+    ACTION,
+    RECALL,
+    REMEMBER,
+    DISCOVER,
+    SEARCH,
+    DELEGATE,
+    READ_RESULT,
+    FIND_TOOLS,
+    ROLE_WRITE,
+    ROLE_CHECK,
+)
 """In the order in which a model is shown them."""
 BY_NAME: Final = {tool.name: tool for tool in SYSTEM_TOOLS}
 SERVERS: Final = frozenset({PROMPTX, DELEGATION, RETRIEVER})

@@ -102,10 +102,9 @@ def test_keys_inside_tool_arguments_are_the_tools_own() -> None:
     assert request_body(REQUEST)["messages"][1]["content"][1]["input"] == {"_id": 7, "cache_control": "mine"}
 
 
-def test_citations_of_old_answers_stay_here_but_those_of_search_results_go() -> None:
-    messages = request_body(REQUEST)["messages"]
-    assert messages[3]["content"] == [{"type": "text", "text": "So."}]
-    assert messages[2]["content"][0]["content"][1]["citations"] == {"enabled": True}
+def test_citations_of_old_answers_go_back_as_they_came_unless_the_endpoint_knows_none() -> None:
+    assert request_body(REQUEST)["messages"][3]["content"] == [CITED]
+    assert request_body(REQUEST, cites=False)["messages"][3]["content"] == [{"type": "text", "text": "So."}]
 
 
 def test_the_stored_transcript_is_not_changed() -> None:

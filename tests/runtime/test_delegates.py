@@ -192,7 +192,7 @@ async def test_a_delegate_of_a_delegate_is_the_last(tmp_path: Path) -> None:
     )
     async with crew(tmp_path, script, quick=None) as b:
         events = await b.say("Ask them", definition=leading())
-        assert offered == {"middle": ["delegate", "quick"], "last": ["quick"]}
+        assert offered == {"middle": ["read_tool_result", "delegate", "quick"], "last": ["read_tool_result", "quick"]}
         assert agents_of(events) == {"", "digger", "digger/writer"}
         assert results_of(events, "digger") == [("ok", "Bottom.")]
         assert results_of(events) == [("ok", "Middle.")]

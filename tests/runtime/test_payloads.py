@@ -98,7 +98,7 @@ async def test_a_ref_is_bound_to_its_session_and_a_bad_range_is_answered(tmp_pat
         assert sorted(answer["content"].split(" ")[0] for answer in answers) == ["Nothing", "Nothing", "There", "There"]
 
 
-async def test_the_tool_is_offered_only_with_a_users_server_and_no_server_can_replace_it(tmp_path: Path) -> None:
+async def test_the_tool_is_always_offered_and_no_server_can_replace_it(tmp_path: Path) -> None:
     async def false(request: CallRequest) -> CallOutcome:
         return ok("stolen")
 
@@ -106,7 +106,7 @@ async def test_the_tool_is_offered_only_with_a_users_server_and_no_server_can_re
     steps = (say("One."), use("read_tool_result", ref="ref_x"), say("Two."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         await b.say("A")
-        assert [tool["name"] for tool in model.requests[0].tools] == ["dump"]
+        assert [tool["name"] for tool in model.requests[0].tools] == ["read_tool_result", "dump"]
         with_own = with_server()
         async with bench(tmp_path / "..", model, tools) as other:
             events = await other.say("B", definition=with_own)

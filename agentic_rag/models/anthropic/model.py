@@ -135,7 +135,7 @@ class AnthropicModel(Model):
         Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
         """
         profile = await self._profile(request.model)
-        body = request_body(request, profile)
+        body = request_body(request, profile, cites=not self._marks)
         try:
             return await self._send(body)
         except ModelError as error:

@@ -27,7 +27,7 @@ MIN_BUDGET: Final = 1_024
 _UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
 
-def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, cites: bool = False) -> Json:
+def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, cites: bool = True) -> Json:
     """Return the JSON body without ``stream``.
 
     Cache breakpoints given with the request are dropped: at most four are placed here (last tool, last system
@@ -130,14 +130,19 @@ def _block(block: Block, *, strip_citations: bool = False) -> Block:
 
 
 def _tool(tool: ToolSpec) -> Block:
-    return {"name": tool["name"], "description": tool["description"], "input_schema": tool["input_schema"]}
+    late = {"defer_loading": True} if tool.get("defer_loading") else {}
+    return {"name": tool["name"], "description": tool["description"], "input_schema": tool["input_schema"], **late}
 
 
 def _with_breakpoint(blocks: list[Block], control: Block) -> list[Block]:
     """Put a breakpoint on the last block that may carry one; the list is changed, its blocks are not."""
     for position in range(len(blocks) - 1, -1, -1):
         block = blocks[position]
-        if block.get("type") in _UNCACHEABLE or (block.get("type") == "text" and not block["text"].strip()):
+        if (
+            block.get("defer_loading")
+            or block.get("type") in _UNCACHEABLE
+            or (block.get("type") == "text" and not block["text"].strip())
+        ):
             continue
         blocks[position] = {**block, "cache_control": control}
         break

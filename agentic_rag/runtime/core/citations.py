@@ -10,7 +10,7 @@ from agentic_rag.events import Reference
 from agentic_rag.json_form import from_json
 from agentic_rag.messages import REFERENCES, Message
 from agentic_rag.models.base import Citation
-from agentic_rag.runtime.core.request import REMOVED, CitablePassage
+from agentic_rag.runtime.core.request import CitablePassage
 
 
 def verify(
@@ -29,7 +29,8 @@ def verify(
     cited = " ".join(citation.cited_text.split())
     stored = " ".join("".join(texts).split())
     spaced = " ".join(" ".join(texts).split())
-    if not cited or REMOVED in texts or (cited not in stored and cited not in spaced):
+    lost = "" in citable.source.chunk_ids[citation.start : citation.end]  # their document was deleted
+    if not cited or lost or (cited not in stored and cited not in spaced):
         return None
     chunk = citable.source.chunk_ids[citation.start]
     for reference in known:

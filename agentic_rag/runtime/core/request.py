@@ -1,16 +1,18 @@
 """Building one model request from a definition and a transcript. Pure.
 
 Owns what of a transcript is sent, its repair (every ``tool_use`` answered), the map from
-``search_result_index`` to passages, and the notes of a turn. Everything in ``system`` and ``tools`` depends
-on the definition and the tool list only, and messages only grow, so that each request of a session has the
-previous one as its prefix (a deleted document aside). Knows no store and no clock.
+``search_result_index`` to passages, and the notes of a turn. ``system`` and ``tools`` are what the session was told
+first, messages only grow, and what changes is a note at their end: each request of a session has the previous one as
+its prefix. Knows no store and no clock.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentic_rag.json_form import Json
 from agentic_rag.messages import (
+    GONE,
+    NOTE,
     SHED,
     Activation,
     Block,
@@ -23,15 +25,19 @@ from agentic_rag.messages import (
     tool_uses,
 )
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.profiles import is_claude, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
+from agentic_rag.runtime.core.told import Prompt, Told, note_block
 from agentic_rag.runtime.core.transcript import as_sent, tokens_of
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import ACTION, SEARCH
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
-"""What a sentence of a deleted document reads; block counts stay, so that indexes do."""
+"""What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
+that indexes do."""
+LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ def build_request(
     tools: Sequence[ToolInfo],
     transcript: Sequence[Message],
     *,
+    told: Told | None = None,
     gone: Collection[str] = (),
     tool_choice: Json | None = None,
 ) -> BuiltRequest:
@@ -82,17 +89,27 @@ def build_request(
         definition: what the turn runs on.
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
-        gone: ids of chunks that no longer exist; their sentences read `REMOVED`.
+        told: what the session was told; None: nothing yet.
+        gone: ids of chunks that no longer exist; they cannot be cited. For a Claude, which may be sent nothing
+            else than before, their sentences stay where they are; for others they read `REMOVED`.
         tool_choice: None, or an API value; without tools there is no choice to make.
     """
-    messages, passages = _render(answer_calls(transcript), frozenset(gone))
+    profile = profile_of(definition.model)
+    messages, passages = _render(answer_calls(transcript), frozenset(gone), stays=is_claude(profile.name))
+    if profile.system_messages:
+        messages = [each for message in messages for each in _with_system_message(message)]
+    if told is None:
+        current = prompt_of(definition, tools)
+        told = Told(current, current)
+    late = tuple(ToolSpec(**tool, defer_loading=True) for tool in told.late) if profile.deferred_tools else told.late
+    specs = (*told.first.tools, *late)
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
-        system=_system(definition, tools),
+        system=told.first.system,
         messages=tuple(messages),
-        tools=tool_specs(definition, tools),
-        tool_choice=tool_choice if tools else None,
+        tools=specs,
+        tool_choice=tool_choice if specs else None,
         temperature=definition.temperature,
         thinking=definition.thinking,
         effort=definition.effort,
@@ -103,9 +120,23 @@ def build_request(
     return BuiltRequest(request, tuple(passages), call_ids)
 
 
+def prompt_of(definition: Definition, tools: Sequence[ToolInfo]) -> Prompt:
+    """Return what a session that begins now is told first."""
+    return Prompt(_system(definition, tools), tool_specs(definition, tools))
+
+
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return about how many tokens system and tools cost in every request."""
     return tokens_of([_system(definition, tools), tool_specs(definition, tools)])
+
+
+def _with_system_message(message: Message) -> list[Message]:
+    """Return a user's message with the notes in it as a system message after it, which nobody else can write."""
+    notes = [block for block in message["content"] if NOTE in block]
+    if message["role"] != "user" or not notes or len(notes) == len(message["content"]):
+        return [message]
+    others = [block for block in message["content"] if NOTE not in block]
+    return [{"role": "user", "content": others}, {"role": "system", "content": notes}]
 
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
@@ -154,7 +185,9 @@ def _unknown(tool_use_id: str) -> Block:
     return tool_result_block(tool_use_id, [text_block(OUTCOME_UNKNOWN)], is_error=True)
 
 
-def _render(messages: list[Message], gone: frozenset[str]) -> tuple[list[Message], list[CitablePassage | None]]:
+def _render(
+    messages: list[Message], gone: frozenset[str], *, stays: bool
+) -> tuple[list[Message], list[CitablePassage | None]]:
     passages: list[CitablePassage | None] = []
     for message in messages:
         if message["role"] != "user":
@@ -166,25 +199,27 @@ def _render(messages: list[Message], gone: frozenset[str]) -> tuple[list[Message
             content = block["content"]
             if not any(part["type"] == "search_result" for part in content):
                 continue
-            kept = [_search_result(part, gone) for part in content if part["type"] == "search_result"]
+            kept = [_search_result(part, gone, stays=stays) for part in content if part["type"] == "search_result"]
             passages += [passage for _, passage in kept]
             others = [part for part in content if part["type"] != "search_result"]
             message["content"][position] = {**block, "content": [part for part, _ in kept] + others}
     return messages, passages
 
 
-def _search_result(block: Block, gone: frozenset[str]) -> tuple[Block, CitablePassage | None]:
+def _search_result(block: Block, gone: frozenset[str], *, stays: bool) -> tuple[Block, CitablePassage | None]:
     passage = Passage.of(block)
     if passage is None:
         return block, None
     if not gone.isdisjoint(passage.chunk_ids):
-        content = [
-            text_block(REMOVED) if chunk in gone else part
-            for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
-        ]
-        block = {**block, "content": content}
-        if all(chunk in gone for chunk in passage.chunk_ids):
-            return {**block, "title": REMOVED}, None
+        lost = all(chunk in gone for chunk in passage.chunk_ids)
+        if not stays:
+            content = [
+                text_block(REMOVED) if chunk in gone else part
+                for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
+            ]
+            block = {**block, "content": content, **({"title": REMOVED} if lost else {})}
+        if lost:
+            return block, None
         passage = replace(passage, chunk_ids=tuple("" if chunk in gone else chunk for chunk in passage.chunk_ids))
     return block, CitablePassage(passage, tuple(part["text"] for part in block["content"]))
 
@@ -202,20 +237,57 @@ def cited_chunks(transcript: Iterable[Message]) -> set[str]:
     }
 
 
+def lost_documents(transcript: Iterable[Message], gone: Collection[str]) -> dict[str, str]:
+    """Return the documents all of whose sentences in a transcript are gone and of which no note tells: id and name."""
+    found: dict[str, str] = {}
+    known: set[str] = set()
+    for message in transcript:
+        for block in message["content"]:
+            known.update(block.get(GONE, ()))
+            if block["type"] != "tool_result" or SHED in block:
+                continue
+            for part in block["content"]:
+                passage = Passage.of(part)
+                if passage is not None and passage.chunk_ids and all(chunk in gone for chunk in passage.chunk_ids):
+                    found[passage.document_id] = passage.document_name
+    return {ident: name for ident, name in found.items() if ident not in known}
+
+
 def last_activation(transcript: Sequence[Message]) -> Activation | None:
     """Return the newest role activation in a transcript, or None."""
     blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
     return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
 
 
-def turn_notes(unavailable: Sequence[tuple[str, str]], changed_role: str | None) -> list[Block]:
-    """Return the notes that stand at the start of a new user message, possibly none.
+def turn_notes(
+    unavailable: Sequence[tuple[str, str]],
+    changed_role: str | None,
+    changes: Sequence[str] = (),
+    lost: Mapping[str, str] | None = None,
+) -> list[Block]:
+    """Return the notes that come with a new user message, possibly none.
 
     Whatever varies by turn stands here and is stored with the message, so that the prefix stays the same.
+
+    Args:
+        unavailable: servers, and why they cannot be called.
+        changed_role: the role that was edited since it was activated.
+        changes: what holds since the session was told last.
+        lost: deleted documents whose passages stand in the conversation: id and name.
     """
-    notes = [f"[note: the server {name} is not available now: {reason}]" for name, reason in unavailable]
+    notes = [*changes, *(f"the server {name} is not available now: {reason}" for name, reason in unavailable)]
     if changed_role is not None:
-        notes.append(
-            f'[note: the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again]'
-        )
-    return [text_block("\n".join(notes))] if notes else []
+        notes.append(f'the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again')
+    notes += [
+        f"the document {name} was deleted: what stands above of it holds no more and cannot be cited"
+        for name in (lost or {}).values()
+    ]
+    if not notes:
+        return []
+    block = note_block(notes) | {NOTE: True}
+    return [block | {GONE: list(lost)}] if lost else [block]
+
+
+def last_step_note() -> Block:
+    """Return the note with which a turn's last step is asked for."""
+    return note_block([LAST_STEP]) | {NOTE: True}

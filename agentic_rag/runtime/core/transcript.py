@@ -25,6 +25,7 @@ from agentic_rag.messages import (
     without_private,
 )
 from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.told import Told
 from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
@@ -139,8 +140,23 @@ def as_sent(block: Block) -> Block:
     return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
 
 
+def before_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages that the model has seen: those before its newest answer."""
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[: places[-1]] if places else ()
+
+
+def without_bound(content: Sequence[Block]) -> list[Block]:
+    """Return an answer as it may go on when something before it was rewritten: without thinking and citations.
+
+    Thinking is bound to the words before it, citations count their search results.
+    """
+    kept = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
+    return [{key: value for key, value in block.items() if key != "citations"} for block in kept]
+
+
 def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
-    """Return the tool results of a running turn that may be left out, oldest first.
+    """Return the tool results that may be left out of requests, oldest first.
 
     A role stays: the model acts by it. What is smaller than its mark stays too.
     """
@@ -225,6 +241,7 @@ class Transcript:
         head: what stands before those.
         base_seq: the last place ever given out, when there are no entries.
         measure: None when the request has changed in other ways than by growing.
+        told: what the session was told before its messages; None: the next turn tells it what holds then.
     """
 
     def __init__(
@@ -237,6 +254,7 @@ class Transcript:
         head: Iterable[Block] = (),
         base_seq: int = 0,
         measure: Measure | None = None,
+        told: Told | None = None,
     ) -> None:
         self.session_id = session_id
         self.labels = labels
@@ -244,6 +262,7 @@ class Transcript:
         self.window_start = window_start
         self.head = list(head)
         self.measure = measure
+        self.told = told
         self._base_seq = base_seq
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
@@ -293,6 +312,11 @@ class Transcript:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
+    def tell(self, told: Told, question: Entry, content: list[Block]) -> None:
+        """Take what the store has committed of a turn's beginning: what the session was told, and its question."""
+        question.message["content"] = content
+        self.told = told
+
     def leave_out(self, question: Entry, content: list[Block]) -> None:
         """Take a question that the store has marked as one the model declined to answer; its turn is sent no more."""
         question.message["content"] = content
@@ -331,6 +355,7 @@ class Transcript:
         self.window_start = start
         self.head = head
         self.measure = None
+        self.told = None
 
     def archive(self, head: list[Block]) -> None:
         """Forget all messages, which the store has archived; ``head`` stands for them."""

@@ -62,7 +62,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
 from agentic_rag.runtime.core.citations import references_of, verify
-from agentic_rag.runtime.core.request import CitablePassage
+from agentic_rag.runtime.core.request import CitablePassage, last_step_note
 from agentic_rag.runtime.core.results import FinishedCall, finished_call
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import SEARCH
@@ -75,9 +75,13 @@ CONTINUE = "[continue]"
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`."""
+    """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`.
+
+    ``last``: no other step may follow, so that the model must answer and call nothing.
+    """
 
     iteration: int
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +232,7 @@ class Turn:
             if self._state == "model":
                 self.iteration += 1
                 self._state = "streaming"
-            return CallModel(self.iteration)
+            return CallModel(self.iteration, self._is_last)
         if self._state == "received":
             return self._commit_received()
         if self._state in ("tools", "running"):
@@ -415,6 +419,8 @@ class Turn:
             kept = kept_of_partial(content)
             messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
             return Commit(self.iteration, messages, usage=usage)
+        if self._is_last and tool_uses(content):
+            return self._final_commit(content, "max_steps", usage)
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
             self._calls = self._plan(tool_uses(content))
             self._finished = {}
@@ -462,8 +468,16 @@ class Turn:
         why = f" (category: {category})" if category else ""
         return Notice("REFUSED", f"The model declined to answer{why}. Later questions are asked without this one.")
 
+    @property
+    def _is_last(self) -> bool:
+        return self.iteration >= self._max_steps
+
     def _results(self) -> Message:
-        return {"role": "user", "content": [self._finished[call.id].block for call in self._calls]}
+        """Return the results of the step's calls, with a note if only one more step may follow."""
+        content = [self._finished[call.id].block for call in self._calls]
+        if self._stop is None and self.iteration == self._max_steps - 1:
+            content.append(last_step_note())
+        return {"role": "user", "content": content}
 
     # Blocks and citations
 

@@ -162,6 +162,17 @@ def _transcripts() -> None:
         Column("window_set_at", Integer(), nullable=False),
         Column("head", JSON(), nullable=True),
         Column("compaction_id", String(), nullable=True),
+        Column("prompt_id", String(), nullable=True),
+        Column("told_id", String(), nullable=True),
+        Column("late_tools", JSON(), nullable=True),
+        Column("created_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "prompts",
+        Column("id", String(), nullable=False),
+        Column("system", JSON(), nullable=False),
+        Column("tools", JSON(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )

@@ -1,0 +1,112 @@
+"""What a session was told before its messages, and what it must be told when that changes. Pure.
+
+Owns the prompt as a value with its hash, the tools that come later, and the notes that stand for every change: the
+newer models take their thinking back only while ``system``, ``tools`` and all earlier messages are what they were, and
+a cache is read only so far. So what a session was told first stays, and changes are said at the end.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import orjson
+
+from agentic_rag.messages import Block, ToolSpec, text_block
+
+MAX_SCHEMA = 4_000
+"""Characters of a changed tool's arguments in a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``system`` and ``tools`` of a request."""
+
+    system: tuple[Block, ...]
+    tools: tuple[ToolSpec, ...]
+
+    @property
+    def id(self) -> str:
+        """The hash of the content."""
+        content = orjson.dumps([self.system, self.tools], option=orjson.OPT_SORT_KEYS)
+        return f"prm_{hashlib.sha256(content).hexdigest()[:32]}"
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(tool["name"] for tool in self.tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a session was told. ``first`` is what its requests begin with, ``latest`` what holds by now.
+
+    ``late``: the tools that came after ``first``, in the order of their coming.
+    """
+
+    first: Prompt
+    latest: Prompt
+    late: tuple[ToolSpec, ...] = ()
+
+    def with_current(self, current: Prompt) -> "Told":
+        """Return what the session was told once it has been told the current prompt."""
+        known = self.first.names | {tool["name"] for tool in self.late}
+        added = tuple(tool for tool in current.tools if tool["name"] not in known)
+        return Told(self.first, current, (*self.late, *added))
+
+
+def changes(told: Told, current: Prompt) -> list[str]:
+    """Return what a session must be told since the prompt is another one now, possibly nothing."""
+    before = told.latest
+    notes = _changed_lines(_lines(before.system), _lines(current.system))
+    old = {tool["name"]: tool for tool in before.tools}
+    new = {tool["name"]: tool for tool in current.tools}
+    added = [name for name in new if name not in old]
+    gone = [name for name in old if name not in new]
+    if added:
+        notes.append("New tools can be called now: " + "; ".join(_in_a_line(new[name]) for name in added))
+    if gone:
+        notes.append("These tools are gone, do not call them: " + ", ".join(gone))
+    for name in new.keys() & old.keys():
+        notes += _changed_tool(old[name], new[name])
+    return notes
+
+
+def _lines(system: Iterable[Block]) -> list[str]:
+    return [line for block in system for line in block["text"].splitlines()]
+
+
+def _changed_lines(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    dropped: list[str] = []
+    added: list[str] = []
+    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            dropped += before[a:b]
+            added += after[c:d]
+    notes = []
+    if any(line.strip() for line in dropped):
+        notes.append("No longer holds: " + "\n".join(dropped))
+    if any(line.strip() for line in added):
+        notes.append("Holds from now on: " + "\n".join(added))
+    return notes
+
+
+def _in_a_line(tool: ToolSpec) -> str:
+    first = tool["description"].strip().splitlines()
+    return f"{tool['name']} — {first[0][:200]}" if first else tool["name"]
+
+
+def _changed_tool(before: ToolSpec, after: ToolSpec) -> list[str]:
+    name, notes = after["name"], []
+    if before["description"] != after["description"]:
+        known = before["description"].splitlines()
+        lines = [line for line in after["description"].splitlines() if line not in known]
+        notes.append(f"Of the tool {name} holds now: " + "\n".join(lines or after["description"].splitlines()))
+    if before["input_schema"] != after["input_schema"]:
+        schema = orjson.dumps(after["input_schema"]).decode()[:MAX_SCHEMA]
+        notes.append(f"The tool {name} takes other arguments now: {schema}")
+    return notes
+
+
+def note_block(notes: Sequence[str]) -> Block:
+    """Return the text of notes as one block."""
+    return text_block("\n".join(f"[note: {note}]" for note in notes))

@@ -1,0 +1,37 @@
+"""Prompts as sessions keep them: the rendered ``system`` and ``tools`` of a request, under the hash of their content.
+
+Owns storing one once, shared by all sessions that were told the same. Knows neither how the hash is made nor what a
+prompt says.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from agentic_rag.json_form import Json
+from agentic_rag.store.records import RecordTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRecord:
+    """What a model is sent before the messages."""
+
+    id: str
+    system: list[Json]
+    tools: list[Json]
+    created_at: str
+
+
+PROMPTS = RecordTable(PromptRecord, "prompts")
+_prompts = PROMPTS.c
+
+
+def put(conn: Connection, prompt: PromptRecord) -> None:
+    """Store a prompt under its hash; one that is there stays as it is."""
+    if conn.execute(select(_prompts.id).where(_prompts.id == prompt.id)).first() is None:
+        PROMPTS.insert(conn, prompt)
+
+
+def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:
+    """Return the prompt, None when there is none."""
+    return PROMPTS.first(conn, PROMPTS.select.where(_prompts.id == prompt_id)) if prompt_id else None

@@ -1,0 +1,320 @@
+"""What an admin does between two turns never ends a conversation: its requests only grow.
+
+The model thinks and the service checks that nothing before a thought has changed, as the newest ones do.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.messages import text_block
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.runtime.core.definition import Definition, Limits
+from agentic_rag.runtime.core.told import Prompt, Told, changes
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.prompt_cache import Clock
+from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import Bench, MemoryToolset, Services, bench, definition, hits, kinds, ok, text_of, toolset
+
+MODEL = "claude-sonnet-5-5"
+BASE = definition(model=MODEL, collection_note="9 documents in English.")
+
+
+async def search(request: CallRequest) -> CallOutcome:
+    return ok("found", hits("Leave is 30 days.", "It is paid."))
+
+
+async def role(request: CallRequest) -> CallOutcome:
+    return ok("You are a guide.", {"role": "guide", "hash": "h1"})
+
+
+async def extra(request: CallRequest) -> CallOutcome:
+    return ok("extra")
+
+
+def tools_of(*, added: bool = False) -> MemoryToolset:
+    more = {"extra": extra} if added else {}
+    found = toolset(search_documents=search, promptx_action=role, **more)
+    action, function = found.functions["promptx_action"]
+    return replace(found, functions={**found.functions, "promptx_action": (replace(action, origin="system"), function)})
+
+
+def brain(request: dict[str, Any]) -> Step:
+    """Think, act and search for every question, then think again and cite what came."""
+    last = [message for message in request["messages"] if message["role"] == "user"][-1]["content"]
+    if any(block["type"] == "tool_result" for block in last):
+        results = sum(
+            part["type"] == "search_result"
+            for message in request["messages"]
+            for block in message["content"]
+            if block["type"] == "tool_result"
+            for part in block["content"]
+        )
+        return Step((Think("Now I know."), Say("Leave is 30 days.", (Cite(results - 1),)), Redacted("x"), Say(" So.")))
+    return Step((Think("Look."), Use("promptx_action", {"query": "x"}), Use("search_documents", {"query": "leave"})))
+
+
+@dataclass
+class World(Services):
+    """What a bench's turns need, and what an admin may change of it."""
+
+    settings: Definition = BASE
+    hash: str = "h1"
+    gone: set[str] = field(default_factory=set)
+
+    async def role_hash(self, domain_id: str, role: str) -> str | None:
+        return self.hash
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        return chunk_ids & self.gone
+
+
+def persona(world: World, **change: Any) -> None:
+    world.settings = replace(world.settings, persona=replace(world.settings.persona, **change))
+
+
+def more_documents(world: World) -> None:
+    world.settings = replace(world.settings, collection_note="10 documents in English and German.")
+
+
+def delete_document(world: World) -> None:
+    world.gone = {"doc_1-c0"}
+
+
+def add_server(world: World) -> None:
+    world.tools = tools_of(added=True)
+
+
+def remove_tools(world: World) -> None:
+    world.tools = replace(world.tools, functions={"search_documents": world.tools.functions["search_documents"]})
+
+
+def break_server(world: World) -> None:
+    world.tools = replace(world.tools, notices=(("files", "it does not start"),))
+
+
+def edit_tool(world: World) -> None:
+    info, function = world.tools.functions["search_documents"]
+    edited = replace(info, description="Another description.", input_schema={**info.input_schema, "title": "new"})
+    world.tools = replace(world.tools, functions={**world.tools.functions, "search_documents": (edited, function)})
+
+
+def edit_role(world: World) -> None:
+    world.hash = "h2"
+
+
+def change_limits(world: World) -> None:
+    world.settings = replace(world.settings, max_tokens=2000, effort="low", limits=Limits(max_steps=7))
+
+
+ACTS: dict[str, tuple[Callable[[World], None], str]] = {
+    "a style edit": (lambda world: persona(world, style="concise"), "Be brief."),
+    "another tone": (lambda world: persona(world, tone="formal"), "Formal tone."),
+    "another language": (lambda world: persona(world, language="de"), "language de"),
+    "a component": (lambda world: persona(world, components=("Never guess.",)), "Never guess."),
+    "another role": (lambda world: persona(world, role="clerk"), '"clerk"'),
+    "the tenth document": (more_documents, "10 documents in English and German."),
+    "a deleted document": (delete_document, "doc_1.md was deleted"),
+    "a server added": (add_server, "extra"),
+    "a server removed": (remove_tools, "promptx_action"),
+    "a server down": (break_server, "files is not available"),
+    "a tool edited": (edit_tool, "Another description."),
+    "a role edited": (edit_role, "was edited"),
+    "limits": (change_limits, ""),
+}
+
+
+@asynccontextmanager
+async def opened(folder: Path, api: FakeMessagesAPI, world: World | None = None) -> AsyncIterator[tuple[Bench, World]]:
+    model = AnthropicModel(api.key, api.url)
+    await model.warm_up()
+    known = world or World(model, tools_of())
+    known.given_model = model
+    async with bench(folder, model, services=known) as b:
+        yield b, known
+    assert model.mismatches == 0, "a thought did not fit what stands before it"
+    await model.aclose()
+
+
+async def ask(b: Bench, world: World, question: str) -> None:
+    events = await b.say(question, definition=world.settings)
+    assert kinds(events)[-1] == "done", events[-1]
+    assert text_of(events) == "Leave is 30 days. So."
+
+
+def system_texts(request: dict[str, Any]) -> str:
+    return "\n".join(
+        block["text"] for message in request["messages"] if message["role"] == "system" for block in message["content"]
+    )
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("act", ACTS)
+async def test_an_act_between_turns_is_told_and_changes_nothing_before(
+    tmp_path: Path, act: str, restarted: bool
+) -> None:
+    change, told = ACTS[act]
+    async with FakeMessagesAPI(then=brain) as api:
+        async with opened(tmp_path, api) as (b, world):
+            await ask(b, world, "How many days?")
+            await ask(b, world, "Sure?")
+            before = len(api.requests)
+            change(world)
+            if not restarted:
+                await ask(b, world, "And now?")
+                await ask(b, world, "And then?")
+        if restarted:
+            async with opened(tmp_path, api, world) as (b, _):
+                await ask(b, world, "And now?")
+                await ask(b, world, "And then?")
+    assert api.refused == []
+    assert api.dropped == []
+    assert told in system_texts(api.requests[before])
+    if act not in ("a server down", "a role edited"):  # these are told until they are over
+        assert system_texts(api.requests[-1]).count(told) == system_texts(api.requests[before]).count(told), (
+            "told twice"
+        )
+    for earlier, later in zip(api.requests, api.requests[1:], strict=False):
+        assert later["system"] == earlier["system"]
+        assert bare(first_tools(later)) == bare(first_tools(earlier))
+        assert bare(later["messages"])[: len(earlier["messages"])] == bare(earlier["messages"])
+
+
+def first_tools(request: dict[str, Any]) -> list[Any]:
+    return [tool for tool in request["tools"] if not tool.get("defer_loading")]
+
+
+def bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: bare(item) for key, item in value.items() if key != "cache_control"}
+    return [bare(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("act", ["a style edit", "a deleted document", "a server added", "a tool edited"])
+async def test_an_act_and_a_compaction_between_turns(tmp_path: Path, act: str) -> None:
+    def summarizing(request: dict[str, Any]) -> Step:
+        return brain(request) if request.get("tools") else Step((Say("They asked about leave: 30 days."),))
+
+    async with FakeMessagesAPI(then=summarizing) as api, opened(tmp_path, api) as (b, world):
+        for number in range(10):
+            await ask(b, world, f"Question {number}?")
+        ACTS[act][0](world)
+        await b.compact(world.settings)
+        for number in range(2):
+            await ask(b, world, f"Another question {number}?")
+    assert api.refused == []
+
+
+async def test_a_window_that_moves_takes_the_thinking_of_what_stays(tmp_path: Path) -> None:
+    few = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        world.settings = few
+        for number in range(9):
+            await ask(b, world, f"Question {number}?")
+    assert api.refused == []
+    assert api.dropped == []
+
+
+async def test_an_interrupted_turn_before_an_act_leaves_a_sendable_conversation(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        await ask(b, world, "How many days?")
+        for style in ("concise", "detailed", "concise"):
+            persona(world, style=style)
+            accepted = await b.send("Wait", world.settings)
+            await (await b.runtime.session("sess_test")).interrupt()
+            async for _ in b.runtime.follow(accepted.turn_id):
+                pass
+        await ask(b, world, "And now?")
+        await ask(b, world, "And then?")
+    assert api.refused == []
+
+
+async def test_a_tool_that_came_later_is_loaded_and_called(tmp_path: Path) -> None:
+    steps = [
+        Step((Think("a"), Say("Hello."))),
+        Step((Think("b"), Use("find_tools", {"query": "extra"}))),
+        Step((Think("c"), Use("extra", {"query": "x"}))),
+        Step((Think("d"), Say("Done."))),
+        Step((Think("e"), Say("Bye."))),
+    ]
+    async with FakeMessagesAPI(*steps) as api, opened(tmp_path, api) as (b, world):
+        await b.say("Hello", definition=world.settings)
+        add_server(world)
+        events = await b.say("Use it", definition=world.settings)
+        await b.say("Bye", definition=world.settings)
+    assert text_of(events) == "Done."
+    assert [event.fields()["status"] for event in events if event.type == "tool_result"] == ["ok", "ok"]
+    late = [tool for tool in api.requests[-1]["tools"] if tool.get("defer_loading")]
+    assert [tool["name"] for tool in late] == ["extra"]
+
+
+async def test_another_model_answers_on_and_the_first_one_finds_its_thinking(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        await ask(b, world, "How many days?")
+        for model in ("claude-haiku-5-5", MODEL):
+            world.settings = replace(world.settings, model=model)
+            await ask(b, world, f"And {model}?")
+    assert api.refused == []
+    assert {each["reason"] for each in api.dropped} == {"model_binding_mismatch"}
+
+
+async def test_a_refused_question_leaves_later_requests_and_another_model_may_answer_it(tmp_path: Path) -> None:
+    refusal = Step((Say("I can"),), stop_reason="refusal", category="cyber")
+    async with FakeMessagesAPI(refusal, then=brain) as api, opened(tmp_path, api) as (b, world):
+        events = await b.say("A bad question", definition=world.settings)
+        assert "REFUSED" in [event.fields()["code"] for event in events if event.type == "notice"]
+        await ask(b, world, "How many days?")
+        assert "A bad question" not in str(api.requests[-1]["messages"])
+    other = tmp_path / "other"
+    other.mkdir()
+    async with FakeMessagesAPI(refusal, then=brain) as api, opened(other, api) as (b, world):
+        world.settings = replace(world.settings, fallback_model="claude-haiku-5-5")
+        events = await b.say("A good question", definition=world.settings)
+        whole = next(place for place, event in enumerate(events) if event.type == "step_reset")
+        assert text_of(events[whole:]) == "Leave is 30 days. So."
+    assert [request["model"] for request in api.requests[:2]] == [MODEL, "claude-haiku-5-5"]
+
+
+async def test_the_last_allowed_step_answers_without_tools(tmp_path: Path) -> None:
+    def insisting(request: dict[str, Any]) -> Step:
+        if request.get("tool_choice") == {"type": "none"}:
+            return Step((Think("I must."), Say("This is what I found.")))
+        return Step((Think("More."), Use("search_documents", {"query": "leave"})))
+
+    async with FakeMessagesAPI(then=insisting) as api, opened(tmp_path, api) as (b, world):
+        world.settings = replace(world.settings, limits=Limits(max_steps=3))
+        for _ in range(2):
+            events = await b.say("Search for ever", definition=world.settings)
+            assert text_of(events) == "This is what I found."
+            assert kinds(events)[-1] == "done"
+            assert "last step" in system_texts(api.requests[-1])
+    assert len(api.requests) == 6
+    assert api.refused == []
+
+
+def test_changes_are_told_line_by_line() -> None:
+    first = Prompt((text_block("You are A.\nBe brief."), text_block("Never guess.")), ())
+    second = Prompt((text_block("You are A.\nGive reasons."), text_block("Never guess.")), ())
+    assert changes(Told(first, first), second) == ["No longer holds: Be brief.", "Holds from now on: Give reasons."]
+    assert changes(Told(first, second), second) == []
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize("act", ["the tenth document", "a style edit", "a server added"])
+async def test_nine_tenths_of_the_input_are_read_from_the_cache_over_long_pauses(tmp_path: Path, act: str) -> None:
+    clock, sent, read = Clock(), 0, 0
+    async with FakeMessagesAPI(then=brain, clock=clock) as api, opened(tmp_path, api) as (b, world):
+        for number in range(15):
+            clock.ahead += (2, 10, 50)[number % 3] * 60
+            if number == 7:
+                ACTS[act][0](world)
+            events = await b.say(f"Question {number}?", definition=world.settings)
+            usage = events[-1].fields()["usage"]
+            sent += usage["inputTokens"]
+            read += usage["cacheReadTokens"]
+    assert read / sent >= 0.9, f"{read} of {sent}"
