@@ -202,11 +202,16 @@ def sendable_use(block: Block, used: Collection[str]) -> Block:
         fixed |= {"name": _fit(called) or "unnamed", CALLED: called}
     if not isinstance(ident, str) or not SENDABLE.fullmatch(ident) or ident in used:
         fixed["id"] = _new_id(str(ident), used)
-    if _is_deep(given):
-        fixed |= {"input": {}, BROKEN_INPUT: f"[nested deeper than {INPUT_DEPTH} levels]"}
-    elif not isinstance(given, dict):
+    if not isinstance(given, dict) and not _is_deep(given):
         fixed |= {"input": {}, BROKEN_INPUT: clean_text(repr(given)[:SHOWN_CHARS])}
-    return {**block, **fixed} if fixed else block
+    return bounded_use({**block, **fixed} if fixed else block)
+
+
+def bounded_use(block: Block) -> Block:
+    """Return a ``tool_use`` whose input may be walked by recursion; one that is nested too deep is left out."""
+    if not _is_deep(block["input"]):
+        return block
+    return {**block, "input": {}, BROKEN_INPUT: f"[nested deeper than {INPUT_DEPTH} levels]"}
 
 
 def _fit(text: str) -> str:

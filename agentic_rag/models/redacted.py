@@ -1,6 +1,6 @@
 """An answer whose words hold no secret when the runtime gets them.
 
-Owns what becomes of a model's answer that holds a known value: text and the input of a tool call are redacted, and
+Owns what becomes of a model's answer that holds a known value: text, and the name and the input of a tool call, are redacted, and
 such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking stays as
 it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
 
@@ -10,11 +10,7 @@ whatever a tool is given are all made of this.
 
 from collections.abc import Iterator
 
-from agentic_rag.messages import (
-    BROKEN_INPUT,
-    SECRET,
-    Block,
-)
+from agentic_rag.messages import BROKEN_INPUT, SECRET, Block, bounded_use
 from agentic_rag.models.base import BlockStarted, BlockStopped, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.redaction import Pieces, Redaction
 
@@ -48,7 +44,12 @@ class RedactedAnswer:
     def _block(self, block: Block) -> Block:
         if block["type"] == "text":
             return {**block, "text": self._redact(block["text"])}
-        if block["type"] == "tool_use" and self._redact.found_in([block["input"], block.get(BROKEN_INPUT)]):
-            broken = {name: self._redact(block[name]) for name in (BROKEN_INPUT,) if name in block}
-            return {**block, **broken, "input": self._redact.members(block["input"]), SECRET: True}
-        return block
+        return self._call(bounded_use(block)) if block["type"] == "tool_use" else block
+
+    def _call(self, block: Block) -> Block:
+        chosen = [block["name"], block["input"], block.get(BROKEN_INPUT)]
+        if not self._redact.found_in(chosen):
+            return block
+        broken = {name: self._redact(block[name]) for name in (BROKEN_INPUT,) if name in block}
+        name, given = self._redact.members(chosen[:2])
+        return {**block, **broken, "name": name, "input": given, SECRET: True}

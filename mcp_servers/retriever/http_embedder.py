@@ -17,6 +17,12 @@ RETRY_SECONDS = 0.5
 """Before the second attempt; doubled before the third."""
 
 TIMEOUT_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
+"""For a whole answer: one that comes a byte at a time would never be over otherwise."""
+
+ANSWER_BYTES = 32 * 2**20
+"""Of a decoded answer; 64 vectors of 4 096 numbers have 6 MiB."""
+
 MAX_REASON = 200
 """Characters of an error answer that are told."""
 
@@ -67,16 +73,27 @@ class HttpEmbedder:
             if attempt:
                 await anyio.sleep(self._retry_seconds * 2 ** (attempt - 1))
             try:
-                response = await self._client.post(self._url, json={"model": self._model, "input": list(texts)})
-            except httpx2.HTTPError as exc:
+                with anyio.fail_after(ANSWER_SECONDS):
+                    status, answer = await self._ask({"model": self._model, "input": list(texts)})
+            except (httpx2.HTTPError, TimeoutError) as exc:
                 reason = f"no answer ({type(exc).__name__})"
                 continue
-            if response.status_code == 200:
-                return self._json(response)
-            reason = f"status {response.status_code}: {self._shorten(response.text)}"
-            if response.status_code not in _RETRIED:
+            if status == 200:
+                return self._json(answer)
+            reason = f"status {status}: {self._shorten(answer.decode('utf-8', 'replace'))}"
+            if status not in _RETRIED:
                 break
         raise EmbedderFailed(self.name, reason)
+
+    async def _ask(self, question: dict[str, Any]) -> tuple[int, bytes]:
+        """Return status and body. What is decoded is counted: a megabyte of gzip may stand for a gigabyte."""
+        answer = bytearray()
+        async with self._client.stream("POST", self._url, json=question) as response:
+            async for part in response.aiter_bytes():
+                answer += part
+                if len(answer) > ANSWER_BYTES:
+                    raise EmbedderFailed(self.name, f"the endpoint's answer is longer than {ANSWER_BYTES} bytes")
+        return response.status_code, bytes(answer)
 
     def _shorten(self, text: str) -> str:
         """What of an error answer may stand in health and logs: one line, not endless, without the key."""
@@ -85,9 +102,9 @@ class HttpEmbedder:
         printable = "".join(each if each.isprintable() else " " for each in text)
         return " ".join(printable.split())[:MAX_REASON]
 
-    def _json(self, response: httpx2.Response) -> Any:
+    def _json(self, answer: bytes) -> Any:
         try:
-            return response.json()
+            return json.loads(answer)
         except ValueError as exc:
             raise EmbedderFailed(self.name, "the endpoint's answer is not JSON") from exc
 

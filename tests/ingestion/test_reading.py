@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -40,11 +40,21 @@ def written(path: Path, data: bytes | str) -> Path:
     return path
 
 
-async def test_the_child_process_gives_the_same_document(tmp_path: Path) -> None:
-    path = files.word(tmp_path / "a.docx")
-    here = chunk_document(parse(path, path.name), "doc\0version", "a.docx")
+def text_pdf(path: Path) -> Path:
+    return files.pdf(path, [[("Rates", 12, 700), ("Ten for each.", 12, 680)]])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(files.word, "a.docx"), (files.workbook, "a.xlsx"), (files.slides, "a.pptx"), (text_pdf, "a.pdf")],
+)
+async def test_the_child_process_gives_the_same_document(
+    tmp_path: Path, make: Callable[[Path], Path], name: str
+) -> None:
+    path = make(tmp_path / name)
+    here = chunk_document(parse(path, path.name), "doc\0version", name)
     async with reading() as process:
-        there = await read(process, path, "a.docx")
+        there = await read(process, path, name)
     assert [chunk.chunk_id for chunk in there] == [chunk.chunk_id for chunk in here]
     assert [(chunk.text, chunk.heading_path, chunk.sentences) for chunk in there] == [
         (chunk.text, chunk.heading_path, chunk.sentences) for chunk in here

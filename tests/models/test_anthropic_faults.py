@@ -1,5 +1,6 @@
 """Faults 1 to 8 of quality.md at the adapter: never a lost or a false end, always the right word about retrying."""
 
+import gzip
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +113,35 @@ async def test_a_wrong_key_is_told_in_plain_words() -> None:
     async with connected(key="sk-wrong") as (model, _):
         outcome = await called(model)
     assert str(outcome.error) == "The model's service refused the key. Check ANTHROPIC_API_KEY."
+
+
+@pytest.mark.parametrize("packed", [True, False])
+async def test_of_a_refusal_only_the_beginning_is_read(packed: bool) -> None:
+    """An endpoint may refuse with a megabyte that stands for a gigabyte, or go on for ever: this one does."""
+    taken = 0
+
+    async def refuse(stream: SocketStream) -> None:
+        nonlocal taken
+        encoding = b"Content-Encoding: gzip\r\n" if packed else b""
+        part = gzip.compress(bytes(2**20)) if packed else b"no " * 2**18
+        with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 No\r\nContent-Type: text/plain\r\n" + encoding + b"\r\n")
+            while True:
+                await stream.send(part)
+                taken += len(part)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, refuse)
+        port = listener.extra(SocketAttribute.local_port)
+        model = AnthropicModel("sk-secret", f"http://127.0.0.1:{port}")
+        outcome = await called(model)
+        await model.aclose()
+        tasks.cancel_scope.cancel()
+    assert outcome.error is not None
+    assert outcome.error.http_status == 400
+    assert taken < 32 * 2**20
 
 
 async def test_a_refused_request_says_what_the_api_says() -> None:

@@ -1,5 +1,6 @@
 """Embedders: the local one on a real (tiny) ONNX model, the HTTP one against a real ASGI endpoint, and settings."""
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.routing import Route
 from mcp_servers.retriever.embedders import DEFAULT_MODEL, make_embedder
 from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker
-from mcp_servers.retriever.http_embedder import ATTEMPTS, MAX_REASON, HttpEmbedder
+from mcp_servers.retriever.http_embedder import ANSWER_BYTES, ATTEMPTS, MAX_REASON, HttpEmbedder
 
 from .tiny_model import DIMENSION, write_model
 
@@ -130,6 +131,18 @@ async def test_an_error_answer_that_repeats_the_key_does_not_give_it_away(filler
     assert "secret" not in reason
     assert reason.isprintable()
     assert len(reason) <= len("status 401: ") + MAX_REASON
+    await embedder.aclose()
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_answer_without_end_is_refused_by_what_it_unpacks_to(status: int) -> None:
+    """40 KB of gzip that stand for 40 MB of JSON white space, and as many that stand for an error."""
+    packed = gzip.compress(b" " * (ANSWER_BYTES + 8 * 2**20))
+    embedder, bodies = endpoint(Response(packed, status, {"Content-Encoding": "gzip"}, "application/json"))
+    with pytest.raises(EmbedderFailed, match="longer than"):
+        await embedder.embed_query("x")
+    assert len(bodies) == 1
+    assert await embedder.embed_query("x") == [0.0, 1.0]
     await embedder.aclose()
 
 

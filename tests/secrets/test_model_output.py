@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.models.base import ModelEvent, ModelRequest, TextDelta
+from agentic_rag.messages import BROKEN_INPUT, sendable_use
+from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.testing.scripted import Broken, ScriptedModel
@@ -74,6 +75,20 @@ async def test_a_text_that_ends_like_the_beginning_of_a_secret_is_whole() -> Non
     assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "The risk-"
 
 
+@pytest.mark.parametrize("outer", [list, dict])
+def test_arguments_of_any_depth_are_refused_and_not_walked(outer: type) -> None:
+    """A JSON reader takes a thousand levels, and a model may write them in two kilobytes."""
+    deep: object = SECRET
+    for _ in range(1000):
+        deep = [deep] if outer is list else {"a": deep}
+    whole = {"type": "tool_use", "id": "t1", "name": "look", "input": {"q": deep}}
+    (stopped,) = RedactedAnswer(knowing(SECRET)).take(BlockStopped(0, whole))
+    assert isinstance(stopped, BlockStopped)
+    block = sendable_use(stopped.block, ())
+    assert block["input"] == {}
+    assert "nested deeper" in block[BROKEN_INPUT]
+
+
 def cut(text: str) -> tuple[str, ...]:
     return tuple(text[at : at + 5] for at in range(0, len(text), 5))
 
@@ -82,6 +97,7 @@ TALKS: dict[str, tuple[Any, ...]] = {
     "text": (Step((Say(f"It is {SECRET}, keep it.", pieces=cut(f"It is {SECRET}, keep it.")),)),),
     "arguments": (use("promptx_recall", role="assistant", query=f"find {SECRET}"), say("Done.")),
     "name of an argument": (use("promptx_recall", **{"role": "assistant", "query": "x", SECRET: 1}), say("Done.")),
+    "name of a tool": (Step((Use(SECRET, {}),)), say("Done.")),
     "broken arguments": (Step((Use("promptx_recall", raw=f'{{"query": "{SECRET}'),)), say("Done.")),
     "beside a call": (Step((Say(f"I look for {SECRET}"), Use("promptx_discover", {}))), say(SECRET)),
     "a broken stream": (Broken(say(f"{SECRET} {SECRET} and more"), after=4), say(f"Once more: {SECRET}")),
@@ -99,7 +115,7 @@ async def test_a_secret_a_model_says_is_shown_and_kept_nowhere(tmp_path: Path, w
             assert first[-1]["type"] == "done"
             if "argument" in where:
                 assert [event["status"] for event in first if event["type"] == "tool_result"] == ["denied"]
-            else:
+            elif where != "name of a tool":
                 text = "".join(event["text"] for event in first if event["type"] == "text")
                 assert "[secret KEY]" in text
             second = await rig.say(conversation, "Go on")  # the transcript can be sent: the stand-in looks at it

@@ -243,9 +243,12 @@ class AnthropicModel(Model):
         import httpx2
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
+        from agentic_rag.models.anthropic.refusals import shorten_refusal
+
         timeout = httpx2.Timeout(connect=CONNECT_SECONDS, read=None, write=WRITE_SECONDS, pool=None)
         limits = httpx2.Limits(max_connections=UNLIMITED, keepalive_expiry=KEEPALIVE_SECONDS)
-        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits)
+        hooks = {"response": [shorten_refusal]}
+        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, event_hooks=hooks)
         # Retries are the agent's: it tells the user of them.
         return AsyncAnthropic(
             api_key=self._key, base_url=self._base_url, max_retries=0, timeout=timeout, http_client=http_client
