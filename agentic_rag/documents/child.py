@@ -148,7 +148,7 @@ def receive_jobs(jobs: socket.socket) -> Iterator[Job]:
         if not descriptors:
             return
         try:
-            yield replace(Job.from_json(line), path=f"/proc/self/fd/{descriptors[0]}")
+            yield replace(Job.from_json(line), path=f"/dev/fd/{descriptors[0]}")
         finally:
             os.close(descriptors[0])
 

@@ -41,7 +41,7 @@ def written(path: Path, data: bytes | str) -> Path:
 
 
 def text_pdf(path: Path) -> Path:
-    return files.pdf(path, [[("Rates", 12, 700), ("Ten for each.", 12, 680)]])
+    return files.pdf(path, [[(18, "Rates"), (12, "Ten for each.")]])
 
 
 @pytest.mark.parametrize(
