@@ -1,8 +1,8 @@
 """An answer whose words hold no secret when the runtime gets them.
 
-Owns what becomes of a model's answer that holds a known value: text, and the name and the input of a tool call, are redacted, and
-such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking stays as
-it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
+Owns what becomes of a model's answer that holds a known value: text, and the name and the input of a tool call, are
+redacted, and such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking
+stays as it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
 
 Here and not at each way out: the transcript, the events with their numbers of characters, titles, summaries and
 whatever a tool is given are all made of this.
