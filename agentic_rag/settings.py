@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     requests_per_second: float = Field(50, gt=0)
     messages_per_minute: float = Field(60, gt=0)
     connections_per_key: int = Field(100, gt=0)
-    """WebSockets and event streams together."""
+    """WebSockets and event streams together; beside them as many requests at once."""
     subscriptions_per_key: int = Field(1_000, gt=0)
     """Conversations followed over all sockets. These four limit each API key; a server without keys has none."""
     unauthenticated_connections: int = Field(512, gt=0)

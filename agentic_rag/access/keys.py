@@ -34,12 +34,15 @@ REFRESH_SECONDS: Final = 5.0
 KEY_BYTES: Final = 32
 MAX_DOMAINS: Final = 1_000
 
+KEYLESS: Final = ""
+"""Stands for a key's id where the local user came in without one: what is open so ends with the first key."""
+
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Whom a key stands for. ``key_id`` is None for the local one."""
+    """Whom a key stands for. ``key_id`` is None for the local one, and `KEYLESS` where none was shown or needed."""
 
     user: User
     key_id: str | None
@@ -49,7 +52,7 @@ class KeyUse(Protocol):
     """What is open with keys; the edge knows."""
 
     def end(self, key_id: str) -> None:
-        """End all that is open with a key that ceased to be active."""
+        """End all that is open with a key that ceased to be active, or without one (`KEYLESS`) as one is needed now."""
         ...
 
 
@@ -160,7 +163,9 @@ class Access:
         self._tell_revoked(key_id)
 
     def _require(self) -> None:
-        self.required = True
+        if not self.required:
+            self.required = True
+            self._tell_revoked(KEYLESS)
         self.first_key.set()
 
     def _tell_revoked(self, key_id: str | None) -> None:

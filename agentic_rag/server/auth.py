@@ -16,7 +16,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -26,7 +26,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, place_of, tells
-from agentic_rag.access.keys import PREFIX, Access, Entrant
+from agentic_rag.access.keys import KEYLESS, PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.errors import AgenticRagError, Unauthenticated
@@ -98,12 +98,13 @@ class KeyUse:
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._tickets = Tickets()
+        self._keyless_is_over = False
         self._loads: dict[str, Load] = {}
         self._open: defaultdict[str, set[anyio.CancelScope]] = defaultdict(set)
 
     def load_of(self, key_id: str | None) -> Load | None:
         """Return what counts for a key; None for the local operator, who has no limits."""
-        if key_id is None:
+        if not key_id:
             return None
         load = self._loads.get(key_id)
         if load is None:
@@ -119,23 +120,30 @@ class KeyUse:
         return self._tickets.redeem(time.monotonic(), value)
 
     @contextmanager
-    def hold(self, key_id: str, load: Load, scope: anyio.CancelScope) -> Iterator[None]:
+    def hold(self, key_id: str, load: Load | None, scope: anyio.CancelScope) -> Iterator[None]:
         """Count a connection and remember how to end it; a key that was revoked meanwhile ends it at once."""
-        if self._loads.get(key_id) is not load:
+        if self._is_over(key_id, load):
             scope.cancel()
         held = self._open[key_id]
         held.add(scope)
-        load.connections += 1
+        if load is not None:
+            load.connections += 1
         try:
             yield
         finally:
-            load.connections -= 1
+            if load is not None:
+                load.connections -= 1
             held.discard(scope)
             if not held:
                 self._open.pop(key_id, None)
 
+    def _is_over(self, key_id: str, load: Load | None) -> bool:
+        """Whether a key was revoked after its load was looked up."""
+        return self._keyless_is_over if key_id == KEYLESS else self._loads.get(key_id) is not load
+
     def end(self, key_id: str) -> None:
-        """End all that is open with a key that was revoked."""
+        """End all that is open with a key that was revoked, or without one from the first key on."""
+        self._keyless_is_over |= key_id == KEYLESS
         self._loads.pop(key_id, None)
         self._tickets.revoke(key_id)
         for scope in self._open.pop(key_id, set()):
@@ -184,6 +192,23 @@ class Caller:
         if self._load is not None:
             self._load.check_connections()
 
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request, from its header to the end of its answer, inside the block.
+
+        Raises:
+            RateLimited: there are too many at once with this key.
+        """
+        if self._load is None:
+            yield
+            return
+        self._load.check_at_once()
+        self._load.at_once += 1
+        try:
+            yield
+        finally:
+            self._load.at_once -= 1
+
     def check_subscriptions(self) -> None:
         """Check that one more conversation may be followed.
 
@@ -201,7 +226,7 @@ class Caller:
     @contextmanager
     def connection(self, scope: anyio.CancelScope) -> Iterator[None]:
         """Hold a connection inside the block; ``scope`` is cancelled when the key is revoked."""
-        if self._gate is None or self._load is None or self.entrant.key_id is None:
+        if self._gate is None or self.entrant.key_id is None:
             yield
             return
         with self._gate.use.hold(self.entrant.key_id, self._load, scope):
@@ -263,7 +288,7 @@ class Gate:
                 if is_open:
                     return NOBODY
                 raise problem
-            entrant = Entrant(LOCAL, None)
+            entrant = Entrant(LOCAL, KEYLESS)
         return Caller(entrant, source_of(scope), self)
 
     def _problem(self, scope: Scope) -> Unauthenticated | None:
@@ -370,28 +395,30 @@ class Guard:
             started = True
             await send(message)
 
-        actor = ANONYMOUS
-        try:
-            is_open = scope["type"] == "http" and scope["path"] in self._open_paths
-            caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
-            actor = caller.user.id
-            arrival = arrival_of(scope)
-            if arrival is not None and caller is not NOBODY:
-                arrival.admit()
-            caller.take_request()
-        except AgenticRagError as exc:
-            action = scope.get("method", "WS")
-            await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
-            await send_refusal(refusal(exc, reference), scope, receive, sending)
-            return
-        try:
-            with acting_for(caller.user.id):
-                await self.app(scope, receive, sending)
-        except Exception as exc:
-            if started or scope["type"] == "websocket":
-                log.error("request %s failed", reference, exc_info=exc)
-                raise
-            await send_refusal(failure(exc, reference), scope, receive, sending)
+        with ExitStack() as counted:
+            actor = ANONYMOUS
+            try:
+                is_open = scope["type"] == "http" and scope["path"] in self._open_paths
+                caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
+                actor = caller.user.id
+                caller.take_request()
+                counted.enter_context(caller.request())
+                arrival = arrival_of(scope)
+                if arrival is not None and caller is not NOBODY:
+                    arrival.admit()
+            except AgenticRagError as exc:
+                action = scope.get("method", "WS")
+                await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
+                await send_refusal(refusal(exc, reference), scope, receive, sending)
+                return
+            try:
+                with acting_for(caller.user.id):
+                    await self.app(scope, receive, sending)
+            except Exception as exc:
+                if started or scope["type"] == "websocket":
+                    log.error("request %s failed", reference, exc_info=exc)
+                    raise
+                await send_refusal(failure(exc, reference), scope, receive, sending)
 
 
 def _complete(headers: Iterable[tuple[bytes, bytes]], reference: str) -> list[tuple[bytes, bytes]]:

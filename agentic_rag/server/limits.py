@@ -15,7 +15,7 @@ BURST_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key may take. ``connections``: sockets and event streams together."""
+    """What one key may take. ``connections``: sockets and event streams together, and as many requests beside them."""
 
     requests_per_second: float = 50
     messages_per_minute: float = 60
@@ -48,10 +48,12 @@ class TokenBucket:
 class Load:
     """What one key takes at present."""
 
-    __slots__ = ("_messages", "_requests", "connections", "limits", "subscriptions")
+    __slots__ = ("_messages", "_requests", "at_once", "connections", "limits", "subscriptions")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.at_once = 0
+        """Requests that are read or answered, those of ``connections`` among them."""
         self.connections = 0
         self.subscriptions = 0
         self._requests = TokenBucket(limits.requests_per_second, limits.requests_per_second * BURST_SECONDS)
@@ -72,6 +74,13 @@ class Load:
             RateLimited: there were too many.
         """
         _refuse(self._messages.take(now))
+
+    def check_at_once(self) -> None:
+        """Raises:
+        RateLimited: one more request, beside the connections, would be too many.
+        """
+        if self.at_once - self.connections >= self.limits.connections:
+            raise RateLimited(CONNECTION_RETRY_SECONDS)
 
     def check_connections(self) -> None:
         """Raises:

@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
+from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
 from agentic_rag.events import AgentEvent
@@ -149,7 +150,8 @@ def websocket_endpoint(
             serve = partial(_serve_plainly, connection) if isinstance(connection, PlainConnection) else Socket.serve
             closing = await serve(socket)
         if held.cancelled_caught:
-            closing = Closing(POLICY_VIOLATION, "The key was revoked.")
+            keyless = caller.entrant.key_id == KEYLESS
+            closing = Closing(POLICY_VIOLATION, "A key is needed now." if keyless else "The key was revoked.")
         if closing is not None:
             with suppress(*_GONE), anyio.move_on_after(CLOSE_SECONDS):
                 await websocket.close(closing.code, closing.reason)

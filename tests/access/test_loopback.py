@@ -22,6 +22,7 @@ from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.launch.allowed import Grant
 from tests.access.tenants import bearer, make_key
+from tests.access.tenants import socket as chat_socket
 from tests.e2e.serving import serving as serving_process
 from tests.runtime.harness import bench, ok, toolset
 from tests.server.rig import Rig
@@ -212,3 +213,36 @@ async def test_the_first_key_restarts_what_a_single_user_let_run(tmp_path: Path)
         with anyio.fail_after(PATIENCE):
             while await state() != "failed":
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_the_first_key_ends_what_is_open_without_one(tmp_path: Path) -> None:
+    stalled = Stalled(say("One. Two."), after=2)
+    async with Rig(tmp_path, stalled) as rig, serving(rig.application.app) as address:
+        conversation = (await rig.ok("POST", "/api/conversations", {"domainId": await rig.domain()}))["id"]
+        path = f"/api/conversations/{conversation}/messages"
+        local_key = rig.application.access.local_key
+        ticket = (await rig.ok("POST", "/api/ws-tickets"))["ticket"]
+        async with chat_socket(address) as ends, chat_socket(address, key=local_key) as stays:
+            assert await ends.ask("ping") == {"type": "pong"}
+            async with anyio.create_task_group() as tasks:
+                streamed: list[str] = []
+
+                async def stream() -> None:
+                    async with rig.http.stream("POST", path, json={"content": "Hi"}) as response:
+                        streamed.append((await response.aread()).decode())
+
+                tasks.start_soon(stream)
+                with anyio.fail_after(PATIENCE):
+                    await stalled.reached.wait()
+                await make_key(rig, "ann", "operator")
+                with anyio.fail_after(PATIENCE):
+                    while not streamed:
+                        await anyio.lowlevel.checkpoint()
+            assert "turn_started" in streamed[0]
+            assert "event: done" not in streamed[0]
+            assert await ends.close_code() == 1008
+            assert ends.connection.close_reason == "A key is needed now."
+            assert await stays.ask("ping") == {"type": "pong"}
+        with pytest.raises(InvalidStatus):
+            async with chat_socket(address, f"ticket.{ticket}"):
+                pass

@@ -341,3 +341,44 @@ def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_go_o
                 assert (await late.ask("ping"))["type"] == "pong"
 
     anyio.run(attack)
+
+
+async def test_one_key_has_only_so_many_requests_at_once_and_another_key_goes_on(tmp_path: Path) -> None:
+    async with Rig(tmp_path, connections_per_key=2, requests_per_second=1000) as rig:
+        domain = await rig.domain()
+        eve, ann = [await make_key(rig, user, "member", domain) for user in ("eve", "ann")]
+        async with AsyncExitStack() as stack:
+            address = await stack.enter_async_context(serving(rig.application.app, http=Entrance(CALM)))
+
+            def begin(key: str) -> bytes:
+                lines = f"POST /api/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
+                return lines.encode() + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n"
+
+            async with chat_socket(address, key=eve) as chat:
+                peers = [await stack.enter_async_context(raw(address)) for _ in range(3)]
+                for peer, status in zip(peers, (100, 100, 429), strict=True):
+                    await peer.send(begin(eve))
+                    assert await peer.status() == status
+                other = await stack.enter_async_context(raw(address))
+                await other.send(begin(ann))
+                assert await other.status() == 100
+                assert await chat.ask("ping") == {"type": "pong"}
+                await peers[0].send(b"{}" + b" " * 98)
+                assert await peers[0].status() == 422
+                late = await stack.enter_async_context(raw(address))
+                await late.send(begin(eve))
+                assert await late.status() == 100
+
+
+async def test_a_request_that_came_too_fast_was_not_let_in(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=0.001) as rig:
+        key = await make_key(rig, "ann", "operator")
+        entrance = Entrance(CALM)
+        ask = f"GET /api/domains HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+        async with AsyncExitStack() as stack:
+            address = await stack.enter_async_context(serving(rig.application.app, http=entrance))
+            for status in (200, 429):
+                peer = await stack.enter_async_context(raw(address))
+                await peer.send(ask)
+                assert await peer.status() == status
+            assert entrance.strangers == 1
