@@ -14,7 +14,7 @@ import typer
 
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
-from agentic_rag.commands.line import Data, Url, quote_part, say, show_json, table
+from agentic_rag.commands.line import Data, Url, printable, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
@@ -194,7 +194,11 @@ def doctor(
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
     data: Data = None,
 ) -> None:
-    """Check that records, payloads and index fit together (exit code 1: they do not). Stop the server first."""
+    """Check database, documents, kept results, memories, secrets and index (exit code 1: something is left to do).
+
+    Stop the server first. A repair makes anew what follows from something else and is damaged; of what does not, a line
+    says how it is restored.
+    """
     import anyio
 
     from agentic_rag.commands.doctor import examine
@@ -202,9 +206,15 @@ def doctor(
 
     found = anyio.run(examine, load_settings(data=data), repair)
     for finding in found:
-        say(str(finding))
-    say("Everything fits together." if not found else f"{len(found)} found{', repaired' if repair else ''}.")
-    if found and not repair:
+        say(printable(str(finding)))
+    left = sum(finding.by_hand for finding in found) if repair else len(found)
+    if not found:
+        say("Everything fits together.")
+    elif not repair:
+        say(f"{len(found)} found; --repair does what stands in brackets.")
+    else:
+        say(f"{len(found)} found, {'repaired' if not left else f'{len(found) - left} repaired'}.")
+    if left:
         raise typer.Exit(1)
 
 

@@ -1,37 +1,105 @@
 """`agentic-rag doctor`: the consistency check of a data folder that no server uses.
 
-Owns opening and closing the folder around the check. Knows no finding.
+Owns opening what each check needs and no more: what is damaged keeps nothing else from being looked at. Knows no rule
+of any check.
 """
 
+from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import anyio.to_thread
 
-from agentic_rag.app import open_application
-from agentic_rag.operations.data_folder import lent_files
-from agentic_rag.operations.doctor import Finding
+from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.knowledge import open_knowledge
+from agentic_rag.errors import BadConfiguration, StorageError
+from agentic_rag.operations.contents import (
+    examine_originals,
+    examine_payloads,
+    examine_secrets,
+    examine_workspaces,
+    name_some,
+)
+from agentic_rag.operations.data_folder import DataFolder, lent_files
+from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.findings import Finding
 from agentic_rag.settings import Settings
+from agentic_rag.store.database import Database
+from agentic_rag.store.integrity import find_file_damage, find_server_damage
+from agentic_rag.store.payloads import PayloadFiles
+from mcp_servers.retriever.errors import IndexFault
 
-NAMED = 3
-"""So many files are named; the rest is counted."""
+DATABASE = "agentic-rag.db"
+MADE_LATER = ("payloads", "index", "secret.key")
+"""What is made beside the database, so that one which is not there was lost."""
+
+RESTORE = (
+    "put it back from a backup, and take agentic-rag.db-wal and -shm away unless they are of the same one; until "
+    "then nothing that needs the records is looked at or repaired"
+)
 
 
 async def examine(settings: Settings, repair: bool) -> list[Finding]:
-    """Return what does not fit; with ``repair``, remedied.
+    """Return what does not fit; with ``repair``, remedied where that is possible.
 
     Raises:
         DataFolderOwned: a server runs on the folder.
     """
-    # First: opening closes the folder itself.
+    # First: owning closes the folder itself.
     lent = await anyio.to_thread.run_sync(partial(lent_files, settings.data, repair=repair))
-    findings = (
-        [Finding("FILES_OPEN_TO_OTHERS", str(settings.data), _describe(lent), "are closed to them")] if lent else []
-    )
-    async with open_application(settings, serving=False) as application:
-        return [*findings, *await application.doctor.examine(repair=repair)]
+    async with AsyncExitStack() as stack:
+        folder = DataFolder.own(settings.data)
+        stack.callback(folder.release)
+        findings = [_lent(settings.data, lent)] if lent else []
+        database, damage = await _open_database(stack, settings)
+        findings += damage
+        findings += await examine_secrets(database, settings.data, settings.secret_key)
+        findings += await examine_workspaces(settings.workspaces, repair=repair)
+        if database is not None:
+            findings += await _examine_records(settings, database, repair)
+    return findings
 
 
-def _describe(lent: list[str]) -> str:
-    first = ", ".join(name or "the folder itself" for name in lent[:NAMED])
-    more = f" and {len(lent) - NAMED} more" if len(lent) > NAMED else ""
-    return f"other users of this machine can get at {first}{more}"
+async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Finding]]:
+    """Open the database if it is sound; what is wrong with it otherwise."""
+    path = settings.data / DATABASE
+    if not settings.database_url and (damage := await anyio.to_thread.run_sync(_damage_of, path)):
+        return None, [Finding("DATABASE_DAMAGED", str(path), name_some(damage), RESTORE, by_hand=True)]
+    try:
+        database = await Database.open(settings.database_url or path)
+        stack.push_async_callback(database.aclose)
+        damage = await database.read(find_server_damage)
+    except (BadConfiguration, StorageError) as exc:
+        remedy = "see to it that it can be opened; nothing that needs the records was looked at"
+        return None, [Finding("DATABASE_UNAVAILABLE", "database", str(exc), remedy, by_hand=True)]
+    if damage:
+        remedy = "restore it, or mend it with PostgreSQL's own tools (REINDEX, pg_amcheck)"
+        return database, [Finding("DATABASE_DAMAGED", "PostgreSQL", name_some(damage), remedy, by_hand=True)]
+    return database, []
+
+
+def _damage_of(path: Path) -> list[str]:
+    if path.exists():
+        return find_file_damage(path)
+    if any((path.parent / name).exists() for name in MADE_LATER):
+        return ["it is gone, and what was made beside it is still there"]
+    return []
+
+
+async def _examine_records(settings: Settings, database: Database, repair: bool) -> list[Finding]:
+    files = PayloadFiles(settings.data / "payloads")
+    findings = await examine_payloads(database, files)
+    findings += await examine_originals(database, repair=repair)
+    try:
+        async with open_knowledge(settings, database, Directory(database)) as knowledge:
+            await knowledge.intake.finish_removals()  # what is left of them would be found otherwise
+            findings += await Doctor(database, files, knowledge.index).examine(repair=repair)
+    except (IndexFault, BadConfiguration) as exc:
+        remedy = "mend what it says, and run this again: records and index were not compared"
+        findings.append(Finding("INDEX_UNAVAILABLE", "index", str(exc), remedy, by_hand=True))
+    return findings
+
+
+def _lent(folder: Path, lent: list[str]) -> Finding:
+    said = f"other users of this machine can get at {name_some([name or 'the folder itself' for name in lent])}"
+    return Finding("FILES_OPEN_TO_OTHERS", str(folder), said, "are closed to them")

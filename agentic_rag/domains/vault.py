@@ -8,7 +8,8 @@ A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -234,6 +235,34 @@ def _bound(domain_id: str, name: str) -> bytes:
 
 def _key_id(sealed: bytes) -> bytes:
     return sealed[len(FORMAT) : len(FORMAT) + ID_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSecret:
+    """A stored secret that no key here opens, and why."""
+
+    domain_id: str
+    name: str
+    reason: str
+
+
+def find_unreadable(rows: Sequence[SecretRecord], folder: Path, setting: SecretStr | None) -> list[UnreadableSecret]:
+    """Try the keys on stored secrets and return those that do not open. No value leaves this function. Blocks.
+
+    Raises:
+        BadConfiguration: a key is weak, malformed or open to others, or there is none and there are secrets.
+    """
+    given = setting.get_secret_value().strip() if setting is not None else ""
+    if not given and not rows and not os.path.lexists(folder / FILE_NAME):
+        return []  # the first server makes one
+    keys = configured_keys(given, folder) if given else file_keys(folder, make=False)
+    found = []
+    for row in rows:
+        try:
+            unseal(keys, row.domain_id, row.name, row.sealed)
+        except SecretUnreadable as exc:
+            found.append(UnreadableSecret(row.domain_id, row.name, exc.reason))
+    return found
 
 
 async def rotate(

@@ -1,6 +1,7 @@
 """The consistency check: what does not fit together in a data folder, and its repair.
 
-Owns the findings and their remedies. A remedy never removes what a user wrote: it gives a session without a
+Owns what is asked of records and index, quickly enough for each start, and the remedies; ``contents`` reads the rest. A
+remedy never removes what a user wrote: it gives a session without a
 conversation a conversation again, and has documents indexed anew. Knows no HTTP and no model.
 """
 
@@ -14,6 +15,7 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.errors import InternalError
 from agentic_rag.events import Error
+from agentic_rag.operations.findings import Finding
 from agentic_rag.runtime.log.runlog import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
@@ -28,19 +30,6 @@ from mcp_servers.retriever.index import Index
 
 MAX_UNSEEN = 64
 """Events that readers may have seen and the log does not hold; see `agentic_rag.runtime.log.runlog`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that does not fit. ``subject`` is its id; ``remedy`` says what a repair does, or has done."""
-
-    code: str
-    subject: str
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.code} {self.subject}: {self.problem} ({self.remedy})"
 
 
 class Doctor:

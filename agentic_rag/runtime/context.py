@@ -30,7 +30,7 @@ from agentic_rag.runtime.core.transcript import (
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import hold
 from agentic_rag.store import payloads, sessions
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
 
@@ -130,15 +130,7 @@ class Context:
             if not result.ref:
                 data = result.text.encode()
                 await self._files.write(ref, data)
-                fresh.append(
-                    PayloadRecord(
-                        ref=ref,
-                        session_id=transcript.session_id,
-                        media_type="text/plain",
-                        size=len(data),
-                        created_at=now(),
-                    )
-                )
+                fresh.append(payloads.record_of(ref, transcript.session_id, "text/plain", data))
         window = transcript.in_window()
         changed = [
             (entry, content)

@@ -23,7 +23,6 @@ from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
 from agentic_rag.store import images, payloads, prompts, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.store.prompts import PromptRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -84,14 +83,7 @@ def store_result(
         ref=finished.ref,
     )
     for kept in finished.kept:
-        payload = PayloadRecord(
-            ref=kept.ref,
-            session_id=row.session_id,
-            media_type=kept.media_type,
-            size=len(kept.data),
-            created_at=now(),
-        )
-        payloads.put(conn, payload)
+        payloads.put(conn, payloads.record_of(kept.ref, row.session_id, kept.media_type, kept.data))
 
 
 def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) -> None:

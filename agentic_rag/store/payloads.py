@@ -4,6 +4,7 @@ Owns the binding of a ``ref`` to its session, and the folder in which each has a
 one after the other: a file without a record, which a kill between them can leave, is found by the doctor.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, delete, select
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.store import sessions
+from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable
 
 
@@ -27,12 +29,25 @@ class PayloadRecord:
     media_type: str
     size: int
     """Bytes."""
+    sha256: str
     created_at: str
 
 
 PAYLOADS = RecordTable(PayloadRecord, "payloads", key=("ref",), indexed=("session_id",), part_of="session")
 _payloads = PAYLOADS.c
 _REF = re.compile(r"ref_[0-9a-z]{26}")
+
+
+def record_of(ref: str, session_id: str, media_type: str, data: bytes) -> PayloadRecord:
+    """Return the record of a payload that is kept now."""
+    return PayloadRecord(
+        ref=ref,
+        session_id=session_id,
+        media_type=media_type,
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        created_at=now(),
+    )
 
 
 def put(conn: Connection, payload: PayloadRecord) -> None:
@@ -60,6 +75,11 @@ def all_refs(conn: Connection) -> set[str]:
     return set(conn.execute(select(_payloads.ref)).scalars())
 
 
+def all_hashes(conn: Connection) -> dict[str, str]:
+    """Return the SHA-256 of every payload by its ref."""
+    return {row.ref: row.sha256 for row in conn.execute(select(_payloads.ref, _payloads.sha256))}
+
+
 def forget(conn: Connection, refs: list[str]) -> None:
     """Delete records whose files are gone."""
     conn.execute(delete(PAYLOADS.table).where(_payloads.ref.in_(refs)))
@@ -82,6 +102,22 @@ class PayloadFiles:
     async def read(self, ref: str) -> bytes | None:
         """Return a payload; None when there is no such file, or it cannot be read."""
         return await anyio.to_thread.run_sync(self._read, ref)
+
+    def hash(self, ref: str) -> str | None:
+        """Return the SHA-256 of a payload; None when there is no such file, or it cannot be read. Blocks."""
+        try:
+            with self._path(ref).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except (OSError, ValueError):
+            return None
+
+    def path_of(self, ref: str) -> Path:
+        """Return where a payload lies, to be named.
+
+        Raises:
+            ValueError: it is no ref.
+        """
+        return self._path(ref)
 
     async def remove(self, refs: Iterable[str]) -> None:
         """Remove files whose records are gone; one that cannot be removed is left to the doctor."""

@@ -362,6 +362,11 @@ class Ledger:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the log still has them
         return removed
 
+    def find_damage(self) -> list[str]:
+        """Return what SQLite finds wrong inside the database, its first few words; empty when it is sound."""
+        found = [str(row[0]) for row in self._rows("PRAGMA quick_check(3)")]
+        return [] if found == ["ok"] else found
+
     def tip(self) -> Tip:
         """The newest row and the number of rows."""
         rows = self._rows("SELECT rowid, id, (SELECT count(*) FROM engrams) FROM engrams ORDER BY rowid DESC LIMIT 1")

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.users import LOCAL
 from agentic_rag.messages import Block, text_block, tool_result_block
 from agentic_rag.store import payloads, sessions
-from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.clock import new_id
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say, use
 from tests.server.rig import Rig, types_of
@@ -92,7 +91,7 @@ async def test_stored_references_are_resolved_and_a_bad_one_costs_one_item(tmp_p
             for ref, owner in ((good, record.session_id), (gone, record.session_id), (foreign, "sess_other")):
                 payloads.put(
                     conn,
-                    PayloadRecord(ref=ref, session_id=owner, media_type="application/json", size=1, created_at=now()),
+                    payloads.record_of(ref, owner, "application/json", b"x"),
                 )
             rows = sessions.transcript(conn, record.session_id)
             row = next(row for row in rows if row.content[0]["type"] == "tool_result")
@@ -121,7 +120,7 @@ async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_pat
         folder.mkdir()
         for name in (ref, other):
             (folder / name).write_bytes(b"x")
-        row = PayloadRecord(ref=ref, session_id=record.session_id, media_type="text/plain", size=1, created_at=now())
+        row = payloads.record_of(ref, record.session_id, "text/plain", b"x")
         await rig.application.database.write(lambda conn: payloads.put(conn, row))
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
         assert [path.name for path in folder.iterdir()] == [other]

@@ -1,19 +1,36 @@
 """The consistency check finds what was planted, mends it, and then finds nothing."""
 
+import hashlib
+import os
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
+import pytest
 from sqlalchemy import Connection, text
 
 from agentic_rag.access.users import LOCAL
+from agentic_rag.commands.doctor import examine
+from agentic_rag.settings import Settings
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
-from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.payloads import PayloadRecord
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.steps import say
-from tests.server.rig import Rig
+from mcp_servers.promptx.memory import Memory, NewEngram, memory_folder
+from tests.server.rig import Rig, settings_for
+
+
+@pytest.fixture(autouse=True)
+def private_files() -> Iterator[None]:
+    """What a test plants is as closed to others as what the server writes."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
 
 PAST = "2020-01-01T00:00:00.000Z"
 
@@ -62,7 +79,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
             conversations.delete(conn, lost)
             payloads.put(
                 conn,
-                PayloadRecord(ref=missing, session_id=lost_session, media_type="text/plain", size=1, created_at=now()),
+                payloads.record_of(missing, lost_session, "text/plain", b"x"),
             )
             turns.TURNS.insert(conn, turn("turn_mute", lost_session, status="running"))
             turns.TURNS.insert(conn, turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3))
@@ -125,5 +142,188 @@ async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_pa
     status, said, _ = await anyio.to_thread.run_sync(doctor)
     assert status == 1
     assert said.startswith("PAYLOAD_WITHOUT_RECORD")
-    assert await anyio.to_thread.run_sync(doctor, "--repair") == (0, said.replace("1 found.", "1 found, repaired."), "")
+    assert await anyio.to_thread.run_sync(doctor, "--repair") == (
+        0,
+        said.replace("1 found; --repair does what stands in brackets.", "1 found, repaired."),
+        "",
+    )
     assert await anyio.to_thread.run_sync(doctor) == (0, "Everything fits together.\n", "")
+
+
+async def codes(settings: Settings, *, repair: bool = False) -> list[str]:
+    return [finding.code for finding in await examine(settings, repair)]
+
+
+def scribble(path: Path, start: int = 4096) -> bytes:
+    """Overwrite a file from a place on, as a failing disk does; return what it is then."""
+    data = path.read_bytes()
+    assert len(data) > start + 4096
+    path.write_bytes(data[:start] + b"\xa5" * (len(data) - start))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["pages", "another file", "gone"])
+async def test_a_damaged_database_is_told_and_neither_written_nor_taken_for_an_empty_one(
+    tmp_path: Path, damage: str
+) -> None:
+    async with Rig(tmp_path, say("Hi.")) as rig:
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "Hi")
+    database = rig.settings.data / "agentic-rag.db"
+    if damage == "pages":
+        left = scribble(database)
+    else:
+        database.write_bytes(b"no database" * 1000)
+        left = database.read_bytes()
+    if damage == "gone":
+        database.unlink()
+    kept = rig.settings.data / "payloads" / new_id("ref")
+    kept.parent.mkdir()
+    kept.write_bytes(b"a result")
+    memory = rig.settings.workspaces / domain / ".promptx" / "cognition" / "sage"
+    memory.mkdir(parents=True)
+    (memory / "engrams.db").symlink_to("/etc/hostname")
+    found = await examine(rig.settings, True)
+    assert [finding.code for finding in found] == ["DATABASE_DAMAGED", "MEMORY_DAMAGED"]
+    assert "backup" in found[0].remedy
+    assert kept.exists(), "without records nobody knows whose it is"
+    if damage == "gone":
+        assert not database.exists()
+    else:
+        assert database.read_bytes() == left
+
+
+async def test_the_command_tells_of_a_damaged_database_in_a_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "agentic-rag.db").write_bytes(b"no database" * 1000)
+    command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--repair", "--data", str(data)]
+    done = await anyio.run_process(command, check=False, cwd=tmp_path)
+    said = done.stdout.decode().splitlines()
+    assert done.returncode == 1
+    (line,) = [line for line in said if line.startswith("DATABASE_DAMAGED")]
+    assert "file is not a database" in line
+    assert "backup" in line
+    assert done.stderr == b""
+
+
+def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:
+    found = documents.get(conn, document_id)
+    return found is not None and found.sha256 == digest and found.status == "indexed"
+
+
+async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_read_again(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        rig.application.begin()
+        changed, gone = [
+            (await rig.upload(domain, f"{name}.md", f"# {name}\n\nThe {name} holds 3 litres.\n".encode()))["id"]
+            for name in ("pump", "tank")
+        ]
+        folder = rig.settings.workspaces / domain / "documents"
+    assert await codes(rig.settings) == []
+    (folder / "tank.md").unlink()
+    before = (folder / "pump.md").stat()
+    now_there = b"# pump\n\nThe pump holds 9 litres.\n"
+    (folder / "pump.md").write_bytes(now_there)
+    digest = hashlib.sha256(now_there).hexdigest()
+    os.utime(folder / "pump.md", ns=(before.st_atime_ns, before.st_mtime_ns))  # a disk that decays tells nobody
+    found = await examine(rig.settings, False)
+    assert {(finding.code, finding.subject) for finding in found} == {
+        ("DOCUMENT_FILE_CHANGED", changed),
+        ("DOCUMENT_FILE_MISSING", gone),
+    }
+    assert all(domain in finding.problem for finding in found)
+    assert await examine(rig.settings, True) == found
+    assert await codes(rig.settings) == ["DOCUMENT_FILE_MISSING"], "the other waits for the next start"
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        with anyio.fail_after(30):
+            while not await rig.application.database.read(lambda conn: is_read_again(conn, changed, digest)):
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_kept_result_that_is_not_what_was_kept_is_told(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hi.")) as rig:
+        conversation = await rig.conversation()
+        await rig.say(conversation, "Hi")
+        session = (await rig.application.business.conversations.get(LOCAL, conversation)).session_id
+        sound, spoilt = new_id("ref"), new_id("ref")
+        files = rig.application.ground.payloads
+        for ref in (sound, spoilt):
+            await files.write(ref, b"a long result")
+            record = payloads.record_of(ref, session, "text/plain", b"a long result")
+            await rig.application.database.write(lambda conn, record=record: payloads.put(conn, record))  # type: ignore[misc]
+    assert await codes(rig.settings) == []
+    place = rig.settings.data / "payloads" / spoilt
+    place.write_bytes(b"a lone result")
+    (finding,) = await examine(rig.settings, True)
+    assert (finding.code, finding.subject) == ("PAYLOAD_CHANGED", spoilt)
+    assert str(place) in finding.remedy
+    place.write_bytes(b"a long result")
+    assert await codes(rig.settings) == []
+
+
+def remember(workspace: Path, role: str, user: str | None = None) -> Path:
+    memory = Memory(memory_folder(workspace, "user" if user else "domain", user, role))
+    memory.remember([NewEngram(f"Pump {n} holds {n} litres.", f"pump{n} litres", 0.8, "ATOMIC") for n in range(60)], 1)
+    memory.close()
+    return memory.folder.path
+
+
+async def test_each_memory_is_looked_at_and_what_follows_from_its_engrams_is_made_anew(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    workspace = settings.workspaces / "law"
+    torn, foreign, linked, stale, lacking = (
+        remember(workspace, role, user)
+        for role, user in (("a", None), ("b", None), ("c", None), ("d", "ann@example.org"), ("e", None))
+    )
+    assert await codes(settings) == []
+    scribble(torn / "engrams.db", 8192)
+    (foreign / "engrams.db").unlink()
+    with closing(sqlite3.connect(foreign / "engrams.db")) as other:
+        other.execute("CREATE VIEW engrams AS SELECT 1")
+        other.commit()
+    outside = (linked / "engrams.db").rename(tmp_path / "outside.db")
+    (linked / "engrams.db").symlink_to(outside)
+    (stale / "network.json").write_text('{"cues": {"half')
+    (stale / "state.json").write_text("[")
+    (lacking / "network.json").unlink()
+    before = {path.name: path.read_bytes() for path in (torn / "engrams.db", foreign / "engrams.db", outside)}
+    found = await examine(settings, True)
+    assert [(finding.code, Path(finding.subject)) for finding in found] == [
+        ("MEMORY_DAMAGED", torn / "engrams.db"),
+        ("MEMORY_DAMAGED", foreign / "engrams.db"),
+        ("MEMORY_DAMAGED", linked / "engrams.db"),
+        ("MEMORY_FILE_STALE", lacking / "network.json"),
+        ("MEMORY_FILE_STALE", stale / "network.json"),
+        ("MEMORY_FILE_STALE", stale / "state.json"),
+    ]
+    assert "schema" in found[1].problem
+    assert "link" in found[2].problem
+    assert await codes(settings) == ["MEMORY_DAMAGED"] * 3
+    assert before == {path.name: path.read_bytes() for path in (torn / "engrams.db", foreign / "engrams.db", outside)}
+    assert sorted(os.listdir(tmp_path)) == ["data", "outside.db"], "nothing was opened beside it"
+
+
+async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_read_is_told(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        for name in ("OLD", "NEW"):
+            await rig.ok("PUT", f"/api/domains/{domain}/secrets/{name}", {"value": f"value-of-{name}-1234567"})
+        sealed = "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE name = 'NEW') WHERE name = 'OLD'"
+        await rig.application.database.write(lambda conn: conn.execute(text(sealed)))
+    (finding,) = await examine(rig.settings, True)
+    assert (finding.code, finding.subject) == ("SECRETS_UNREADABLE", domain)
+    assert "1 of its 2 secrets" in finding.problem
+    assert "OLD" in finding.problem
+    assert "NEW" not in finding.problem
+    assert "value-of" not in str(finding)
+    key = rig.settings.data / "secret.key"
+    key.chmod(0o644)
+    assert await codes(rig.settings) == ["FILES_OPEN_TO_OTHERS", "SECRET_KEY_UNUSABLE"]
+    assert await codes(rig.settings, repair=True) == ["FILES_OPEN_TO_OTHERS", "SECRETS_UNREADABLE"]
+    key.unlink()
+    (finding,) = await examine(rig.settings, True)
+    assert finding.code == "SECRET_KEY_UNUSABLE"
+    assert not key.exists(), "a new one would open nothing"

@@ -271,6 +271,7 @@ def _beside_transcripts() -> None:
         Column("session_id", String(), nullable=False),
         Column("media_type", String(), nullable=False),
         Column("size", Integer(), nullable=False),
+        Column("sha256", String(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("ref"),
     )

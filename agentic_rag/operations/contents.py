@@ -1,0 +1,122 @@
+"""What the consistency check reads byte by byte: originals of documents, kept results, secrets, memories.
+
+Owns these findings. What is derived is made anew by a repair; of what is not, a finding says how it is restored. It
+takes as long as reading everything takes, so only the command does it, not each start of a server.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+from pydantic import SecretStr
+
+from agentic_rag.domains.vault import find_unreadable
+from agentic_rag.errors import BadConfiguration
+from agentic_rag.operations.findings import Finding
+from agentic_rag.store import documents, domains, payloads, secrets
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
+from agentic_rag.store.payloads import PayloadFiles
+from mcp_servers.beneath import Folder
+from mcp_servers.promptx.examination import MemoryTrouble, examine_memories
+
+NAMED = 3
+"""So many of a kind are named; the rest is counted."""
+
+
+def name_some(names: list[str]) -> str:
+    """Return the first of some names, and how many there are beside them."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+async def examine_originals(database: Database, *, repair: bool) -> list[Finding]:
+    """Compare the file of every indexed document with its record; ``repair``: have a changed one read again."""
+    findings = []
+    for domain in await database.read(domains.list_all):
+        folder = Folder(Path(domain.workspace), ("documents",), owned=False)
+        indexed = await database.read(lambda conn, key=domain.id: documents.list_of(conn, key, DocumentStatus.INDEXED))  # type: ignore[misc]
+        for document in indexed:
+            finding = await anyio.to_thread.run_sync(_examine_original, folder, document)
+            if finding is None:
+                continue
+            findings.append(finding)
+            if repair and not finding.by_hand:
+                # No stamp: the next look into the folder reads the file, whatever its size and time.
+                await database.write(
+                    lambda conn, key=document.id: documents.update(conn, key, file_stamp="", updated_at=now()),  # type: ignore[misc]
+                    durable=True,
+                )
+    return findings
+
+
+def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | None:
+    named = f"{document.name} of domain {document.domain_id}"
+    try:
+        size, digest = folder.hash(document.path)
+    except OSError as exc:
+        reason = "is gone" if isinstance(exc, FileNotFoundError) else f"cannot be read: {exc.strerror}"
+        remedy = f"put it back from a backup as {folder.path / document.path}, or delete the document"
+        return Finding("DOCUMENT_FILE_MISSING", document.id, f"the file of {named} {reason}", remedy, by_hand=True)
+    if digest == document.sha256 or not document.file_stamp:  # without a stamp: it is about to be read again
+        return None
+    how = f"it has {size} bytes, not {document.size}" if size != document.size else "its bytes are others"
+    remedy = "is read and indexed again at the next start; if nobody changed it, put it back from a backup first"
+    return Finding("DOCUMENT_FILE_CHANGED", document.id, f"the file of {named} is not what was indexed: {how}", remedy)
+
+
+async def examine_payloads(database: Database, files: PayloadFiles) -> list[Finding]:
+    """Compare every kept result with the hash that it was stored with; one without a file is the records' matter."""
+    findings = []
+    for ref, sha256 in sorted((await database.read(payloads.all_hashes)).items()):
+        found = await anyio.to_thread.run_sync(files.hash, ref)
+        if found not in (None, sha256):
+            remedy = (
+                f"put {files.path_of(ref)} back from a backup; or remove it and repair, and the model is told that it "
+                "is gone"
+            )
+            problem = "it is not what was kept of a tool's result"
+            findings.append(Finding("PAYLOAD_CHANGED", ref, problem, remedy, by_hand=True))
+    return findings
+
+
+async def examine_secrets(database: Database | None, folder: Path, setting: SecretStr | None) -> list[Finding]:
+    """Try the keys on every sealed secret, by name; without a database the keys alone are looked at."""
+    rows = [] if database is None else await database.read(secrets.list_all)
+    try:
+        unreadable = await anyio.to_thread.run_sync(find_unreadable, rows, folder, setting)
+    except BadConfiguration as exc:
+        remedy = "put the key back from a backup, readable by its owner only; nothing else opens the secrets"
+        return [Finding("SECRET_KEY_UNUSABLE", exc.setting, exc.problem, remedy, by_hand=True)]
+    findings = []
+    for domain_id in sorted({problem.domain_id for problem in unreadable}):
+        names = [f"{each.name} ({each.reason})" for each in unreadable if each.domain_id == domain_id]
+        count = sum(row.domain_id == domain_id for row in rows)
+        remedy = "set them again (agentic-rag secrets set), or put back the key or the database they belong to"
+        said = f"{len(names)} of its {count} secrets do not open: {name_some(names)}"
+        findings.append(Finding("SECRETS_UNREADABLE", domain_id, said, remedy, by_hand=True))
+    return findings
+
+
+async def examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
+    """Look at every memory below the workspaces; ``repair``: what follows from its engrams is made anew."""
+    return await anyio.to_thread.run_sync(partial(_examine_workspaces, workspaces, repair=repair))
+
+
+def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
+    try:
+        # A workspace itself may be a link: the operator's.
+        places = sorted(each for each in workspaces.iterdir() if each.is_dir())
+    except FileNotFoundError:
+        return []
+    found = [trouble for place in places for trouble in examine_memories(place, repair=repair)]
+    return [_tell(trouble) for trouble in found]
+
+
+def _tell(trouble: MemoryTrouble) -> Finding:
+    if trouble.derived:
+        remedy = "is made anew from the memory's engrams"
+        return Finding("MEMORY_FILE_STALE", str(trouble.place), trouble.reason, remedy)
+    remedy = "put the memory's folder back from a backup, or move it away; until then it is not opened"
+    return Finding("MEMORY_DAMAGED", str(trouble.place), trouble.reason, remedy, by_hand=True)

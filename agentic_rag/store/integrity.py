@@ -1,0 +1,45 @@
+"""Whether a database is sound below its tables: SQLite's own check of its file, and what PostgreSQL notes of itself.
+
+Owns these questions. Writes nothing, and does not open a SQLite file as the product does: migrating a damaged file
+would damage it more.
+"""
+
+import sqlite3
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+MAX_PROBLEMS = 20
+"""How many problems of a file SQLite is asked for."""
+LOCK_SECONDS = 5.0
+
+_POSTGRES_INDEXES = sa.text(
+    "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid ORDER BY 1"
+)
+_POSTGRES_CHECKSUMS = sa.text("SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()")
+
+
+def find_file_damage(path: Path) -> list[str]:
+    """Return what is wrong inside a SQLite file, at most `MAX_PROBLEMS` of it; empty when it is sound. Blocks."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
+    except sqlite3.Error as exc:
+        return [str(exc)]
+    try:
+        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})")]
+    except sqlite3.Error as exc:
+        return [str(exc)]
+    finally:
+        connection.close()
+    return [] if found == ["ok"] else found
+
+
+def find_server_damage(conn: Connection) -> list[str]:
+    """Return what a PostgreSQL server has noted of its damage; nothing is read for it but its catalogue."""
+    if conn.dialect.name != "postgresql":
+        return []
+    found = [f"the index {name} is not valid" for name in conn.execute(_POSTGRES_INDEXES).scalars()]
+    if failures := conn.execute(_POSTGRES_CHECKSUMS).scalar():
+        found.append(f"{failures} of its pages did not have their checksum")
+    return found
