@@ -5,11 +5,13 @@ slow to import is loaded in a thread when it is first needed or once the server 
 within a second.
 """
 
+import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import anyio
 from starlette.applications import Starlette
 
 from agentic_rag.access.auditing import AuditLog
@@ -25,6 +27,7 @@ from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import StorageFull, StorageUnavailable
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
@@ -53,6 +56,11 @@ from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
+
+RETRY_SECONDS = 1.0
+"""Between two looks whether the store is there."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,7 @@ async def open_application(
     unsandboxed: bool = False,
     scan_seconds: float = SCAN_SECONDS,
     first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
+    meanwhile: AbstractAsyncContextManager[None] | None = None,
 ) -> AsyncIterator[Application]:
     """Open every part, in order; leaving closes them in the reverse order.
 
@@ -144,12 +153,15 @@ async def open_application(
         unsandboxed: where there is no bubblewrap they run without a sandbox; counts for a single user on loopback.
         scan_seconds: between two looks into the documents folders.
         first_document_seconds: how long a turn waits for a domain's first document.
+        meanwhile: entered where the folder or the database is not there yet, and left once they are; None: they are
+            not waited for.
 
     Raises:
-        DataFolderOwned, BadConfiguration, StorageFull: on entering; nothing is left open.
+        DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
     """
     async with AsyncExitStack() as stack:
-        ground = await _open_ground(stack, settings, serving, first_document_seconds)
+        folder, database = await _open_store(stack, settings, meanwhile)
+        ground = await _open_ground(stack, settings, folder, database, serving, first_document_seconds)
         policy = launch_policy(settings, ground.access, any_command, unsandboxed)
         machinery = await _open_machinery(
             stack, ground, policy, choose_model(settings) if model is None else ChosenModel(model, settings.model)
@@ -183,13 +195,40 @@ async def _end_single_use(access: Access, machinery: Machinery) -> None:
         machinery.tools.restart_users()
 
 
+async def _open_store(
+    stack: AsyncExitStack, settings: Settings, meanwhile: AbstractAsyncContextManager[None] | None
+) -> tuple[DataFolder, Database]:
+    """Take the data folder and open the database, as soon as they are there."""
+    folder: DataFolder | None = None
+    said = ""
+    async with AsyncExitStack() as waiting:
+        while True:
+            try:
+                if folder is None:
+                    folder = DataFolder.own(settings.data)
+                    stack.callback(folder.release)
+                database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
+                stack.push_async_callback(database.aclose)
+                return folder, database
+            except (StorageUnavailable, StorageFull) as exc:
+                if meanwhile is None:
+                    raise
+                if not said:
+                    await waiting.enter_async_context(meanwhile)
+                if said != str(exc):
+                    said = str(exc)
+                    log.warning("the store is waited for: %s", said)
+            await anyio.sleep(RETRY_SECONDS)
+
+
 async def _open_ground(
-    stack: AsyncExitStack, settings: Settings, serving: bool, first_document_seconds: float
+    stack: AsyncExitStack,
+    settings: Settings,
+    folder: DataFolder,
+    database: Database,
+    serving: bool,
+    first_document_seconds: float,
 ) -> Ground:
-    folder = DataFolder.own(settings.data)
-    stack.callback(folder.release)
-    database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
-    stack.push_async_callback(database.aclose)
     redactor = Redactor()
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to make the first key.
@@ -285,9 +324,13 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
 
 def _gate(ground: Ground, policy: LaunchPolicy) -> Gate:
     settings = ground.settings
+    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts_of(settings), servers=policy)
+
+
+def hosts_of(settings: Settings) -> Hosts:
+    """Return the names that a server with these settings answers to."""
     names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
-    hosts = Hosts(loopback=is_loopback(settings.host), names=names)
-    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts, servers=policy)
+    return Hosts(loopback=is_loopback(settings.host), names=names)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -89,6 +89,7 @@ def serve(
     """Serve until interrupted (Ctrl-C)."""
     import gc
     import logging
+    from contextlib import suppress
 
     gc.disable()  # until the server listens: what imports make lives for ever, looking for garbage in it takes 8 %
     from agentic_rag.settings import load_settings
@@ -101,8 +102,9 @@ def serve(
     import anyio
 
     from agentic_rag.app import open_application
+    from agentic_rag.errors import ServerStopping
     from agentic_rag.operations.data_folder import check_user
-    from agentic_rag.serving import address_of, bind, serve
+    from agentic_rag.serving import address_of, answer_meanwhile, bind, serve
 
     check_user(allow_root=settings.allow_root)
     listener = bind(settings.host, settings.port)
@@ -119,11 +121,14 @@ def serve(
 
     async def run() -> None:
         async with open_application(
-            settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed
+            settings,
+            any_command=allow_any_command,
+            unsandboxed=allow_unsandboxed,
+            meanwhile=answer_meanwhile(settings, listener),
         ) as application:
             await serve(application, listener, announce)
 
-    with listener:
+    with listener, suppress(ServerStopping):  # that is raised where it was stopped before there was a store
         anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
 
 

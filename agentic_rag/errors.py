@@ -385,6 +385,15 @@ class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, r
     text = "The database does not answer now: {self.reason}. Try again."
 
 
+class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
+    """The SQLite file is no database any more; trying again mends nothing."""
+
+    text = (
+        "The database is damaged: {self.reason}. Put a backup of the data folder in its place; "
+        "agentic-rag doctor then says whether everything fits together."
+    )
+
+
 class ServerStopping(AgenticRagError, code="SERVER_STOPPING", status=503, retryable=True):
     """The server is about to end; what it had begun is gone on with by the next one."""
 

@@ -1,25 +1,31 @@
 """Running the application under uvicorn: the socket, the signals, the order of stopping.
 
-Owns how a serving process begins and ends. Knows no route.
+Owns how a serving process begins, waits for its store and ends. Knows no route.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import anyio
 import uvicorn
 from anyio.abc import TaskStatus
+from starlette.types import ASGIApp
 
-from agentic_rag.app import Application
-from agentic_rag.errors import BadConfiguration, PortInUse
+from agentic_rag.app import Application, hosts_of
+from agentic_rag.errors import BadConfiguration, PortInUse, ServerStopping
 from agentic_rag.server.entrance import ConnectionLimits, Entrance, raise_descriptor_limit
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.hosts import url_of
+from agentic_rag.server.waiting import make_waiting_app
+from agentic_rag.settings import Settings
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
@@ -86,10 +92,56 @@ async def serve(application: Application, listener: socket.socket, on_listening:
         application.begin()
         on_listening()
 
+    server = _Server(_config(application.app, application.settings), listening)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(_obey_signals, server, application, seconds))
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def answer_meanwhile(settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
+    """Answer that the store is not there yet, for as long as the block runs.
+
+    Who connects after it is answered by `serve`: the socket stays open, connections wait in it.
+
+    Raises:
+        ServerStopping: SIGINT or SIGTERM came; the block was cancelled.
+    """
+    gc.enable()  # a start goes without, but this may take days
+
+    def listening() -> None:
+        log.warning("until the store is there, %s answers STORAGE_UNAVAILABLE", address_of(listener))
+
+    server = _Server(_config(make_waiting_app(hosts_of(settings)), settings), listening)
+    stopping = anyio.Event()
+    async with anyio.create_task_group() as serving:
+        serving.start_soon(partial(server.serve, sockets=[listener.dup()]))
+        async with anyio.create_task_group() as waiting:
+            await waiting.start(_cancel_at_signal, waiting.cancel_scope, stopping)
+            yield
+            waiting.cancel_scope.cancel()
+        server.should_exit = True
+    if stopping.is_set():
+        raise ServerStopping
+
+
+async def _cancel_at_signal(
+    scope: anyio.CancelScope, stopping: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            stopping.set()
+            scope.cancel()
+
+
+def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     raise_descriptor_limit()
-    config = uvicorn.Config(
-        application.app,
-        http=Entrance(ConnectionLimits(strangers=application.settings.unauthenticated_connections)),  # type: ignore[arg-type]
+    return uvicorn.Config(
+        app,
+        http=Entrance(ConnectionLimits(strangers=settings.unauthenticated_connections)),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -97,12 +149,6 @@ async def serve(application: Application, listener: socket.socket, on_listening:
         timeout_graceful_shutdown=HTTP_CLOSE_SECONDS,
         **UVICORN_OPTIONS,
     )
-    server = _Server(config, listening)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(partial(_obey_signals, server, application, seconds))
-        await server.serve(sockets=[listener])
-        tasks.cancel_scope.cancel()
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

@@ -4,6 +4,7 @@ Owns two files: ``lock``, held by the one process that may write the folder, and
 command line finds a running server. Knows nothing of what else lies there, but that it is for our user alone.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import BadConfiguration, DataFolderOwned, ServingAsRoot
+from agentic_rag.errors import BadConfiguration, DataFolderOwned, ServingAsRoot, StorageUnavailable
 from agentic_rag.store.clock import now
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class DataFolder:
 
         Raises:
             DataFolderOwned: another process has it.
-            BadConfiguration: it cannot be made or written.
+            BadConfiguration: its name is none that a folder can have.
+            StorageUnavailable: it cannot be made or written now; its disk may yet come.
         """
         os.umask(OTHERS)
         try:
@@ -59,7 +61,7 @@ class DataFolder:
             _close_to_others(path)
             lock = (path / "lock").open("a+", encoding="utf-8")
         except OSError as exc:
-            raise BadConfiguration("AGENTIC_RAG_DATA", f"{path} cannot be used: {exc.strerror}") from exc
+            raise _error_of(path, exc) from exc
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -67,9 +69,12 @@ class DataFolder:
             owner = lock.read(200).strip() or "another process"
             lock.close()
             raise DataFolderOwned(str(path), owner) from exc
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} (since {now()})")
-        lock.flush()
+        try:
+            lock.truncate(0)
+            os.write(lock.fileno(), f"process {os.getpid()} (since {now()})".encode())
+        except OSError as exc:
+            lock.close()
+            raise _error_of(path, exc) from exc
         return cls(path, lock)
 
     def announce(self, url: str, key: str) -> None:
@@ -87,6 +92,15 @@ class DataFolder:
             (self.path / "server.json").unlink(missing_ok=True)
             self._lock.truncate(0)
             self._lock.close()
+
+
+def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable:
+    """Return whether a folder that cannot be used is named wrongly or not there yet: a disk may still be mounted."""
+    problem = f"{path} cannot be used: {exc.strerror}"
+    in_its_place = any(os.path.exists(each) and not os.path.isdir(each) for each in (path, *path.parents))
+    if in_its_place or exc.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+        return BadConfiguration("AGENTIC_RAG_DATA", problem)
+    return StorageUnavailable(f"the data folder {problem}")
 
 
 def _close_to_others(path: Path) -> None:

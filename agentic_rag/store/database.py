@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentic_rag import failpoints
-from agentic_rag.errors import BadConfiguration, StorageError, StorageFull, StorageUnavailable
+from agentic_rag.errors import BadConfiguration, StorageDamaged, StorageError, StorageFull, StorageUnavailable
 from agentic_rag.store.sqlite import SqliteFile
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ T = TypeVar("T")
 
 _SQLITE_UNWRITABLE = frozenset({8, 10, 13, 14})
 """Primary result codes READONLY, IOERR, FULL, CANTOPEN (sqlite.org/rescode.html)."""
-_SQLITE_UNAVAILABLE = frozenset({5, 6, 11, 26})
-"""Primary result codes BUSY, LOCKED, CORRUPT, NOTADB."""
+_SQLITE_UNAVAILABLE = frozenset({5, 6})
+"""Primary result codes BUSY, LOCKED."""
+_SQLITE_DAMAGED = frozenset({11, 26})
+"""Primary result codes CORRUPT, NOTADB."""
 _POSTGRES_UNWRITABLE = frozenset({"25006", "53100", "58030"})
 """SQLSTATEs read_only_sql_transaction, disk_full, io_error (PostgreSQL manual, appendix A)."""
 _POSTGRES_UNAVAILABLE = ("08", "40", "53", "55", "57")
@@ -49,8 +51,10 @@ class Database:
         """Open a SQLite file (a path) or a PostgreSQL database (``postgresql://…``) and migrate its tables.
 
         Raises:
-            BadConfiguration: another kind of URL, PostgreSQL cannot be reached, the file is no database or is
-                locked by another process, or a newer version of the product wrote the tables.
+            BadConfiguration: another kind of URL, PostgreSQL refuses, or a newer version of the product wrote the
+                tables.
+            StorageDamaged: the SQLite file is no database, or one that lost a part.
+            StorageUnavailable: another process locks the SQLite file, or PostgreSQL cannot be reached.
             StorageFull: the SQLite file cannot be made or written.
         """
         where = str(url_or_path)
@@ -58,15 +62,17 @@ class Database:
             # Imported here: SQLAlchemy's asyncio brings its ORM along, a tenth of a second that SQLite does without.
             from agentic_rag.store.postgres import PostgresDatabase
 
-            return cls(await PostgresDatabase.open(where))
+            try:
+                return cls(await PostgresDatabase.open(where))
+            except (OSError, DBAPIError) as exc:
+                raise _error_of_opening(exc) from exc
         if "://" in where:
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "only postgresql://… (or nothing, for SQLite) is known.")
         try:
             return cls(await SqliteFile.open(Path(where)))
         except DBAPIError as exc:
-            if isinstance(error := _error_of(exc), StorageFull):
-                raise error from exc
-            raise BadConfiguration("AGENTIC_RAG_DATA", f"{where} cannot be used: {exc.orig}") from exc
+            problem = f"{where} cannot be used: {exc.orig}"
+            raise (_error_of(exc) or BadConfiguration("AGENTIC_RAG_DATA", problem)) from exc
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Run ``fn`` in a writing transaction and return its result once that is committed.
@@ -80,6 +86,7 @@ class Database:
             StorageFull: disk full, read-only or failing; nothing was kept.
             StorageUnavailable: another process holds the file, or PostgreSQL does not answer; nothing is known of
                 a commit that was under way.
+            StorageDamaged: what is needed of the SQLite file cannot be read.
             IntegrityError: SQLAlchemy's, where the function that was run documents it.
         """
 
@@ -124,6 +131,16 @@ def _errors() -> Iterator[None]:
         raise StorageUnavailable(str(exc)) from exc
 
 
+def _error_of_opening(exc: OSError | DBAPIError) -> StorageError | BadConfiguration:
+    """Return the product's error for what came of connecting to PostgreSQL: it is not there now, or it refuses."""
+    cause = exc.orig if isinstance(exc, DBAPIError) else exc
+    if isinstance(exc, DBAPIError):
+        error = _error_of(exc)
+    else:  # asyncpg says of TLS that one side wants and the other has not that a connection failed
+        error = None if "SSL" in str(exc) else StorageUnavailable(str(exc) or "it took too long")
+    return error or BadConfiguration("AGENTIC_RAG_DATABASE_URL", f"PostgreSQL cannot be used: {cause}")
+
+
 def _error_of(exc: DBAPIError) -> StorageError | None:
     """Return the product's error for a database's, None when it has none."""
     primary = getattr(exc.orig, "sqlite_errorcode", -1) & 0xFF
@@ -131,6 +148,8 @@ def _error_of(exc: DBAPIError) -> StorageError | None:
     words = str(getattr(exc.orig, "__cause__", None) or exc.orig)  # asyncpg's own, or sqlite3's
     if primary in _SQLITE_UNWRITABLE or state in _POSTGRES_UNWRITABLE:
         return StorageFull(words)
+    if primary in _SQLITE_DAMAGED:
+        return StorageDamaged(words)
     if exc.connection_invalidated or primary in _SQLITE_UNAVAILABLE or state.startswith(_POSTGRES_UNAVAILABLE):
         return StorageUnavailable(words)
     return None

@@ -1,6 +1,6 @@
 """One PostgreSQL database, over asyncpg.
 
-Owns the pool and the transactions. Knows no table; maps errors of connecting only.
+Owns the pool and the transactions. Knows no table and maps no error but that of an address which is none.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agentic_rag.errors import BadConfiguration
@@ -27,7 +27,10 @@ class PostgresDatabase:
     """Runs functions in transactions of one database. Make it with `open`, end it with `aclose`."""
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url).set(drivername="postgresql+asyncpg")
+        try:
+            parsed = make_url(url).set(drivername="postgresql+asyncpg")
+        except (ArgumentError, ValueError) as exc:  # neither is quoted: the password would be, too
+            raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "must be postgresql://user:password@host/name") from exc
         if "sslmode" in parsed.query:  # libpq's name, which people paste; asyncpg calls it ssl
             ssl = parsed.query["sslmode"]
             parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": ssl})
@@ -46,16 +49,13 @@ class PostgresDatabase:
         """Connect and bring the tables up to date.
 
         Raises:
-            BadConfiguration: the server cannot be reached or refuses.
+            BadConfiguration: the URL is none, or a newer version of the product wrote the tables.
+            OSError, DBAPIError: the server cannot be reached or refuses.
         """
         self = cls(url)
         try:
             async with self._engine.begin() as conn:
                 await conn.run_sync(migrations.upgrade)
-        except (OSError, DBAPIError) as exc:
-            await self._engine.dispose()
-            cause = exc.orig if isinstance(exc, DBAPIError) else exc
-            raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", f"PostgreSQL cannot be used: {cause}") from exc
         except BaseException:
             await self._engine.dispose()
             raise

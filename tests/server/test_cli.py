@@ -79,7 +79,7 @@ def test_a_data_folder_of_another_process_is_exit_code_3(tmp_path: Path) -> None
         owner.release()
 
 
-@pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "example.org"), ("--data", "/proc/none")])
+@pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "example.org"), ("--data", "/dev/null/data")])
 def test_a_bad_configuration_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert_one_line(run(tmp_path, "serve", "--port", "0", *arguments), 2)
 

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from agentic_rag.errors import BadConfiguration, StorageFull
+from agentic_rag.errors import BadConfiguration, StorageDamaged, StorageFull, StorageUnavailable
 from agentic_rag.store import migrations
 from agentic_rag.store.database import Database
 from agentic_rag.store.records import METADATA
@@ -71,7 +71,7 @@ async def test_a_folder_that_does_not_exist_is_reported_in_plain_words(tmp_path:
 async def test_a_file_that_is_no_database_is_reported_in_plain_words(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"not a database, but long enough to have a header " * 100)
-    with pytest.raises(BadConfiguration, match="file is not a database"):
+    with pytest.raises(StorageDamaged, match="file is not a database"):
         await Database.open(path)
 
 
@@ -81,9 +81,14 @@ async def test_another_kind_of_url_is_refused() -> None:
 
 
 async def test_a_server_that_is_not_there_is_reported_without_the_password() -> None:
-    with pytest.raises(BadConfiguration) as caught:
+    with pytest.raises(StorageUnavailable) as caught:
         await Database.open("postgresql://rag:swordfish@127.0.0.1:1/rag")
-    assert "AGENTIC_RAG_DATABASE_URL" in str(caught.value)
+    assert "swordfish" not in str(caught.value)
+
+
+async def test_an_address_that_is_none_is_refused_without_the_password() -> None:
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATABASE_URL") as caught:
+        await Database.open("postgresql://rag:swordfish@127.0.0.1:port/rag")
     assert "swordfish" not in str(caught.value)
 
 

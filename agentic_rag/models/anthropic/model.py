@@ -7,14 +7,17 @@ are the agent's.
 The official SDK builds, signs and sends the request and maps its failures; the body of the answer is read raw
 and parsed by our own reader, over the SDK's aiohttp transport: half the CPU of its default one, and with our
 reader a quarter of the SDK's stream (a test holds both to the same events). The SDK is imported on first use, in a
-thread: that takes over a second.
+thread: that takes over a second, or twenty on a busy machine, which nobody who stops waits for.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CitationMode = Literal["native", "marks"]
 NO_HEADERS: Mapping[str, str] = {}
@@ -235,7 +240,7 @@ class AnthropicModel(Model):
                 if self._closed:
                     raise RuntimeError("the model was closed")
                 if self._client is None:
-                    self._client = await anyio.to_thread.run_sync(self._build)
+                    self._client = await _run_in_daemon(self._build)
                 client = self._client
         return client
 
@@ -253,6 +258,21 @@ class AnthropicModel(Model):
         return AsyncAnthropic(
             api_key=self._key, base_url=self._base_url, max_retries=0, timeout=timeout, http_client=http_client
         )
+
+
+async def _run_in_daemon(work: Callable[[], T]) -> T:
+    """Run a function in a thread that neither a cancelled caller nor the process's end waits for."""
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # now it cannot be cancelled, whoever waits for it is
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as exc:
+            result.set_exception(exc)
+
+    threading.Thread(target=run, daemon=True, name="model-client").start()
+    return await asyncio.wrap_future(result)
 
 
 def _chunks(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,211 @@
+"""Starts and stops that meet something else than a folder in order: real processes, real sockets, real disks."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.e2e.serving import environment
+from tests.store.conftest import needs_postgresql, postgresql_server
+
+PATIENCE = 120.0
+"""Seconds after which a process that was started, or told to stop, has failed."""
+
+PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+OURS = [PROGRAM, "serve"]
+HOSTED = [sys.executable, "-m", "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"]
+
+
+class Child:
+    """A server that was started, whether it answers or not."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, said: Path) -> None:
+        self.process = process
+        self.port = port
+        self._said = said
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def get(self, path: str) -> tuple[int, Any, Any]:
+        """Return status, headers and JSON."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as answer:
+                return answer.status, answer.headers, json.load(answer)
+        except urllib.error.HTTPError as exc:
+            with exc:
+                return exc.code, exc.headers, json.load(exc)
+
+    def until(self, path: str, status: int) -> Any:
+        """Return what a path answers once it answers with a status."""
+        while True:
+            assert self.process.poll() is None, self.said
+            try:
+                found, _, body = self.get(path)
+            except (urllib.error.URLError, ConnectionError):
+                continue
+            if found == status:
+                return body
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def started(folder: Path, command: list[str], **variables: str) -> Iterator[Child]:
+    """Start a server whose data folder is ``folder / "data"``; whatever it does, it is gone at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"DATA": str(folder / "data"), "PORT": str(port), "EMBEDDING": "none", "DRAIN_SECONDS": "1"}
+    given = environment(**{f"AGENTIC_RAG_{name}": value for name, value in settings.items()}, **variables)
+    words = [word.format(port=port) for word in command]
+    said = folder / "said.log"
+    with (
+        said.open("w") as file,
+        subprocess.Popen(words, env=given, text=True, stdout=file, stderr=subprocess.STDOUT, cwd=folder) as process,
+    ):
+        try:
+            yield Child(process, port, said)
+        finally:
+            process.kill()
+
+
+def assert_waiting(child: Child) -> None:
+    """The process lives, and says to everything else that its store is not there."""
+    assert child.until("/api/version", 200)["version"]
+    for path in ("/api/ready", "/api/health", "/api/domains", "/api/turns/t/events", "/nothing"):
+        status, headers, body = child.get(path)
+        assert (status, body["error"]["code"]) == (503, "STORAGE_UNAVAILABLE")
+        assert body["error"]["requestId"] == headers["x-request-id"]
+        assert int(headers["retry-after"]) > 0
+        assert str(child.process.args) not in str(body)
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{child.port}/ws", open_timeout=PATIENCE)
+    assert refused.value.response.status_code == 503
+
+
+def assert_serving(child: Child) -> None:
+    assert child.until("/api/ready", 200) == {"ready": True}
+    assert child.get("/api/health")[2]["store"]["state"] == "ready"
+    assert child.stop() in (0, -signal.SIGTERM)  # uvicorn of its own raises the signal again
+    assert "Traceback" not in child.said
+
+
+@pytest.mark.parametrize("command", [OURS, HOSTED], ids=["agentic-rag", "uvicorn"])
+def test_a_data_folder_whose_volume_is_not_there_is_waited_for(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "volume")
+    with started(tmp_path, command) as child:
+        assert_waiting(child)
+        assert f"{tmp_path / 'data'} cannot be used" in child.said
+        (tmp_path / "volume").mkdir()
+        assert_serving(child)
+
+
+@needs_postgresql
+def test_postgresql_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    with postgresql_server() as server:
+        server.stop()
+        with started(tmp_path, OURS, AGENTIC_RAG_DATABASE_URL=server.url) as child:
+            assert_waiting(child)
+            doctor = command_line(tmp_path, "doctor", AGENTIC_RAG_DATABASE_URL=server.url)
+            assert_one_line(doctor, 3, "in use by process")
+            server.start()
+            assert_serving(child)
+
+
+@pytest.mark.parametrize("command", [OURS, HOSTED], ids=["agentic-rag", "uvicorn"])
+def test_a_server_that_waits_for_its_store_stops_when_it_is_told_to(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "volume")
+    with started(tmp_path, command) as child:
+        child.until("/api/version", 200)
+        with socket.create_connection(("127.0.0.1", child.port)) as half_a_request:
+            half_a_request.sendall(b"GET /api/ready HTTP/1.1\r\n")
+            assert child.stop() in (0, -signal.SIGTERM)
+        assert "Traceback" not in child.said
+        assert not (tmp_path / "volume").exists()
+
+
+def command_line(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    given = environment(AGENTIC_RAG_DATA=str(folder / "data"), AGENTIC_RAG_EMBEDDING="none", **variables)
+    command = [PROGRAM, *arguments]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result.stderr
+    assert [line.startswith("error: ") for line in result.stderr.splitlines()] == [True]
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.mark.parametrize("url", ["mysql://rag@127.0.0.1/rag", "postgresql://rag@127.0.0.1:port/rag"])
+def test_a_wrong_database_url_is_refused_and_not_waited_for(tmp_path: Path, url: str) -> None:
+    refused = command_line(tmp_path, "serve", "--port", "0", AGENTIC_RAG_DATABASE_URL=url)
+    assert_one_line(refused, 2, "AGENTIC_RAG_DATABASE_URL")
+
+
+def test_tables_of_a_newer_program_are_refused_under_another_server_too_once_they_are_there(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "volume")
+    with started(tmp_path, HOSTED) as child:
+        child.until("/api/version", 200)
+        (tmp_path / "new").mkdir()
+        with closing(sqlite3.connect(tmp_path / "new" / "agentic-rag.db")) as newer:
+            newer.execute("CREATE TABLE alembic_version (version_num)")
+            newer.executescript("INSERT INTO alembic_version VALUES ('9999')")
+        (tmp_path / "new").rename(tmp_path / "volume")
+        child.process.wait(PATIENCE)
+        assert "the tables have version '9999'" in child.said
+        assert "Traceback" not in child.said
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The database of a server that ran."""
+    folder = tmp_path_factory.mktemp("intact")
+    made = command_line(folder, "domains", "list")
+    assert made.returncode == 0, made.stderr
+    return (folder / "data" / "agentic-rag.db").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["header", "truncated", "pages"])
+def test_a_damaged_database_is_said_in_one_line_with_what_to_do(tmp_path: Path, intact: bytes, damage: str) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    page = 4096
+    spoilt = {
+        "header": os.urandom(100) + intact[100:],
+        "truncated": intact[: len(intact) // 2],
+        "pages": intact[:page] + bytes(len(intact) - page),
+    }
+    (tmp_path / "data" / "agentic-rag.db").write_bytes(spoilt[damage])
+    refused = command_line(tmp_path, "serve", "--port", "0")
+    assert_one_line(refused, 1, "The database is damaged", "backup", "agentic-rag doctor")
+
+
+def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "anthropic"
+    package.mkdir(parents=True)
+    loading = tmp_path / "loading"
+    lines = ("import pathlib, threading", f"pathlib.Path({str(loading)!r}).touch()", "threading.Event().wait()")
+    (package / "__init__.py").write_text("\n".join(lines))
+    places = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
+    with started(tmp_path, OURS, ANTHROPIC_API_KEY="sk-test", PYTHONPATH=places) as child:
+        child.until("/api/ready", 200)
+        while not loading.exists():
+            assert child.process.poll() is None, child.said
+        assert child.stop() == 0
+        assert "Traceback" not in child.said
