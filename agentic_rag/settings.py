@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     model_cache: Path = Path("~/.cache/fastembed")
     """Where embedding models lie that were fetched by name."""
     qdrant_url: str | None = Field(None, validation_alias=AliasChoices("QDRANT_URL", "qdrant_url"))
-    """A Qdrant server to hold the index; empty: in this process, in the data folder."""
+    """A Qdrant server to hold the index; empty: in a process of its own, in the data folder."""
     qdrant_api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QDRANT_API_KEY", "qdrant_api_key"))
     max_upload_bytes: int = 100 * 1024 * 1024
     disk_reserve: int = Field(256 * 1024 * 1024, ge=0)

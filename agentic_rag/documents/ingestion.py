@@ -156,7 +156,7 @@ class Ingestion:
         stuck = await self._db.read(lambda conn: documents.failed_with(conn, PASSING))
         if stuck:
             with index_errors():
-                await self._index.count(collection_of(stuck[0].domain_id))
+                await self._index.count(collection_of(stuck[0].domain_id), stuck[0].id)
         for document in stuck:
             if await self.requeue(document.id):
                 self.submit(document)

@@ -104,7 +104,7 @@ class Knowledge:
 
     async def _probe(self) -> None:
         try:
-            await self.index.meta(PROBED)
+            await self.index.count(PROBED, "none")  # which no index answers from memory
             self._index_problem = None
         except IndexFault as exc:
             self._index_problem = str(exc)

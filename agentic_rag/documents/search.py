@@ -28,9 +28,8 @@ from mcp_servers.retriever.chunking import Chunk, chunk_id
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.fast_embedder import FastReranker
-from mcp_servers.retriever.fusion import FusionMethod
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
-from mcp_servers.retriever.index import Calibration, Index
+from mcp_servers.retriever.index import Calibration, FusionMethod, Index
 from mcp_servers.retriever.retrieval import Retriever
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from mcp_servers.retriever.edge_store import (
     stored_chunk,
 )
 from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
+from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.index import (
     DENSE,
     EVERYTHING,
@@ -39,6 +40,7 @@ from mcp_servers.retriever.index import (
     Calibration,
     CollectionMeta,
     Dense,
+    Lead,
     Legs,
     Scored,
     Selection,
@@ -146,8 +148,7 @@ class EdgeCollections:
         return sorted(_scroll(shard, request), key=lambda chunk: chunk.ordinal)
 
     def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        records = _retrieve(self._store.shard(collection), chunk_ids, True)
-        return {str(record.id): stored_chunk(str(record.id), record.payload or {}) for record in records}
+        return {chunk.chunk_id: chunk for chunk in _stored(self._store.shard(collection), chunk_ids)}
 
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return {str(record.id) for record in _retrieve(self._store.shard(collection), chunk_ids, False)}
@@ -169,6 +170,7 @@ class EdgeCollections:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
+        lead: Lead | None = None,
     ) -> Legs:
         shard = self._store.shard(collection)
         must = _conditions(shard, selection)
@@ -183,7 +185,7 @@ class EdgeCollections:
             self_score = _self_score(shard, query)
             legs = _query(shard, [(each, chosen, limit) for each in nearest])
             if len(legs) == 1:
-                return Legs(legs[0], (), self_score)
+                return _with_chunks(shard, Legs(legs[0], (), self_score), lead)
             # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
             missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
             rest = _query(
@@ -193,7 +195,7 @@ class EdgeCollections:
                     for each, ids in zip(nearest, missing, strict=True)
                 ],
             )
-        return Legs(legs[0], legs[1], self_score, rest[0], rest[1])
+        return _with_chunks(shard, Legs(legs[0], legs[1], self_score, rest[0], rest[1]), lead)
 
     def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
         shard = self._store.shard(collection)
@@ -325,6 +327,17 @@ def _retrieve(shard: Shard | None, chunk_ids: Collection[str], payload: bool) ->
         return []
     with engine_errors("read chunks"):
         return shard.engine.retrieve(list(chunk_ids), payload, False)
+
+
+def _stored(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk, ...]:
+    return tuple(stored_chunk(str(record.id), record.payload or {}) for record in _retrieve(shard, chunk_ids, True))
+
+
+def _with_chunks(shard: Shard, legs: Legs, lead: Lead | None) -> Legs:
+    """Add the chunks of the leading candidates."""
+    if lead is None:
+        return legs
+    return replace(legs, chunks=_stored(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
 
 
 def _query(shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]) -> list[tuple[Scored, ...]]:

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
-from mcp_servers.retriever.index import EVERYTHING, Calibration, CollectionMeta, Dense, Legs, Selection
+from mcp_servers.retriever.index import EVERYTHING, Calibration, CollectionMeta, Dense, Lead, Legs, Selection
 from mcp_servers.retriever.lexical import Sparse
 
 P = ParamSpec("P")
@@ -79,8 +79,9 @@ class EdgeIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
+        lead: Lead | None = None,
     ) -> Legs:
-        return await self._call(self._collections.search_legs, collection, query, vector, selection, limit)
+        return await self._call(self._collections.search_legs, collection, query, vector, selection, limit, lead)
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
         return await self._call(self._collections.sample, collection, limit)

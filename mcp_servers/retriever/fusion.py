@@ -7,11 +7,9 @@ Cormack et al. 2009) adds 1 / (k + rank) instead. Both here take a weight for ea
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from mcp_servers.retriever.index import Scored
-
-FusionMethod = Literal["dbsf", "rrf"]
+from mcp_servers.retriever.index import FusionMethod, Lead, Legs, Scored
 
 RRF_K = 60
 
@@ -25,6 +23,12 @@ class Ranking(NamedTuple):
     weight: float
     candidates: Sequence[Scored]
     rest: Sequence[Scored] = ()
+
+
+def fuse_legs(legs: Legs, lead: Lead) -> list[Scored]:
+    """Return all candidates of a search, best first."""
+    rankings = [Ranking(1.0, legs.lexical, legs.lexical_rest), Ranking(lead.dense_weight, legs.dense, legs.dense_rest)]
+    return fuse(rankings, lead.method)
 
 
 def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Scored]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk
 from mcp_servers.retriever.document import Json
@@ -110,13 +110,27 @@ class Scored(NamedTuple):
 class Legs:
     """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself.
     `…_rest` are the scores a leg gives to the best candidates that only the other one has; chunks without a word of
-    the query are in no lexical one."""
+    the query are in no lexical one. `chunks` are those that came along (see `Lead`)."""
 
     lexical: tuple[Scored, ...] = ()
     dense: tuple[Scored, ...] = ()
     self_score: float = 0.0
     lexical_rest: tuple[Scored, ...] = ()
     dense_rest: tuple[Scored, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+
+FusionMethod = Literal["dbsf", "rrf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Which candidates a search reads first: the best `count` when the legs are fused in this way. An index that is
+    far away sends their chunks along, which saves asking for them."""
+
+    method: FusionMethod
+    dense_weight: float
+    count: int
 
 
 class Index(Protocol):
@@ -167,8 +181,10 @@ class Index(Protocol):
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
+        lead: Lead | None = None,
     ) -> Legs:
-        """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors."""
+        """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors. The chunks
+        that `lead` asks for come along or not, as is cheaper."""
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
         """Up to `limit` chunks picked at random, with their normalised dense vectors."""

@@ -132,7 +132,7 @@ def pack_legs(legs: Legs) -> Json:
     """Return candidates as JSON values: ids and scores in turn, which is cheaper than many lists."""
     names = ("lexical", "dense", "lexical_rest", "dense_rest")
     flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
-    return {**flat, "self_score": legs.self_score}
+    return {**flat, "self_score": legs.self_score, "chunks": pack_chunks(legs.chunks)}
 
 
 def unpack_legs(data: Json) -> Legs:
@@ -141,7 +141,8 @@ def unpack_legs(data: Json) -> Legs:
     def leg(name: str) -> tuple[Scored, ...]:
         return tuple(map(Scored, data[name][::2], data[name][1::2]))
 
-    return Legs(leg("lexical"), leg("dense"), data["self_score"], leg("lexical_rest"), leg("dense_rest"))
+    chunks = tuple(unpack_chunks(data["chunks"]))
+    return Legs(leg("lexical"), leg("dense"), data["self_score"], leg("lexical_rest"), leg("dense_rest"), chunks)
 
 
 def pack_fault(fault: IndexFault) -> Json:

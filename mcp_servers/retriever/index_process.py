@@ -23,7 +23,7 @@ from pathlib import Path
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.errors import IndexFault, IndexOwned, IndexUnavailable
-from mcp_servers.retriever.index import Calibration, CollectionMeta, split_name
+from mcp_servers.retriever.index import Calibration, CollectionMeta, Lead, split_name
 from mcp_servers.retriever.index_frames import (
     Frame,
     FrameReader,
@@ -61,7 +61,7 @@ def _chunks(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _count(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    return Frame({"value": index.count(data["collection"], data["document_id"])})
+    return Frame({"value": index.count(data["collection"], data.get("document_id"))})
 
 
 def _document_names(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -89,8 +89,13 @@ def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:
     vector = unpack_vectors(floats, 1)[0] if floats else None
     selection = unpack_selection(data["selection"])
+    lead = Lead(**data["lead"]) if "lead" in data else None
     return Frame(
-        {"value": pack_legs(index.search_legs(data["collection"], data["query"], vector, selection, data["limit"]))}
+        {
+            "value": pack_legs(
+                index.search_legs(data["collection"], data["query"], vector, selection, data["limit"], lead)
+            )
+        }
     )
 
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -23,6 +24,7 @@ from anyio.abc import Process
 
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexFault, IndexUnavailable
+from mcp_servers.retriever.index import split_name
 from mcp_servers.retriever.index_frames import Frame, FrameReader, FrameTooLarge, unpack_fault
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,11 @@ CLOSE_SECONDS = 10.0
 """For what it does at its end, flushing; then it is killed."""
 KILL_SECONDS = 5.0
 READ_BYTES = 2**18
+FAULTS = 2
+"""Processes in a row that died of a fault over one collection, before it is put aside."""
+KILLS = 5
+"""Processes in a row that ended in whatever way, killed for want of memory perhaps, within `KILLS_SECONDS`."""
+KILLS_SECONDS = 600.0
 PROGRAM = "mcp_servers.retriever.index_process"
 
 
@@ -46,7 +53,8 @@ PROGRAM = "mcp_servers.retriever.index_process"
 class Request:
     """What is asked: a method of `Index` with its arguments, and within how many seconds it has to be answered.
 
-    ``action`` says it in words; ``repeatable``: to do it twice does what doing it once does.
+    ``action`` says it in words; ``repeatable``: to do it twice does what doing it once does; ``writes``: it may change
+    the collection.
     """
 
     method: str
@@ -55,6 +63,44 @@ class Request:
     floats: bytes = b""
     seconds: float = 10.0
     repeatable: bool = True
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a process: what collection it worked on ("" for none), whether it was killed, and when (seconds)."""
+
+    collection: str
+    killed: bool
+    at: float
+
+
+class Deaths:
+    """Tells which collection the index process dies of: a fault tells it sooner than a kill, which may have had
+    another reason."""
+
+    def __init__(self) -> None:
+        self._last: deque[Death] = deque(maxlen=KILLS)
+
+    def note(self, death: Death) -> None:
+        """Remember how one more process ended."""
+        self._last.append(death)
+
+    def take_suspect(self) -> str | None:
+        """Return the collection to be put aside, and forget about it; None while none is to blame."""
+        last = [*self._last]
+        faults, kills = last[-FAULTS:], last[-KILLS:]
+        died = len(faults) == FAULTS and not any(each.killed for each in faults) and _same(faults)
+        ended = len(kills) == KILLS and kills[-1].at - kills[0].at <= KILLS_SECONDS and _same(kills)
+        if not (died or ended):
+            return None
+        self._last.clear()
+        return last[-1].collection
+
+
+def _same(deaths: Sequence[Death]) -> bool:
+    """Whether all were over one collection."""
+    return all(each.collection for each in deaths) and len({split_name(each.collection)[0] for each in deaths}) == 1
 
 
 class _ProcessEnded(Exception):
@@ -63,7 +109,7 @@ class _ProcessEnded(Exception):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Somebody who waits for an answer; none came if ``done`` is set without one."""
+    """A request that was sent; no answer came if ``done`` is set without one."""
 
     request: Request
     done: anyio.Event
@@ -73,11 +119,13 @@ class _Waiting:
 class _IndexProcess:
     """One process from its hello to its death."""
 
-    def __init__(self, process: Process, at_work: int) -> None:
+    def __init__(self, process: Process, at_work: int, changes: Counter[str]) -> None:
         self._process = process
         self._at_work = at_work
+        self._changes = changes
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        """What is unanswered, also when nobody waits for it any more: it is done nevertheless."""
         self._frames = FrameReader()
         self._over = False
         self.heard_at = time.monotonic()
@@ -96,14 +144,12 @@ class _IndexProcess:
         if len(self._waiting) == 1:
             self.heard_at = time.monotonic()  # what nobody asked it could not answer
         data = Frame({**request.data, "number": number, "method": request.method}, request.floats).encode()
-        try:
-            assert self._process.stdin is not None
-            # A frame is handed over whole before anything is awaited: a cancelled request leaves no half of one.
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `answer_all` hears of its end
-                await self._process.stdin.send(data)
-            await waiting.done.wait()
-        finally:
-            del self._waiting[number]
+        self._note_change(request)
+        assert self._process.stdin is not None
+        # A frame is handed over whole before anything is awaited: a cancelled request leaves no half of one.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `answer_all` hears of its end
+            await self._process.stdin.send(data)
+        await waiting.done.wait()
         if waiting.answer is None:
             raise _ProcessEnded
         return waiting.answer
@@ -135,13 +181,19 @@ class _IndexProcess:
                 raise _ProcessEnded from exc
 
     def _hand_out(self, frame: Frame) -> None:
-        waiting = self._waiting.get(frame.data["number"])
+        waiting = self._waiting.pop(frame.data["number"], None)
         if waiting is not None:
+            if waiting.request.writes or "fault" in frame.data:  # a fault may be damage that was put aside
+                self._note_change(waiting.request, answered=True)
             waiting.answer = frame
             waiting.done.set()
 
+    def _note_change(self, request: Request, *, answered: bool = False) -> None:
+        if request.writes or answered:
+            self._changes[split_name(request.data["collection"])[0]] += 1
+
     def request_at_work(self) -> Request | None:
-        """Return what it worked on when it died, as far as somebody still waits for it."""
+        """Return what it worked on when it died."""
         waiting = self._waiting.get(int.from_bytes(os.pread(self._at_work, 8, 0), "little"))
         return waiting.request if waiting else None
 
@@ -192,8 +244,12 @@ class IndexSupervisor:
         self._alarm = anyio.Event()
         self._closing = False
         self._problem = "its process is being started"
-        self._blamed: list[str] = []
-        """What the last processes died of, one collection each; "" for what tells nothing."""
+        self.asked = 0
+        """Requests that were sent."""
+        self._deaths = Deaths()
+        self._lives = 0
+        self._changes: Counter[str] = Counter()
+        """By collection, how often a write was sent or answered, or something went wrong."""
         self._refusal: str | None = None
         """Why the last start failed; None once one succeeded."""
         self._next_start = time.monotonic()
@@ -202,6 +258,10 @@ class IndexSupervisor:
     def pid(self) -> int | None:
         """The process's id; None while there is none."""
         return self._process.pid if self._process else None
+
+    def mark(self, collection: str) -> tuple[int, int]:
+        """Return what is another value once a collection may have changed: what was read under it holds until then."""
+        return self._lives, self._changes[split_name(collection)[0]]
 
     async def run(self) -> None:
         """Start the process, and start it again whenever it dies, until `close`."""
@@ -267,6 +327,7 @@ class IndexSupervisor:
     async def _ask_twice(self, request: Request) -> Frame:
         for _ in range(2 if request.repeatable else 1):
             process = await self._wait_for_process(request)
+            self.asked += 1
             with suppress(_ProcessEnded):
                 return await process.ask(request)
         raise IndexUnavailable(request.action, self._problem)
@@ -289,10 +350,11 @@ class IndexSupervisor:
         """Run one process to its end; return how it ended."""
         with _shared_number() as at_work:
             try:
-                process = _IndexProcess(await self._start(at_work), at_work)
+                process = _IndexProcess(await self._start(at_work), at_work, self._changes)
             except OSError as exc:
                 return self._refuse(f"could not be started: {exc.strerror}")
             self._process = process
+            self._lives += 1
             refusal = ""
             try:
                 await self._serve(process)
@@ -321,14 +383,15 @@ class IndexSupervisor:
         """Wait for the end of a process that closed its pipe; return how, and over what, it ended."""
         ready = self._ready.is_set()
         self._process = None
+        self._lives += 1
         reason = await process.reap()
         if refusal:
             return self._refuse(refusal)
         request = process.request_at_work()
         if request:
             reason += f" while it was to {request.action} ({request.data['collection']})"
-        told = request is not None and not process.was_killed
-        self._blamed = [*self._blamed[-1:], request.data["collection"] if request and told else ""]
+        collection = request.data["collection"] if request else ""
+        self._deaths.note(Death(collection, process.was_killed, time.monotonic()))
         self._problem = f"its process {reason}"
         if not ready:
             return self._refuse(reason)
@@ -347,8 +410,8 @@ class IndexSupervisor:
         # Where we find packages, the child does too. Nothing of our environment is its business.
         places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
         command = [sys.executable, "-P", "-m", PROGRAM, str(self._folder), str(os.getpid()), str(at_work)]
-        if len(self._blamed) == 2 and self._blamed[0] and len({*self._blamed}) == 1:
-            command.append(self._blamed.pop())
+        if suspect := self._deaths.take_suspect():
+            command.append(suspect)
         return await anyio.open_process(
             command,
             stdin=subprocess.PIPE,

@@ -4,21 +4,24 @@ Here are only the values of each call. What dies of a full disk or a damaged fil
 never the server, and the engine's lock holds up nobody here.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.index import (
     EVERYTHING,
     UPSERT_BATCH,
     Calibration,
     CollectionMeta,
     Dense,
+    Lead,
     Legs,
     Selection,
     split_name,
@@ -39,6 +42,22 @@ from mcp_servers.retriever.lexical import Sparse
 READ_SECONDS = 10.0
 WRITE_SECONDS = 60.0
 """What an answer may take. A write waits for those of other collections, a document's removal for all its chunks."""
+
+AHEAD = 2
+"""Parts of a write that are under way at once: one is written, the next is there when it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read of a collection, and the supervisor's mark before it was asked for."""
+
+    mark: tuple[int, int]
+    value: Any
+
+
+def _parts(count: int) -> Iterator[slice]:
+    """Yield so many things in parts of `UPSERT_BATCH`."""
+    return (slice(at, at + UPSERT_BATCH) for at in range(0, count, UPSERT_BATCH))
 
 
 @asynccontextmanager
@@ -63,11 +82,18 @@ class ProcessIndex:
 
     def __init__(self, supervisor: IndexSupervisor) -> None:
         self._supervisor = supervisor
+        self._known: dict[tuple[str, str], _Known] = {}
+        """By method and collection."""
 
     @property
     def pid(self) -> int | None:
         """The process's id; None while there is none."""
         return self._supervisor.pid
+
+    @property
+    def asked(self) -> int:
+        """How many requests the process was sent."""
+        return self._supervisor.asked
 
     async def _read(self, method: str, action: str, data: Json, floats: bytes = b"") -> Frame:
         split_name(data["collection"])
@@ -77,7 +103,42 @@ class ProcessIndex:
         self, method: str, action: str, data: Json, floats: bytes = b"", *, repeatable: bool = True
     ) -> Frame:
         split_name(data["collection"])
-        return await self._supervisor.ask(Request(method, action, data, floats, WRITE_SECONDS, repeatable))
+        return await self._supervisor.ask(Request(method, action, data, floats, WRITE_SECONDS, repeatable, writes=True))
+
+    async def _write_in_parts(
+        self, method: str, action: str, collection: str, parts: Iterable[tuple[Json, bytes]]
+    ) -> None:
+        """Send the next part while the process writes the last one, `AHEAD` at a time."""
+        faults: list[IndexFault] = []
+
+        async def send(data: Json, floats: bytes) -> None:
+            try:
+                await self._write(method, action, {"collection": collection, **data}, floats)
+            except IndexFault as fault:
+                faults.append(fault)
+            finally:
+                places.release()
+
+        split_name(collection)
+        places = anyio.Semaphore(AHEAD)
+        async with anyio.create_task_group() as tasks:
+            for data, floats in parts:
+                await places.acquire()
+                if faults:
+                    break
+                tasks.start_soon(send, data, floats)
+        if faults:
+            raise faults[0]
+
+    async def _remember(self, method: str, action: str, collection: str) -> Any:
+        """Return what is read of a collection, from memory as long as it cannot have changed."""
+        mark = self._supervisor.mark(collection)
+        known = self._known.get((method, collection))
+        if known is None or known.mark != mark:
+            answer = await self._read(method, action, {"collection": collection})
+            known = _Known(mark, answer.data["value"])
+            self._known[method, collection] = known
+        return known.value
 
     async def upsert(
         self,
@@ -86,19 +147,19 @@ class ProcessIndex:
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
     ) -> None:
-        for at in range(0, len(chunks), UPSERT_BATCH):
-            part = slice(at, at + UPSERT_BATCH)
+        def packed(part: slice) -> tuple[Json, bytes]:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]) if dense else None)
             sparse = [[*each] for each in lexical[part]] if lexical else None
-            data = {"collection": collection, "chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}
-            await self._write("upsert", "store chunks", data, floats)
+            return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}, floats
+
+        await self._write_in_parts("upsert", "store chunks", collection, map(packed, _parts(len(chunks))))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
-        for at in range(0, len(chunk_ids), UPSERT_BATCH):
-            part = slice(at, at + UPSERT_BATCH)
+        def packed(part: slice) -> tuple[Json, bytes]:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]))
-            data = {"collection": collection, "chunk_ids": [*chunk_ids[part]], **said}
-            await self._write("add_dense", "store vectors", data, floats)
+            return {"chunk_ids": [*chunk_ids[part]], **said}, floats
+
+        await self._write_in_parts("add_dense", "store vectors", collection, map(packed, _parts(len(chunk_ids))))
 
     async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
         answer = await self._read("without_dense", "read chunks", {"collection": collection, "limit": limit})
@@ -112,8 +173,12 @@ class ProcessIndex:
         await self._write("drop", "drop a collection", {"collection": collection})
 
     async def count(self, collection: str, document_id: str | None = None) -> int:
-        answer = await self._read("count", "count chunks", {"collection": collection, "document_id": document_id})
-        value: int = answer.data["value"]
+        value: int
+        if document_id is None:
+            value = await self._remember("count", "count chunks", collection)
+        else:
+            data = {"collection": collection, "document_id": document_id}
+            value = (await self._read("count", "count chunks", data)).data["value"]
         return value
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
@@ -140,8 +205,11 @@ class ProcessIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
+        lead: Lead | None = None,
     ) -> Legs:
         data = {"collection": collection, "query": query, "selection": pack_selection(selection), "limit": limit}
+        if lead:
+            data["lead"] = asdict(lead)
         floats = b"" if vector is None else pack_vectors([vector])
         return unpack_legs((await self._read("search_legs", "search", data, floats)).data["value"])
 
@@ -151,7 +219,7 @@ class ProcessIndex:
         return [*zip(chunks, unpack_vectors(answer.floats, len(chunks)), strict=True)]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
-        value = (await self._read("meta", "open a collection", {"collection": collection})).data["value"]
+        value = await self._remember("meta", "open a collection", collection)
         return None if value is None else CollectionMeta.from_json(value)
 
     async def set_calibration(self, collection: str, calibration: Calibration) -> None:

@@ -15,9 +15,18 @@ from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
-from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
+from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
-from mcp_servers.retriever.index import Calibration, Index, Legs, Scored, Selection, searchable_text
+from mcp_servers.retriever.index import (
+    Calibration,
+    FusionMethod,
+    Index,
+    Lead,
+    Legs,
+    Scored,
+    Selection,
+    searchable_text,
+)
 from mcp_servers.retriever.relevance import WEIGHED, Match, probabilities
 
 CANDIDATES = 100
@@ -104,9 +113,12 @@ class Retriever:
             replace(visible, document=await self._resolve(collection, visible, document)) if document else visible
         )
         vote = await self._vote(collection, query)
-        legs = await self._index.search_legs(collection, query, vote.vector, selection, CANDIDATES)
-        fused = self._fuse(legs, vote)[: max(TRACED, top_k * SPARE)]
-        chunks = await self._index.get(collection, [each.chunk_id for each in fused[: max(WEIGHED, top_k * SPARE)]])
+        lead = Lead(self._fusion, vote.weight, max(WEIGHED, top_k * SPARE))
+        legs = await self._index.search_legs(collection, query, vote.vector, selection, CANDIDATES, lead)
+        fused = fuse_legs(legs, lead)[: max(TRACED, lead.count)]
+        chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
+        if missing := [each.chunk_id for each in fused[: lead.count] if each.chunk_id not in chunks]:
+            chunks |= await self._index.get(collection, missing)
         candidates = _weigh(fused, legs, vote, chunks)
         kept = [each for each in candidates if each.relevance_score >= threshold]
         ranked = [(each, chunks[each.chunk_id]) for each in kept if each.chunk_id in chunks][: top_k * SPARE]
@@ -166,10 +178,6 @@ class Retriever:
         if len(meant) != 1:
             raise UnknownDocument(document, (meant or names)[:MAX_SUGGESTIONS])
         return meant[0]
-
-    def _fuse(self, legs: Legs, vote: _Vote) -> list[Scored]:
-        rankings = [Ranking(1.0, legs.lexical, legs.lexical_rest), Ranking(vote.weight, legs.dense, legs.dense_rest)]
-        return fuse(rankings, self._fusion)
 
 
 def _weigh(fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk]) -> list[Candidate]:

@@ -29,6 +29,7 @@ from mcp_servers.retriever.index import (
     Calibration,
     CollectionMeta,
     Dense,
+    Lead,
     Legs,
     Scored,
     Selection,
@@ -154,6 +155,7 @@ class ServerIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
+        lead: Lead | None = None,
     ) -> Legs:
         known = await self._look(collection)
         if known is None or selection.document_ids == ():

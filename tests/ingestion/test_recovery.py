@@ -4,18 +4,19 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
 from agentic_rag.json_form import Json
+from agentic_rag.testing.steps import Step, Use, say
 from agentic_rag.workers import FairQueue
 from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
+from mcp_servers.retriever.index_supervisor import Death, Deaths
 from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
 from tests.ingestion.test_crash import text_of
-from tests.retriever.corpus import handbook, long_section
+from tests.retriever.corpus import handbook
 from tests.server.rig import Rig
 
 LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
@@ -114,47 +115,58 @@ async def found_again(rig: Rig, domain: str, query: str) -> Json:
             assert "made anew" in answer["incomplete"]
 
 
-@pytest.mark.parametrize("damage", [pointer_cut, segment_cut, ids_cut, all_gone])
-async def test_a_damaged_index_is_made_anew_from_the_documents_while_serving(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    domain = await two_documents(tmp_path)
-    damage(tmp_path / "data" / "index" / f"domain_{domain}")
+async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tmp_path: Path) -> None:
+    damages = (pointer_cut, segment_cut, ids_cut, all_gone)
+    async with Rig(tmp_path) as rig:
+        domains = [await rig.domain() for _ in damages]
+        for domain in domains:
+            await rig.upload(domain, "leave.md", LEAVE)
+            await rig.upload(domain, "cars.md", CARS)
+    for domain, damage in zip(domains, damages, strict=True):
+        damage(tmp_path / "data" / "index" / f"domain_{domain}")
     async with Rig(tmp_path) as rig:
         rig.application.begin()
-        await found_again(rig, domain, "paid leave")
-        await found_again(rig, domain, "car park")
-        for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
-            assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
-        with anyio.fail_after(SECONDS):
-            while "incomplete" in (answer := await find(rig, domain, "paid leave")):
-                await anyio.lowlevel.checkpoint()
-        assert len(answer["hits"]) == 1
-        assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
+        for domain in domains:
+            await found_again(rig, domain, "paid leave")
+            await found_again(rig, domain, "car park")
+            for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
+                assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
+            with anyio.fail_after(SECONDS):
+                while "incomplete" in (answer := await find(rig, domain, "paid leave")):
+                    await anyio.lowlevel.checkpoint()
+            assert len(answer["hits"]) == 1
+            assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
 
 
-@pytest.mark.parametrize("damage", UNREADABLE)
-async def test_damage_is_put_aside_by_name(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    async with open_process_index(tmp_path / "index") as index:
-        await index.upsert("law", handbook())
-    damage(tmp_path / "index" / "law")
-    async with open_process_index(tmp_path / "index") as index:
-        with pytest.raises(IndexDamaged) as caught:
-            await index.search_legs("law", "annual leave")
-        (place,) = (tmp_path / "index" / ".damaged").iterdir()
-        assert caught.value.place == str(place)
-        assert place.name.startswith("law-")
-        assert await index.count("law") == 0
-        await index.upsert("law", handbook())
-        assert (await index.search_legs("law", "annual leave")).lexical
+async def test_damage_is_put_aside_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    async with open_process_index(folder) as index:
+        for damage in UNREADABLE:
+            await index.upsert(damage.__name__, handbook())
+    for damage in UNREADABLE:
+        damage(folder / damage.__name__)
+    async with open_process_index(folder) as index:
+        for damage in UNREADABLE:
+            name = damage.__name__
+            with pytest.raises(IndexDamaged) as caught:
+                await index.search_legs(name, "annual leave")
+            (place,) = (folder / ".damaged").glob(f"{name}-*")
+            assert caught.value.place == str(place)
+            assert await index.count(name) == 0
+            await index.upsert(name, handbook())
+            assert (await index.search_legs(name, "annual leave")).lexical
 
 
 async def test_a_lost_index_is_said_by_every_search_and_to_the_admin(tmp_path: Path) -> None:
     domain = await two_documents(tmp_path)
     all_gone(tmp_path / "data" / "index" / f"domain_{domain}")
-    async with Rig(tmp_path) as rig:
+    looking = Step((Use("search_documents", {"query": "paid leave"}),))
+    async with Rig(tmp_path, looking, say("I could not look it up.")) as rig:
         knowledge = rig.application.business.documents.knowledge
         assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
+        events = await rig.say(await rig.conversation(domain), "How many days of leave?")
+        (told,) = [event["content"] for event in events if event["type"] == "tool_result"]
+        assert told.startswith("The index of these documents was lost and is made anew: 0 of 2 documents")
         async with knowledge.ingestion.pause(domain):
             assert await knowledge.recovery.recover(domain) == 2
             assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
@@ -180,35 +192,77 @@ async def test_an_index_process_killed_while_documents_come_in_loses_none(tmp_pa
 
     async with Rig(tmp_path, failpoint=failpoint) as rig:
         domain = await rig.domain()
-        document = await rig.upload(domain, "cars.md", text_of(100))
+        document = await rig.upload(domain, "cars.md", text_of(20))
         assert len(kills) == 2
-        assert (document["status"], document["chunkCount"]) == ("indexed", 100)
+        assert (document["status"], document["chunkCount"]) == ("indexed", 20)
         index = rig.application.business.documents.knowledge.index
-        assert await index.count(f"domain_{domain}") == 100
+        assert await index.count(f"domain_{domain}") == 20
+
+
+async def at_work(pipe: Path) -> int:
+    """Return a writing end of ``pipe`` once a process waits for what it reads from there."""
+    with anyio.fail_after(SECONDS):
+        while True:
+            try:
+                return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # nobody reads
+                await anyio.lowlevel.checkpoint()
 
 
 async def test_what_two_processes_died_of_is_put_aside(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("other", handbook())
-        killed: set[int] = set()
+        (tmp_path / "index" / "law").mkdir()
+        pipe = tmp_path / "index" / "law" / "pointer.json"
+        os.mkfifo(pipe)
 
-        async def write() -> None:
-            with anyio.fail_after(SECONDS):
-                while not (tmp_path / "index" / ".damaged").exists():
-                    try:
-                        await index.upsert("law", long_section(500))
-                    except IndexUnavailable:
-                        continue
+        async def search() -> None:
+            with pytest.raises(IndexUnavailable, match="SIGBUS while it was to search"):
+                await index.search_legs("law", "annual leave")
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(write)
-            while not (tmp_path / "index" / ".damaged").exists():
-                await index.count("other")
-                if index.pid is not None and index.pid not in killed:
-                    killed.add(index.pid)
-                    os.kill(index.pid, signal.SIGBUS)
-                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(search)
+            for _ in range(2):
+                writer = await at_work(pipe)
+                pid = index.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGBUS)
+                os.close(writer)
+                while index.pid == pid:
+                    await anyio.lowlevel.checkpoint()
         assert await index.count("other") == len(handbook())
+        (place,) = (tmp_path / "index" / ".damaged").iterdir()
+        assert place.name.startswith("law-")
+        await index.upsert("law", handbook())
+        assert (await index.search_legs("law", "annual leave")).lexical
+
+
+def suspect_of(*deaths: tuple[str, bool, float]) -> str | None:
+    heard = Deaths()
+    for collection, killed, at in deaths:
+        heard.note(Death(collection, killed, at))
+    return heard.take_suspect()
+
+
+def test_faults_and_kills_tell_what_the_process_dies_of() -> None:
+    assert suspect_of(("law", False, 0), ("law", False, 9_000)) == "law"
+    assert suspect_of(("law", False, 0), ("law@2", False, 1)) == "law@2", "generations of one collection"
+    assert suspect_of(("law", False, 0), ("tax", False, 1)) is None
+    assert suspect_of(("", False, 0), ("", False, 1)) is None, "it did nothing"
+    assert suspect_of(("law", False, 0), ("law", True, 1)) is None, "somebody ended it"
+    killed = [("law", True, at * 60.0) for at in range(5)]
+    assert suspect_of(*killed) == "law", "for want of memory, each time over this one"
+    assert suspect_of(*killed[:4]) is None
+    assert suspect_of(*killed[:4], ("law", True, 601.0)) is None, "not in a row"
+    assert suspect_of(*killed[:4], ("tax", True, 241.0)) is None
+    assert suspect_of(*killed[:4], ("", True, 241.0)) is None
+
+
+def test_a_suspect_is_named_once() -> None:
+    heard = Deaths()
+    for _ in range(2):
+        heard.note(Death("law", False, 0))
+    assert (heard.take_suspect(), heard.take_suspect()) == ("law", None)
 
 
 async def test_a_disk_that_is_full_is_a_reason_and_no_damage(tmp_path: Path) -> None:
@@ -245,7 +299,7 @@ async def test_one_domains_uploads_do_not_hold_up_anothers(tmp_path: Path) -> No
     async with Rig(tmp_path) as rig:
         large, small = await rig.domain(), await rig.domain()
         path = f"/api/domains/{large}/documents"
-        made = [await rig.ok("POST", path, files={"f": (f"{number}.md", text_of(150 + number))}) for number in range(8)]
+        made = [await rig.ok("POST", path, files={"f": (f"{number}.md", text_of(40 + number))}) for number in range(8)]
         assert (await rig.upload(small, "leave.md", LEAVE))["status"] == "indexed"
         items = (await rig.ok("GET", path))["items"]
         waiting = [item for item in items if item["status"] == "queued"]

@@ -15,8 +15,8 @@ from mcp_servers.retriever.calibration import (
     script,
     split,
 )
-from mcp_servers.retriever.fusion import FusionMethod, Ranking, fuse
-from mcp_servers.retriever.index import Calibration, Scored
+from mcp_servers.retriever.fusion import Ranking, fuse
+from mcp_servers.retriever.index import Calibration, FusionMethod, Scored
 
 LEGS = st.lists(st.floats(-10, 10, allow_nan=False), max_size=20).map(
     lambda scores: [Scored(str(at), score) for at, score in enumerate(sorted(scores, reverse=True))]

@@ -12,8 +12,9 @@ import pytest
 
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
-from mcp_servers.retriever.index import Dense
+from mcp_servers.retriever.index import UPSERT_BATCH, CollectionMeta, Dense
 from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
+from mcp_servers.retriever.retrieval import Retriever
 
 from .corpus import handbook, long_section, rules
 
@@ -112,6 +113,66 @@ async def test_a_cancelled_request_harms_no_other(tmp_path: Path) -> None:
             await index.delete_document("law", document)  # what was sent before is done before
             assert await index.count("law", document) == 0
             assert await index.chunks("law", handbook()[0].document_id) == handbook()
+
+
+async def test_a_search_is_one_request(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        await index.upsert("law", [*handbook(), *long_section(200)])
+        retriever = Retriever(index)
+        first = await retriever.search("law", "annual leave", 10)
+        before = index.asked
+        assert (await retriever.search("law", "annual leave", 10)).hits == first.hits
+        assert index.asked == before + 1
+
+
+async def test_what_is_remembered_of_a_collection_ends_with_each_change(tmp_path: Path) -> None:
+    def vectors(count: int) -> Dense:
+        return Dense("e", [[1.0, float(number)] for number in range(count)])
+
+    async with open_process_index(tmp_path / "index") as index:
+        assert (await index.meta("law"), await index.count("law")) == (None, 0)
+        await index.upsert("law", handbook(), vectors(len(handbook())))
+        meta = await index.meta("law")
+        assert meta is not None
+        assert (meta.embedder, await index.count("law")) == ("e", len(handbook()))
+        before = index.asked
+        await index.meta("law")
+        await index.count("law")
+        assert index.asked == before
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(index.upsert, "law", rules())
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        await index.count("law")  # read before, while or after it is written
+        await index.delete_document("law", handbook()[0].document_id)  # what was sent before is done before
+        there = await index.existing("law", [chunk.chunk_id for chunk in (*handbook(), *rules())])
+        assert await index.count("law") == len(there)
+        generation = await index.rebuild("law", CollectionMeta())
+        await index.upsert(generation, handbook())
+        await index.swap("law", generation)
+        assert await index.count("law") == len(handbook())
+        meta = await index.meta("law")
+        assert meta is not None
+        assert meta.embedder is None
+        before = index.asked
+        pid = pid_of(index)
+        os.kill(pid, signal.SIGKILL)
+        while index.pid == pid:
+            await anyio.lowlevel.checkpoint()
+        assert await index.count("law") == len(handbook())
+        assert index.asked > before
+
+
+async def test_a_part_that_is_refused_ends_a_write_with_its_reason(tmp_path: Path) -> None:
+    async with open_process_index(tmp_path / "index") as index:
+        chunks = long_section(5_000)
+        assert len(chunks) > 2 * UPSERT_BATCH, "it takes several parts"
+        await index.upsert("law", chunks, Dense("e", [[1.0, 0.0]] * len(chunks)))
+        assert await index.count("law") == len(chunks)
+        with pytest.raises(IndexMismatch):
+            await index.upsert("law", chunks, Dense("e", [[1.0, 0.0, 0.0]] * len(chunks)))
+        with pytest.raises(ValueError, match="not a collection name"):
+            await index.upsert("../law", chunks)
 
 
 async def test_collections_take_turns(tmp_path: Path) -> None:
