@@ -162,9 +162,14 @@ class Ingestion:
                 self.submit(document)
 
     async def requeue(
-        self, document_id: str, fields: DocumentFields | None = None, quotas: Quotas | None = None
+        self,
+        document_id: str,
+        fields: DocumentFields | None = None,
+        quotas: Quotas | None = None,
+        seen: DocumentRecord | None = None,
     ) -> bool:
-        """Make a document's row ``queued``, its failure forgotten, with other bytes perhaps; False when it is gone.
+        """Make a document's row ``queued``, its failure forgotten, with other bytes perhaps; False when it is gone, or
+        is not any more what was ``seen`` of it: on its way already, of other bytes, or exchanged for other chunks.
 
         Raises:
             IntegrityError: another document of the domain has these bytes.
@@ -174,6 +179,8 @@ class Ingestion:
 
         def save(conn: Connection) -> bool:
             before = documents.get(conn, document_id)
+            if seen is not None and (before is None or _expectation(before) != _searched_for(seen)):
+                return False
             there = documents.update(conn, document_id, **change)
             if quotas is not None and before is not None and change.get("size", 0) > before.size:
                 quotas.check_documents(conn, before.domain_id)
@@ -333,6 +340,11 @@ _QUEUED: DocumentFields = {
     "owner": "",
     "lease_until": None,
 }
+
+
+def _expectation(document: DocumentRecord) -> tuple[DocumentStatus, str, int | None]:
+    """Return what the index is expected to have of a document."""
+    return document.status, document.sha256, document.chunk_count
 
 
 class Pauses:

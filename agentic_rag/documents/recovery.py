@@ -77,5 +77,5 @@ class Recovery:
         return len(lost)
 
     async def _queue(self, document: DocumentRecord) -> None:
-        if await self._ingestion.requeue(document.id):
+        if await self._ingestion.requeue(document.id, seen=document):
             self._ingestion.submit(document)

@@ -203,6 +203,7 @@ class Reindexing:
         failpoints.reached("reindex.filled")
         async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
+                run.done[document.id] = document.sha256  # noted first: one that is deleted meanwhile is taken out again
                 await self._index.delete_document(generation, document.id)
                 await self._copy(generation, document)
             await self._index.swap(collection, generation)

@@ -148,7 +148,7 @@ class EdgeCollections:
         return sorted(_scroll(shard, request), key=lambda chunk: chunk.ordinal)
 
     def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        return {chunk.chunk_id: chunk for chunk in _stored(self._store.shard(collection), chunk_ids)}
+        return {chunk.chunk_id: chunk for chunk in _read_chunks(self._store.shard(collection), chunk_ids)}
 
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return {str(record.id) for record in _retrieve(self._store.shard(collection), chunk_ids, False)}
@@ -329,7 +329,7 @@ def _retrieve(shard: Shard | None, chunk_ids: Collection[str], payload: bool) ->
         return shard.engine.retrieve(list(chunk_ids), payload, False)
 
 
-def _stored(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk, ...]:
+def _read_chunks(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk, ...]:
     return tuple(stored_chunk(str(record.id), record.payload or {}) for record in _retrieve(shard, chunk_ids, True))
 
 
@@ -337,7 +337,7 @@ def _with_chunks(shard: Shard, legs: Legs, lead: Lead | None) -> Legs:
     """Add the chunks of the leading candidates."""
     if lead is None:
         return legs
-    return replace(legs, chunks=_stored(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
+    return replace(legs, chunks=_read_chunks(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
 
 
 def _query(shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]) -> list[tuple[Scored, ...]]:
