@@ -179,7 +179,7 @@ class Ingestion:
 
         def save(conn: Connection) -> bool:
             before = documents.get(conn, document_id)
-            if seen is not None and (before is None or _expectation(before) != _searched_for(seen)):
+            if seen is not None and (before is None or _expectation(before) != _expectation(seen)):
                 return False
             there = documents.update(conn, document_id, **change)
             if quotas is not None and before is not None and change.get("size", 0) > before.size:

@@ -147,19 +147,19 @@ class ProcessIndex:
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
     ) -> None:
-        def packed(part: slice) -> tuple[Json, bytes]:
+        def pack(part: slice) -> tuple[Json, bytes]:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]) if dense else None)
             sparse = [[*each] for each in lexical[part]] if lexical else None
             return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}, floats
 
-        await self._write_in_parts("upsert", "store chunks", collection, map(packed, _parts(len(chunks))))
+        await self._write_in_parts("upsert", "store chunks", collection, map(pack, _parts(len(chunks))))
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
-        def packed(part: slice) -> tuple[Json, bytes]:
+        def pack(part: slice) -> tuple[Json, bytes]:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]))
             return {"chunk_ids": [*chunk_ids[part]], **said}, floats
 
-        await self._write_in_parts("add_dense", "store vectors", collection, map(packed, _parts(len(chunk_ids))))
+        await self._write_in_parts("add_dense", "store vectors", collection, map(pack, _parts(len(chunk_ids))))
 
     async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
         answer = await self._read("without_dense", "read chunks", {"collection": collection, "limit": limit})
