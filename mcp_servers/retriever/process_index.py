@@ -4,7 +4,7 @@ Here are only the values of each call. What dies of a full disk or a damaged fil
 never the server, and the engine's lock holds up nobody here.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,9 +55,13 @@ class _Known:
     value: Any
 
 
-def _parts(count: int) -> Iterator[slice]:
-    """Yield so many things in parts of `UPSERT_BATCH`."""
-    return (slice(at, at + UPSERT_BATCH) for at in range(0, count, UPSERT_BATCH))
+_Packed = tuple[Json, bytes]
+"""What a request says of a part of a write, and its vectors."""
+
+
+def _parts(count: int) -> list[slice]:
+    """Return so many things in parts of `UPSERT_BATCH`."""
+    return [slice(at, at + UPSERT_BATCH) for at in range(0, count, UPSERT_BATCH)]
 
 
 @asynccontextmanager
@@ -106,27 +110,34 @@ class ProcessIndex:
         return await self._supervisor.ask(Request(method, action, data, floats, WRITE_SECONDS, repeatable, writes=True))
 
     async def _write_in_parts(
-        self, method: str, action: str, collection: str, parts: Iterable[tuple[Json, bytes]]
+        self, method: str, action: str, collection: str, parts: Sequence[slice], pack: Callable[[slice], _Packed]
     ) -> None:
         """Send the next part while the process writes the last one, `AHEAD` at a time."""
         faults: list[IndexFault] = []
 
-        async def send(data: Json, floats: bytes) -> None:
+        async def write(part: slice) -> None:
+            data, floats = pack(part)
+            await self._write(method, action, {"collection": collection, **data}, floats)
+
+        async def write_beside(part: slice) -> None:
             try:
-                await self._write(method, action, {"collection": collection, **data}, floats)
+                await write(part)
             except IndexFault as fault:
                 faults.append(fault)
             finally:
                 places.release()
 
         split_name(collection)
+        if len(parts) == 1:  # most writes: nothing is to be sent beside it
+            await write(parts[0])
+            return
         places = anyio.Semaphore(AHEAD)
         async with anyio.create_task_group() as tasks:
-            for data, floats in parts:
+            for part in parts:
                 await places.acquire()
                 if faults:
                     break
-                tasks.start_soon(send, data, floats)
+                tasks.start_soon(write_beside, part)
         if faults:
             raise faults[0]
 
@@ -147,19 +158,19 @@ class ProcessIndex:
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
     ) -> None:
-        def pack(part: slice) -> tuple[Json, bytes]:
+        def pack(part: slice) -> _Packed:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]) if dense else None)
             sparse = [[*each] for each in lexical[part]] if lexical else None
             return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}, floats
 
-        await self._write_in_parts("upsert", "store chunks", collection, map(pack, _parts(len(chunks))))
+        await self._write_in_parts("upsert", "store chunks", collection, _parts(len(chunks)), pack)
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
-        def pack(part: slice) -> tuple[Json, bytes]:
+        def pack(part: slice) -> _Packed:
             said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]))
             return {"chunk_ids": [*chunk_ids[part]], **said}, floats
 
-        await self._write_in_parts("add_dense", "store vectors", collection, map(pack, _parts(len(chunk_ids))))
+        await self._write_in_parts("add_dense", "store vectors", collection, _parts(len(chunk_ids)), pack)
 
     async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
         answer = await self._read("without_dense", "read chunks", {"collection": collection, "limit": limit})

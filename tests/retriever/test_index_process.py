@@ -177,7 +177,7 @@ async def test_a_part_that_is_refused_ends_a_write_with_its_reason(tmp_path: Pat
 
 async def test_collections_take_turns(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
-        long = long_section(1_000)
+        long = long_section(3_000)
         await index.upsert("large", long)
         order: list[str] = []
 
