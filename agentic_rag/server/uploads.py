@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from python_multipart import MultipartParser
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
@@ -203,9 +203,9 @@ async def read_files(request: Request) -> AsyncGenerator[FilePart | bytes | None
         raise InvalidInput("body", "files are sent as multipart/form-data.")
     parts = _Parts()
     callbacks = {name: getattr(parts, name) for name in dir(parts) if name.startswith("on_")}
-    parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]  # a TypedDict of these names
     open_part = False
     try:
+        parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]  # a TypedDict of these names
         async for piece in request.stream():
             parser.write(piece)
             items, parts.items = parts.items, []
@@ -213,7 +213,7 @@ async def read_files(request: Request) -> AsyncGenerator[FilePart | bytes | None
                 open_part = item is not None
                 yield item
         parser.finalize()
-    except MultipartParseError as exc:
+    except FormParserError as exc:
         raise InvalidInput("body", "not a valid multipart body.") from exc
     if open_part:
         raise InvalidInput("body", "the multipart body ends inside a file.")

@@ -231,3 +231,11 @@ async def test_replacing_a_document_by_the_bytes_of_another_leaves_one_of_them(t
             assert [file.name for file in folder.iterdir()] == ["dup.md"]
         made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
         assert [item["id"] for item in made["items"]] == [dup["id"]], "its own bytes replace nothing"
+
+
+async def test_a_boundary_that_is_too_long_is_refused_as_a_body_that_is_not_valid(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        headers = {"content-type": "multipart/form-data; boundary=" + "x" * 5_000}
+        path = f"/api/domains/{await rig.domain()}/documents"
+        refused = await rig.refused("POST", path, content=part("a.md") + TEXT + END, headers=headers)
+        assert refused[:2] == (422, "VALIDATION_ERROR")
