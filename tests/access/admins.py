@@ -56,7 +56,9 @@ class Admin:
         database = self.rig.application.database
         lists = await database.read(lambda conn: tool_lists.of_domain(conn, self.domain))
         folder = self.rig.settings.data
-        files = sorted(str(path) for path in folder.rglob("*") if path.name not in STORES)
+        # The index is written by a process of its own, at times of its own.
+        found = (path for path in folder.rglob("*") if path.name not in STORES)
+        files = sorted(str(path) for path in found if not path.is_relative_to(folder / "index"))
         shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
         return [shown, lists, files, marked(policy.marker), beats(policy.homes)]
 

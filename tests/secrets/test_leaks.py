@@ -235,8 +235,8 @@ async def test_a_restart_or_acceptance_of_a_server_that_is_not_the_domains_own_i
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/mcp-servers"
         for name, expected in (("promptx", (409, "MCP_SERVER_RESERVED")), ("nothing", (404, "MCP_SERVER_NOT_FOUND"))):
-            for action in ("restart", "accept"):
-                assert (await rig.refused("POST", f"{path}/{name}/{action}"))[:2] == expected
+            for action, body in (("restart", None), ("accept", {"fingerprint": "0" * 64})):
+                assert (await rig.refused("POST", f"{path}/{name}/{action}", body))[:2] == expected
 
 
 async def test_more_or_longer_secrets_than_a_domain_may_keep_are_refused_where_they_are_saved(tmp_path: Path) -> None:
