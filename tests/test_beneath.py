@@ -10,6 +10,7 @@ from tests.test_layers import ROOT, sources, tree
 
 ELSEWHERE = {
     "agentic_rag/app.py": "the data folder",
+    "agentic_rag/commands/doctor.py": "the database",
     "agentic_rag/commands/ingest.py": "files of the person at the command line",
     "agentic_rag/commands/mcp.py": "a file of the person at the command line",
     "agentic_rag/commands/memory.py": "a PromptX folder of the person at the command line",
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "agentic_rag/domains/vault.py": "keys",
     "agentic_rag/domains/vault_keys.py": "keys",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
+    "agentic_rag/operations/contents.py": "the folder of the workspaces",
     "agentic_rag/operations/data_folder.py": "the data folder",
     "agentic_rag/operations/upkeep.py": "templates, and the folder of the workspaces",
     "agentic_rag/server/peers.py": "what the system tells of sockets",

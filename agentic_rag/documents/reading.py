@@ -133,6 +133,8 @@ class ReadingProcess:
 
     async def _start(self) -> None:
         command = await anyio.to_thread.run_sync(_reader_command)
+        if self._jobs is not None:  # a start before was cancelled
+            self._jobs.close()
         self._jobs, theirs = socket.socketpair()
         with theirs:
             self._process = await anyio.open_process(

@@ -15,10 +15,10 @@ import os
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import anyio
@@ -33,7 +33,7 @@ from agentic_rag.errors import AgenticRagError, Unauthenticated
 from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.hosts import Hosts, is_loopback
 from agentic_rag.server.limits import Limits, Load
-from agentic_rag.server.peers import uid_of
+from agentic_rag.server.peers import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
 
@@ -306,7 +306,7 @@ class Gate:
         if self._servers is not None and self._servers.networked:
             return Unauthenticated(f"An MCP server may use the network, and could come in as you. {LOCAL_KEY}")
         arrival = arrival_of(scope)
-        uid = uid_of(tuple(scope["client"]), tuple(server)) if arrival is None else arrival.peer_uid()
+        uid = uid_of(_address_of(scope["client"]), _address_of(server)) if arrival is None else arrival.peer_uid()
         if uid != self._uid:
             whose = "of another user of this machine" if uid is not None else "of a user the system does not tell"
             return Unauthenticated(f"Without keys this server is its own user's alone; this is {whose}. {LOCAL_KEY}")
@@ -425,3 +425,8 @@ def _complete(headers: Iterable[tuple[bytes, bytes]], reference: str) -> list[tu
     own = list(headers)
     names = {name for name, _ in own}
     return [*own, (b"x-request-id", reference.encode()), *(each for each in HEADERS if each[0] not in names)]
+
+
+def _address_of(end: Sequence[Any]) -> Address:
+    """Return one end of a connection; some servers (granian) write its port as text."""
+    return str(end[0]), int(end[1])

@@ -12,7 +12,7 @@ import mcp_servers.promptx
 PACKAGE = Path(mcp_servers.promptx.__file__).parent
 ORDER = [
     *("errors", "ids", "dpml", "lint", "network", "rolefiles", "nuwa", "roles"),
-    *("ledger", "snapshot", "memory", "present", "server", "__main__"),
+    *("ledger", "snapshot", "memory", "examination", "present", "server", "__main__"),
 ]
 PURE = ["errors", "ids", "dpml", "lint", "network"]
 EFFECTS = {"os", "io", "time", "datetime", "random", "sqlite3", "threading", "asyncio", "anyio", "subprocess", "shutil"}
