@@ -239,6 +239,8 @@ class IndexSupervisor:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: _IndexProcess | None = None
+        self._wanted = anyio.Event()
+        """Set by the first who asks or listens: a command that searches nothing starts no process."""
         self._ready = anyio.Event()
         self._ended = anyio.Event()
         self._alarm = anyio.Event()
@@ -264,9 +266,10 @@ class IndexSupervisor:
         return self._lives, self._changes[split_name(collection)[0]]
 
     async def run(self) -> None:
-        """Start the process, and start it again whenever it dies, until `close`."""
+        """Start the process when it is wanted first, and again whenever it dies, until `close`."""
         pause = PAUSE_SECONDS
         try:
+            await self._wanted.wait()
             while not self._closing:
                 began = time.monotonic()
                 reason = await self._live()
@@ -310,6 +313,7 @@ class IndexSupervisor:
 
     async def wait_for_loss(self) -> None:
         """Return once the process was started anew, or put a damaged collection aside."""
+        self._wanted.set()
         await self._alarm.wait()
         self._alarm = anyio.Event()
 
@@ -333,6 +337,7 @@ class IndexSupervisor:
         raise IndexUnavailable(request.action, self._problem)
 
     async def _wait_for_process(self, request: Request) -> _IndexProcess:
+        self._wanted.set()
         while not (self._process and self._ready.is_set()):
             if self._closing:
                 raise IndexClosed
