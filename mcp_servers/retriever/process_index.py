@@ -68,8 +68,8 @@ def _parts(count: int) -> list[slice]:
 async def open_process_index(folder: Path) -> AsyncIterator["ProcessIndex"]:
     """Have an index process for ``folder`` as long as the block runs.
 
-    It is started for the first who asks or listens, and only they wait for it. If the folder is another process's, that is the
-    reason each request fails with, until it is free.
+    It is started for the first who asks or listens, and only they wait for it. If the folder is another process's, that
+    is the reason each request fails with, until it is free.
     """
     supervisor = IndexSupervisor(folder)
     async with anyio.create_task_group() as tasks:
