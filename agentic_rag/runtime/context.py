@@ -18,13 +18,11 @@ from agentic_rag.runtime.core.transcript import (
     Measure,
     Sheddable,
     Transcript,
-    before_last_answer,
     choose_to_shed,
     message_tokens,
     move_head,
     move_start,
     shed_results,
-    sheddable,
     without_bound,
 )
 from agentic_rag.runtime.services import Resources
@@ -34,7 +32,7 @@ from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
 
-SPARE = 0.25
+SPARE = 0.5
 """Share of ``contextTokens`` that is freed beyond the need: each rewriting costs the cache behind it."""
 
 
@@ -77,11 +75,17 @@ class Context:
             self._transcript.measure = Measure(usage.sent, before)
 
     async def move_window(self) -> None:
-        """Move the window if the turn that begins would pass the limits."""
+        """Move the window if the turn that begins would pass the limits, even without old results.
+
+        Raises:
+            StorageFull: a result could not be kept.
+        """
+        await self.fit()
         transcript, limits, tokens = self._transcript, self._definition.limits, self.tokens
         if limits.context_messages is None and tokens <= limits.context_tokens:
             return
-        start = move_start(transcript.turn_sizes(), tokens, self._fixed + transcript.head_tokens, limits)
+        least = max(1, transcript.unseen_turns())
+        start = move_start(transcript.turn_sizes(), tokens, self._fixed + transcript.head_tokens, limits, least)
         if start is None:
             return
         window = transcript.in_window()
@@ -105,7 +109,7 @@ class Context:
     async def fit(self) -> bool:
         """Leave out the oldest results, many at once, if the next request would pass the limit.
 
-        What the model has not seen yet is never among them. Returns whether it now fits.
+        Returns whether it now fits.
 
         Raises:
             StorageFull: a result could not be kept.
@@ -115,7 +119,7 @@ class Context:
             return True
         window = [entry.message for entry in self._transcript.in_window()]
         spare = round(self._definition.limits.context_tokens * SPARE)
-        chosen = choose_to_shed(sheddable(before_last_answer(window)), excess + spare)
+        chosen = choose_to_shed(window, excess, spare)
         if chosen:
             await self._shed(chosen)
         return sum(result.saved for result in chosen) >= excess

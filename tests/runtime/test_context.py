@@ -134,7 +134,7 @@ async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_fo
             for block in message["content"]
             if block["type"] == "tool_result"
         ]
-        left_out = [text.startswith("[result of dump kept as ref ref_") for text in shown]
+        left_out = [text.startswith("[result of dump, kept as ref ref_") for text in shown]
         assert left_out == sorted(left_out, reverse=True)
         assert 0 < sum(left_out) < 5
         ref = shown[0].removesuffix("]").rsplit(" ", 1)[1]

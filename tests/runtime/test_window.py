@@ -89,9 +89,23 @@ def test_oldest_results_go_first_and_roles_stay() -> None:
     messages = [*call(1, "a" * 3_000), activation("r" * 9_000), *call(2, "b" * 3_000), *call(3, "ok")]
     results = sheddable(messages)
     assert [result.tool_use_id for result in results] == ["toolu_1", "toolu_2"]
-    assert [result.tool_use_id for result in choose_to_shed(results, 500)] == ["toolu_1"]
-    assert choose_to_shed(results, 0) == []
-    assert len(choose_to_shed(results, 99_999)) == 2
+    seen: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
+    assert [result.tool_use_id for result in choose_to_shed(seen, 500)] == ["toolu_1"]
+    assert choose_to_shed(seen, 0) == []
+    assert len(choose_to_shed(seen, 99_999)) == 2
+    assert choose_to_shed(messages[:3], 99_999) == [], "not seen yet"
+
+
+def test_the_newest_steps_go_last_and_only_as_far_as_they_must() -> None:
+    messages = [message for number in range(6) for message in call(number, "a" * 3_000)]
+    seen: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
+
+    def chosen(excess: int, spare: int = 0) -> list[int]:
+        return [int(result.tool_use_id[-1]) for result in choose_to_shed(seen, excess, spare)]
+
+    assert chosen(10, 99_999) == [0, 1, 2]
+    assert chosen(3_000, 99_999) == [0, 1, 2, 3]
+    assert chosen(99_999) == [0, 1, 2, 3, 4, 5]
 
 
 @given(st.text(max_size=4_000))
@@ -101,7 +115,7 @@ def test_a_result_left_out_is_a_mark_that_saves_what_was_promised(text: str) -> 
     for result in sheddable(messages):
         shed = shed_results(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
         sent = as_sent(shed[0])
-        assert sent["content"] == [text_block("[result of dump kept as ref ref_" + "0" * 26 + "]")]
+        assert sent["content"] == [text_block("[result of dump, kept as ref ref_" + "0" * 26 + "]")]
         assert shed[0]["content"] == messages[1]["content"][0]["content"]
         after = message_tokens({"role": "user", "content": shed})
         assert abs((before - after) - result.saved) <= 2

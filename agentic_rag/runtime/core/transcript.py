@@ -29,7 +29,9 @@ from agentic_rag.runtime.core.told import Told
 from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
-SHED_MARK = "[result of {name} kept as ref {ref}]"
+SHED_MARK = "[result of {name}, kept as ref {ref}]"
+KEPT_STEPS = 3
+"""The newest steps, whose results are left out last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def message_tokens(message: Message) -> int:
 # The window
 
 
-def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limits) -> int | None:
+def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limits, least: int = 1) -> int | None:
     """Return where the window starts now, or None when it stays.
 
     It moves when ``tokens`` pass ``contextTokens``, or the messages ``contextMessages``, and then leaves half of
@@ -76,16 +78,17 @@ def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limit
         tokens: of the request that would be sent.
         fixed: what of it no window changes (system, tools, what stands before the window).
         limits: the definition's.
+        least: how many of the newest turns stay in any case.
     """
     count = len(turns) * 2 - 1
     crowded = limits.context_messages is not None and count > limits.context_messages
-    if len(turns) < 2 or not (crowded or tokens > limits.context_tokens):
+    if len(turns) <= least or not (crowded or tokens > limits.context_tokens):
         return None
     # where bytes say less than the model reported, they say so of every turn
     scale = max(1.0, tokens / max(1, fixed + sum(turn.tokens for turn in turns)))
     most = (limits.context_messages or count) // 2 if crowded else count
     kept = len(turns)
-    while kept > 1 and (
+    while kept > least and (
         kept == len(turns)
         or kept * 2 - 1 > max(1, most)
         or (fixed + sum(turn.tokens for turn in turns[-kept:])) * scale > limits.context_tokens / 2
@@ -140,10 +143,9 @@ def as_sent(block: Block) -> Block:
     return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
 
 
-def before_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that the model has seen: those before its newest answer."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    return messages[: places[-1]] if places else ()
+def count_seen(messages: Sequence[Message]) -> int:
+    """Return how many of a window's messages the model has seen: those before its newest answer."""
+    return max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
 
 
 def without_bound(content: Sequence[Block]) -> list[Block]:
@@ -176,15 +178,34 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
     return found
 
 
-def choose_to_shed(results: Sequence[Sheddable], excess: int) -> list[Sheddable]:
-    """Return as many of the oldest results as must go to save ``excess`` tokens, or all of them."""
+def choose_to_shed(messages: Sequence[Message], excess: int, spare: int = 0) -> list[Sheddable]:
+    """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
+
+    What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
+    newest steps, which go last.
+    """
+    steps = [place for place, message in enumerate(messages) if any(map(_is_result, message["content"]))]
+    newest = steps[-KEPT_STEPS:][0] if steps else 0
+    old = sheddable(messages[: min(newest, count_seen(messages))])
+    chosen = _first_to_save(old, excess + spare) if excess > 0 else []
+    saved = sum(result.saved for result in chosen)
+    if saved < excess:
+        chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
+    return chosen
+
+
+def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]:
     chosen: list[Sheddable] = []
     for result in results:
-        if excess <= 0:
+        if tokens <= 0:
             break
         chosen.append(result)
-        excess -= result.saved
+        tokens -= result.saved
     return chosen
+
+
+def _is_result(block: Block) -> bool:
+    return bool(block["type"] == "tool_result")
 
 
 def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
@@ -349,6 +370,15 @@ class Transcript:
             entries = list(group)
             sizes.append(TurnSize(entries[0].seq, sum(map(self._size, entries))))
         return sizes
+
+    def unseen_turns(self) -> int:
+        """Return how many of the newest turns hold results that no model has seen, and all after them."""
+        entries = self.in_window()
+        for entry in entries[count_seen([entry.message for entry in entries]) :]:
+            if any(map(_is_result, entry.message["content"])):
+                turns = dict.fromkeys(each.turn_id for each in entries)
+                return len(turns) - list(turns).index(entry.turn_id)
+        return 0
 
     def set_window(self, start: int, head: list[Block]) -> None:
         """Take a window that the store has committed."""

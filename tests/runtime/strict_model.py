@@ -1,0 +1,88 @@
+"""The strict Messages API without HTTP: a `Model` that admits, binds and counts as the service does.
+
+For tests with many examples. What it refuses is `testing.admission`'s, thinking is signed over what stands before it,
+and usage is the simulated cache's.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from agentic_rag.errors import ModelError
+from agentic_rag.json_form import Json
+from agentic_rag.models.anthropic.request import request_body, search_results
+from agentic_rag.models.base import MessageCompleted, Model, ModelEvent, ModelRequest, TextDelta
+from agentic_rag.testing.admission import Admission, Inadmissible
+from agentic_rag.testing.bindings import Signer
+from agentic_rag.testing.prompt_cache import PromptCache
+from agentic_rag.testing.steps import Step, step_events
+
+NAME = "claude-sonnet-5-5"
+
+Brain = Callable[[Json], Step]
+"""What answers a request's body."""
+
+
+class StrictModel(Model):
+    """Answers by its brain. ``requests``: the bodies that were admitted; ``refused``: what was wrong with others."""
+
+    def __init__(self, brain: Brain, *, context_window: int | None = None) -> None:
+        self._brain = brain
+        self._admission = Admission(context_window=context_window)
+        self._cache = PromptCache(512)
+        self.requests: list[dict[str, Any]] = []
+        self.refused: list[str] = []
+        self.sent = self.read = 0
+        """Tokens of all requests, and those of them that the cache held."""
+
+    @property
+    def name(self) -> str:
+        return "strict"
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        return self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        body = request_body(request)
+        try:
+            admitted = self._admission.admit(body, ())
+        except Inadmissible as exc:
+            self.refused += exc.reasons
+            raise ModelError(
+                f"The model's service refused the request ({exc.status}): {exc.reasons[0]}",
+                http_status=exc.status,
+                kind="invalid_request_error",
+            ) from exc
+        self.requests.append(body)
+        events = step_events(
+            self._brain(body),
+            model=body["model"],
+            results=search_results(body["messages"]),
+            signer=Signer(admitted.request),
+        )
+        completed = events[-1]
+        assert isinstance(completed, MessageCompleted)
+        counted = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
+        self.sent += counted.usage.sent
+        self.read += counted.usage.cache_read
+
+        async def told() -> AsyncIterator[ModelEvent]:
+            for event in events[:-1]:
+                yield event
+            yield MessageCompleted(completed.stop_reason, counted.usage, completed.category)
+
+        yield told()
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+def results_of(body: Json) -> dict[str, str]:
+    """Return the text of each tool result in a request, by call id."""
+    return {
+        block["tool_use_id"]: "".join(part.get("text", "") for part in block["content"])
+        for message in body["messages"]
+        for block in message["content"]
+        if block["type"] == "tool_result"
+    }

@@ -1,0 +1,100 @@
+"""Room for what is new: nothing is withheld before the model has seen it, and old results go first, many at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.testing.steps import Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import Bench, Services, bench, definition, kinds, ok, toolset
+from tests.runtime.strict_model import NAME, StrictModel, results_of
+
+STOP = 7
+"""A size that stands for a call during which the user interrupts."""
+
+Steps = Sequence[Sequence[int]]
+"""Of one turn: the sizes of what its parallel calls return, step by step."""
+
+
+@dataclass
+class Plan:
+    """Drives a model through turns; every result it makes can be told from all others."""
+
+    turns: Sequence[Steps]
+    left: list[Sequence[int]] = field(default_factory=list)
+    made: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By call id: the result's text, and how many requests there had been."""
+    model: StrictModel | None = None
+    bench: Bench | None = None
+
+    def answer(self, body: Json) -> Step:
+        if not self.left or body.get("tool_choice") == {"type": "none"}:
+            return Step((Think("enough"), Say("Answered.")))
+        sizes = self.left.pop(0)
+        return Step((Think("more"), *(Use("dump", {"query": str(size)}) for size in sizes)))
+
+    async def dump(self, request: CallRequest) -> CallOutcome:
+        assert self.model is not None
+        assert self.bench is not None
+        size = int(request.arguments["query"])
+        if size == STOP:
+            await self.bench.runtime.interrupt("sess_test")
+        text = f"{request.id}: " + "word " * (size // 5)
+        self.made[request.id] = text, len(self.model.requests)
+        return ok(text)
+
+    async def run(self, folder: Path, context_tokens: int) -> None:
+        limits = Limits(max_steps=40, context_tokens=context_tokens)
+        given = definition(model=NAME, limits=limits)
+        self.model = StrictModel(self.answer)
+        async with bench(folder, self.model, services=Services(self.model, toolset(dump=self.dump))) as self.bench:
+            for number, steps in enumerate(self.turns):
+                self.left = list(steps)
+                events = await self.bench.say(f"Question {number}?", definition=given)
+                assert kinds(events)[-1] in ("done", "interrupted"), events[-1]
+            self.left = []
+            assert kinds(await self.bench.say("The end?", definition=given))[-1] == "done"
+
+
+sizes = st.sampled_from([10, 600, 3_000, 9_000, 15_000]) | st.integers(10, 15_000)
+steps = st.lists(sizes, min_size=1, max_size=4) | st.just([9_000, STOP])
+turns = st.lists(st.lists(steps, max_size=6), min_size=1, max_size=4)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(turns, st.sampled_from([9_000, 16_000, 30_000]))
+async def test_each_result_is_whole_in_the_first_request_after_it_was_made(
+    plan: Sequence[Steps], context_tokens: int
+) -> None:
+    run = Plan(plan)
+    with TemporaryDirectory() as folder:
+        await run.run(Path(folder), context_tokens)
+    assert run.model is not None
+    assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
+    for ident, (text, before) in run.made.items():
+        shown = results_of(run.model.requests[before])[ident]
+        assert shown == text or shown.startswith("interrupted"), "withheld from the model"
+
+
+def marked(body: Json) -> list[bool]:
+    return [text.startswith("[result of ") for text in results_of(body).values()]
+
+
+async def test_old_results_go_first_many_at_once_and_the_newest_steps_stay(tmp_path: Path) -> None:
+    run = Plan([[[9_000]] * 32])
+    await run.run(tmp_path, 40_000)
+    assert run.model is not None
+    rewrites = 0
+    for earlier, later in zip(run.model.requests, run.model.requests[1:], strict=False):
+        left_out = marked(later)
+        assert left_out == sorted(left_out, reverse=True)
+        assert not any(left_out[-3:]), "the newest steps stay while older ones can go"
+        rewrites += left_out[: len(marked(earlier))] != marked(earlier)
+    assert 2 <= rewrites <= 4
+    assert run.model.read / run.model.sent > 0.7, "the cache is of no use"
