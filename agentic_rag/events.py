@@ -271,6 +271,14 @@ DELTA_TYPES = frozenset({"text", "thinking"})
 
 
 @dataclass(frozen=True, slots=True)
+class Delegate:
+    """Which delegate an event is from: its path, unique in its turn, and the ``delegate`` call that it works for."""
+
+    path: str
+    tool_call_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentEvent:
     """One event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
 

@@ -133,6 +133,11 @@ class Agent:
         return self._definition
 
     @property
+    def path(self) -> str:
+        """The path of delegates to it, unique in the turn of the user; empty for the main agent."""
+        return self.transcript.labels.agent
+
+    @property
     def has_read_others(self) -> bool:
         """Whether its turn has read text of others; see `Turn.has_read_others`."""
         return self._turn.has_read_others

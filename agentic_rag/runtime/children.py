@@ -5,7 +5,8 @@ has no life of its own: it ends with its parent, and after a stop it goes on onl
 on the session found by that call's id. Knows no MCP: the ``delegate`` server is given a `Delegations` and asks it.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -14,6 +15,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import Delegate
 from agentic_rag.messages import OTHERS, clean_text, plain_text, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
 from agentic_rag.runtime.core.calls import PlannedCall
@@ -115,7 +117,7 @@ class Delegations:
             if known is None:
                 child = await self._begin(parent, request)
             else:
-                child = self._agents.get(known.id) or await self._resume(parent, request.role, known)
+                child = self._agents.get(known.id) or await self._resume(parent, request, known)
         try:
             await child.ended.wait()
         except anyio.get_cancelled_exc_class():
@@ -129,13 +131,11 @@ class Delegations:
     async def _begin(self, parent: Agent, request: ChildRequest) -> Agent:
         """Make the child's session and turn, and start it."""
         resources = parent.resources
-        log = ChildLog(parent.log, request.role, resources.journal)
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
-        transcript = Transcript(new_id("sess"), replace(parent.transcript.labels, agent=log.path))
         row = TurnRecord(
             id=new_id("turn"),
-            session_id=transcript.session_id,
+            session_id=new_id("sess"),
             conversation_id=parent.row.conversation_id,
             content=clean_text(request.task),
             user_message_id=new_id("msg"),
@@ -146,10 +146,11 @@ class Delegations:
             lease_until=later(LEASE_SECONDS),
             started_at=now(),
         )
-        place = transcript.last_seq + 1
 
-        def store(conn: Connection) -> None:
-            hold(conn, parent.row.id, parent.row.fence)
+        def store(conn: Connection) -> Transcript:
+            hold(conn, parent.row.id, parent.row.fence)  # one at a time: each sees the paths of those before it
+            path = free_path(parent.path, request.role, sessions.delegate_paths(conn, parent.row.id))
+            transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
             sessions.create(
                 conn,
@@ -160,13 +161,15 @@ class Delegations:
                 tool_call_id=request.call_id,
             )
             turns.TURNS.insert(conn, row)
-            sessions.append_question(conn, row, place)
+            sessions.append_question(conn, row, transcript.last_seq + 1)
+            return transcript
 
-        await resources.database.write(store)
-        transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
+        transcript = await resources.database.write(store)
+        log = ChildLog(parent.log, Delegate(transcript.labels.agent, request.call_id), resources.journal)
+        transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, user_message(row.content))
         return self._start(Agent(resources, transcript, row, definition, log, parent))
 
-    async def _resume(self, parent: Agent, role: str, row: TurnRecord) -> Agent:
+    async def _resume(self, parent: Agent, request: ChildRequest, row: TurnRecord) -> Agent:
         """Go on with a child that a stopped server left; its parent counts the resumes."""
         resources = parent.resources
 
@@ -177,8 +180,8 @@ class Delegations:
 
         transcript, left, fence = await resources.database.write(take)
         row = replace(row, owner=resources.owner, fence=fence)
-        definition = left.definition or child_definition(parent.definition, role, parent.depth + 1)
-        log = ChildLog(parent.log, role, resources.journal)
+        definition = left.definition or child_definition(parent.definition, request.role, parent.depth + 1)
+        log = ChildLog(parent.log, Delegate(transcript.labels.agent, request.call_id), resources.journal)
         own = transcript.of_turn(row.id)[1:]
         child = Agent(resources, transcript, row, definition, log, parent)
         return self._start(child, lambda turn: turn.restore(own, left.finished, left.usage))
@@ -187,6 +190,16 @@ class Delegations:
         self.register(child)
         child.resources.tasks.start_soon(child.run, resume)
         return child
+
+
+def free_path(above: str, role: str, taken: Collection[str]) -> str:
+    """Return the path of a new delegate: its role under the path of the agent that asks, numbered from the second on.
+
+    ``taken``: the paths of that agent's other delegates.
+    """
+    first = f"{above}/{role}" if above else role
+    numbered = (f"{first}-{number}" for number in itertools.count(2))
+    return next(path for path in itertools.chain([first], numbered) if path not in taken)
 
 
 def child_definition(parent: Definition, role: str, depth: int) -> Definition:

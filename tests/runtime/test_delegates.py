@@ -99,6 +99,12 @@ def agents_of(events: list[AgentEvent]) -> set[str]:
     return {event.fields().get("agent", "") for event in events}
 
 
+def calls_of(events: list[AgentEvent]) -> dict[str, str]:
+    """Return the ids of the ``delegate`` calls by their tasks."""
+    calls = [event.fields() for event in events if event.type == "tool_call"]
+    return {each["arguments"]["task"]: each["toolCallId"] for each in calls if each["toolName"] == "delegate"}
+
+
 def results_of(events: list[AgentEvent], agent: str = "") -> list[tuple[str, str]]:
     """Return status and content of an agent's calls."""
     found = [event.fields() for event in events if event.type == "tool_result"]
@@ -121,6 +127,31 @@ async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Pa
         assert text_of([event for event in events if event.fields().get("agent") == "digger"]) == "Gold."
         assert {event.fields()["turnId"] for event in events} == {events[0].turn_id}
         assert len(b.ended) == 1  # the business layer hears of one turn
+
+
+async def test_each_delegate_of_a_turn_has_its_own_path_and_names_the_call_it_works_for(tmp_path: Path) -> None:
+    script = Crew(
+        Ask=(handed(("digger", "Dig here"), ("digger", "Delve there")), handed(("digger", "Drill")), say("Done.")),
+        Dig=(handed(("writer", "Write this"), ("writer", "Wrap up")), say("Gold.")),
+        Delve=(say("Silver."),),
+        Drill=(say("Oil."),),
+        Write=(say("Poem."),),
+        Wrap=(say("Bow."),),
+    )
+    async with crew(tmp_path, script) as b:
+        events = await b.say("Ask them", definition=leading())
+        by_text = {each["text"]: each for event in events if event.type == "text" for each in [event.fields()]}
+        dig = by_text["Gold."]["agent"]
+        assert dig in ("digger", "digger-2")
+        assert agents_of(events) == {"", "digger", "digger-2", "digger-3", f"{dig}/writer", f"{dig}/writer-2"}
+        calls = calls_of(events)
+        for text, task in (("Gold.", "Dig here"), ("Silver.", "Delve there"), ("Oil.", "Drill"), ("Bow.", "Wrap up")):
+            assert by_text[text]["parentToolCallId"] == calls[task]
+        assert by_text["Oil."]["agent"] == "digger-3"
+        assert all(("parentToolCallId" in each.fields()) == ("agent" in each.fields()) for each in events)
+        kept = {each.tool_call_id: each.labels.agent for each in await children_of(b, events[0].turn_id)}
+        assert kept[calls["Dig here"]] == dig
+        assert kept[calls["Drill"]] == "digger-3"
 
 
 LOOK, SEND = use("look", query="x"), use("send", query="x")
@@ -294,6 +325,31 @@ async def test_after_a_stop_a_delegate_goes_on_in_its_session_and_finished_ones_
         rows = [row for child in before for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))]  # type: ignore[misc]
         own = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
         assert events[-1].fields()["usage"]["outputTokens"] == sum(row.output for row in rows + own)
+
+
+async def test_after_a_stop_delegates_keep_their_paths_and_a_new_one_gets_a_free_path(tmp_path: Path) -> None:
+    slow = Stalled(say("Slow end."), 2)
+    first = Crew(Ask=(handed(("digger", "Dig here"), ("digger", "Delve there")),), Dig=(say("Gold."),), Delve=(slow,))
+    async with crew(tmp_path, first) as b:
+        accepted = await b.send("Ask them", leading())
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_result":
+                    break
+        before = {each.tool_call_id: each.labels.agent for each in await children_of(b, accepted.turn_id)}
+        assert sorted(before.values()) == ["digger", "digger-2"]
+    second = Crew(Ask=(handed(("digger", "Drill")), say("Done.")), Delve=(say("Slow end."),), Drill=(say("Oil."),))
+    async with crew(tmp_path, second) as b:
+        await b.runtime.recover()
+        events = await followed(b, accepted.turn_id)
+        said = {each["agent"]: each["parentToolCallId"] for e in events if "agent" in (each := e.fields())}
+        calls = calls_of(events)
+        assert said == {path: call for call, path in before.items()} | {"digger-3": calls["Drill"]}
+        last = next(
+            each.fields() for each in reversed(events) if each.type == "text" and "end" in each.fields()["text"]
+        )
+        assert last["agent"] == before[calls["Delve there"]]
 
 
 async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_path: Path) -> None:

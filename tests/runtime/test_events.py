@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Text, Thinking, decode
+from agentic_rag.events import Delegate, Text, Thinking, decode
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.log.runlog import Encoder
 
@@ -32,12 +32,12 @@ def test_a_delta_has_the_form_of_every_event(
         "turnId": turn,
         "seq": seq,
         "ts": TS,
-        **({"agent": agent} if agent else {}),
+        **({"agent": agent, "parentToolCallId": conversation} if agent else {}),
         "text": text,
     }
     encoder = Encoder(conversation, turn)
     for _ in range(2):  # the second one from what the first has prepared
-        event = encoder.encode(kind(text), seq, TS, agent)
+        event = encoder.encode(kind(text), seq, TS, Delegate(agent, conversation) if agent else None)
         assert event.data == orjson.dumps(expected)
         assert event == decode(turn, seq, event.data)
 

@@ -8,8 +8,8 @@ No number means two events, whatever a kill or a loss of power takes from the st
 stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
 turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
 
-The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, …body}`` in camelCase, secrets taken out;
-it is made once per event, so a delta costs one encoding however many clients read it.
+The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in
+camelCase, secrets taken out; it is made once per event, so a delta costs one encoding however many clients read it.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from agentic_rag.errors import ServerStopping, StorageError
 from agentic_rag.events import (
     DELTA_TYPES,
     AgentEvent,
+    Delegate,
     Done,
     Error,
     EventBody,
@@ -81,10 +82,10 @@ class Encoder:
         self._conversation_id = conversation_id
         self._turn_id = turn_id
         self._redaction = redaction or Redaction()
-        self._heads: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self._heads: dict[tuple[str, Delegate | None], tuple[bytes, bytes]] = {}
 
-    def encode(self, body: EventBody, seq: int, ts: str, agent: str = "") -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent`` a path of delegates; 0: outside the log."""
+    def encode(self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None) -> AgentEvent:
+        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log."""
         kind = body.type
         if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
             head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
@@ -97,24 +98,29 @@ class Encoder:
             **({"seq": seq} if seq else {}),
             "ts": ts,
         }
-        if agent:
-            value["agent"] = agent
+        if agent is not None:
+            value |= _of_delegate(agent)
         fields = _object(body)
         value.update(fields if self._redaction.idle else self._redaction.json(fields))
         return AgentEvent(self._turn_id, seq, kind, orjson.dumps(value))
 
-    def _head(self, kind: str, agent: str) -> tuple[bytes, bytes]:
+    def _head(self, kind: str, agent: Delegate | None) -> tuple[bytes, bytes]:
         """Return what stands before the number of each delta of a kind, and between its time and its text."""
         value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
         head = orjson.dumps(value)[:-1] + b',"seq":'
-        middle = (b'","agent":%b' % orjson.dumps(agent) if agent else b'"') + b',"text":'
+        whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
+        middle = b'"' + whose + b',"text":'
         self._heads[kind, agent] = head, middle
         return head, middle
 
 
-def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str, agent: str = "") -> AgentEvent:
+def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
     """Number and encode one event body alone; see `Encoder`."""
-    return Encoder(conversation_id, turn_id).encode(body, seq, ts, agent)
+    return Encoder(conversation_id, turn_id).encode(body, seq, ts)
+
+
+def _of_delegate(agent: Delegate) -> Json:
+    return {"agent": agent.path, "parentToolCallId": agent.tool_call_id}
 
 
 def _object(record: object) -> Json:
@@ -170,8 +176,8 @@ class RunLog:
 
     # Writing
 
-    def append(self, body: EventBody, agent: str = "") -> AgentEvent:
-        """Number an event; it is delivered as soon as the rules allow. ``agent``: path of the delegate it is from."""
+    def append(self, body: EventBody, agent: Delegate | None = None) -> AgentEvent:
+        """Number an event; it is delivered as soon as the rules allow. ``agent``: the delegate it is from."""
         event = self.number(body, agent)
         pending = self._pending
         pending.append(event)
@@ -203,7 +209,7 @@ class RunLog:
         store: Transaction,
         *,
         durable: bool = False,
-        agent: str = "",
+        agent: Delegate | None = None,
     ) -> None:
         """Journal all pending events and ``bodies`` in one transaction with ``store``, then deliver them.
 
@@ -263,7 +269,7 @@ class RunLog:
         self.journalled = self.last
         self._advance()
 
-    def number(self, body: EventBody, agent: str = "") -> AgentEvent:
+    def number(self, body: EventBody, agent: Delegate | None = None) -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
         self.last += 1
         event = self._encode(body, self.last, now(), agent)
@@ -525,12 +531,12 @@ class ChildLog:
     """A delegate's view of the run log of the turn that asked for it; what its agent writes to in place of a `RunLog`.
 
     All that it shows stands under the child's path and in the root turn's numbers, but neither its start nor its end,
-    which the ``delegate`` call brackets. ``name``: the child's own part of the path.
+    which the ``delegate`` call brackets.
     """
 
-    def __init__(self, parent: "RunLog | ChildLog", name: str, journal: Journal) -> None:
+    def __init__(self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal) -> None:
         self.barred = False
-        self.path: str = f"{parent.path}/{name}" if isinstance(parent, ChildLog) else name
+        self._delegate = delegate
         self._parent = parent
         self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
         self._journal = journal
@@ -544,7 +550,7 @@ class ChildLog:
     def append(self, body: EventBody) -> None:
         """See `RunLog.append`."""
         if not self.shut:
-            self._root.append(body, self.path)
+            self._root.append(body, self._delegate)
 
     @property
     def crowded(self) -> bool:
@@ -561,7 +567,7 @@ class ChildLog:
             await self._journal.store(store, (), durable=durable)
             return
         seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
-        await self._root.commit(seen, store, durable=durable, agent=self.path)
+        await self._root.commit(seen, store, durable=durable, agent=self._delegate)
 
     def withdraw(self) -> None:
         """What failed is the parent's log, and its to mend."""
