@@ -5,6 +5,7 @@ import json
 import pytest
 
 from agentic_rag.events import (
+    Delegate,
     Done,
     Error,
     EventBody,
@@ -25,7 +26,7 @@ from agentic_rag.events import (
     TurnStarted,
     Usage,
 )
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.runlog import Encoder
 from tests.chat.serving import Paper
 
 CITED = Reference(1, "doc_1", "manual.pdf", "chunk_1", "Three\nyears.", 0.9, 4)
@@ -54,7 +55,8 @@ TURN: tuple[EventBody, ...] = (
 
 def show(paper: Paper, *bodies: EventBody, agent: str = "") -> None:
     for seq, body in enumerate(bodies, 1):
-        event = encode(body, conversation_id="conv_1", turn_id="turn_1", seq=seq, ts="t", agent=agent)
+        whose = Delegate(agent, "call_d") if agent else None
+        event = Encoder("conv_1", "turn_1").encode(body, seq, "t", whose)
         paper.screen.show(event.data.decode(), event.fields())
 
 
