@@ -42,7 +42,7 @@ from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 
 MAX_MESSAGES = 1_000
-"""Of a conversation, as clients count; archived ones do not count."""
+"""Of a conversation, as clients count; those that a summary stands for do not count."""
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
 MAX_CONTEXT_DOCUMENTS = 1_000
@@ -187,7 +187,7 @@ class Conversations:
         return await self._transcripts.page(conversation, limit, before)
 
     async def compact(self, user: User, conversation_id: str) -> CompactionRecord:
-        """Put a summary in the place of the messages, which stay readable as an archive.
+        """Put a summary in the place of the messages in what the model is sent; people go on reading them.
 
         Raises:
             NotFound: there is no such conversation of this user, or its domain is gone.
@@ -211,7 +211,7 @@ class Conversations:
     async def archived_messages(
         self, user: User, conversation_id: str, archive_id: str, limit: int = 50, before: str | None = None
     ) -> list[ShownMessage]:
-        """Return messages of one archive as `messages` does those that are not archived.
+        """Return the messages that one summary stands for, as `messages` does all of them.
 
         Raises:
             NotFound: there is no such conversation of this user, archive or message.
@@ -341,7 +341,7 @@ class TurnBookkeeping:
             raise NotFound("conversation", turn.conversation_id)
         if current.status is ConversationStatus.ARCHIVED:
             raise ConversationArchived
-        if current.message_count >= MAX_MESSAGES:
+        if current.open_count >= MAX_MESSAGES:
             raise ConversationFull(MAX_MESSAGES)
         title = None if current.title else title_of(turn.content)
         conversations.touch(conn, turn.conversation_id, turn.started_at, title)
@@ -356,11 +356,9 @@ class TurnBookkeeping:
         conversations.add_messages(conn, turn.conversation_id, count, now())
 
     def session_compacted(self, conn: Connection, session_id: str) -> None:
-        """Count the messages that a compaction left."""
-        session = sessions.get(conn, session_id)
-        if session is not None:
-            count = sessions.count_messages(conn, session_id)
-            conversations.update(conn, session.labels.conversation_id, message_count=count)
+        """Count the messages that a summary stands for."""
+        counts = sessions.count_messages(conn, session_id)
+        conversations.update_of_session(conn, session_id, compacted_count=counts.compacted)
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         """Write a call that was denied into the audit log."""

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.events import Reference
+from agentic_rag.json_form import Json
 from agentic_rag.messages import REF, STRUCTURED, Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -38,23 +39,26 @@ def shown_messages(
     rows: Sequence[MessageRecord],
     of: Mapping[str, TurnRecord],
     found: Mapping[str, Any] | None = None,
+    compacted_to: int = 0,
 ) -> list[ShownMessage]:
     """Group the rows of whole messages (in transcript order) into what clients see.
 
-    ``of`` holds their turns, ``found`` the objects that `refs_in` named.
+    ``of`` holds their turns, ``found`` the objects that `refs_in` named. For the messages up to ``compacted_to`` a
+    summary stands in what the model is sent.
     """
     shown = []
     for message_id, group in groupby(rows, key=lambda row: row.message_id):
         parts = list(group)
         turn = of[parts[0].turn_id]
+        compacted = {"compacted": parts[-1].seq <= compacted_to}
         if message_id == turn.user_message_id:
-            shown.append(_question(conversation_id, parts[0], turn))
+            shown.append(_question(conversation_id, parts[0], turn, compacted))
         elif any(row.role == "assistant" for row in parts):
-            shown.append(_answer(conversation_id, parts, turn, found or {}))
+            shown.append(_answer(conversation_id, parts, turn, found or {}, compacted))
     return shown
 
 
-def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord) -> ShownMessage:
+def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord, metadata: Json) -> ShownMessage:
     # The stored message may begin with notes to the model; the user's own words are the turn's.
     return ShownMessage(
         id=row.message_id,
@@ -64,6 +68,7 @@ def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord) -> Sho
         content=turn.content,
         blocks=[text_block(turn.content)],
         created_at=row.created_at,
+        metadata=metadata,
     )
 
 
@@ -114,7 +119,7 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
 
 
 def _answer(
-    conversation_id: str, rows: Sequence[MessageRecord], turn: TurnRecord, found: Mapping[str, Any]
+    conversation_id: str, rows: Sequence[MessageRecord], turn: TurnRecord, found: Mapping[str, Any], metadata: Json
 ) -> ShownMessage:
     texts = [plain_text(row.content) for row in rows if row.role == "assistant"]
     return ShownMessage(
@@ -126,7 +131,8 @@ def _answer(
         blocks=[_shown_block(block, found) for row in rows for block in row.content],
         created_at=rows[0].created_at,
         references=turn.references,
-        metadata={
+        metadata=metadata
+        | {
             "model": next((row.model for row in rows if row.model), None),
             "usage": turn.usage.to_json() if turn.usage else {},
             "retrievalTimeMs": turn.timings.get("retrieval"),

@@ -35,22 +35,28 @@ class Transcripts:
     async def page(
         self, conversation: ConversationRecord, limit: int, before: str | None = None, archive_id: str | None = None
     ) -> list[ShownMessage]:
-        """Return the last messages in order, two a turn, or those of one archive.
+        """Return the last messages in order, two a turn, or the last of those that one archive's summary stands for.
 
         Raises:
             NotFound: there is no message ``before``, or no such archive.
         """
         session_id = conversation.session_id
 
-        def read(conn: Connection) -> tuple[list[MessageRecord], dict[str, TurnRecord]]:
-            if archive_id is not None and compactions.get(conn, session_id, archive_id) is None:
-                raise NotFound("archive", archive_id)
-            rows = sessions.page(conn, session_id, limit, before, archive_id)
-            return rows, turns.by_ids(conn, sorted({row.turn_id for row in rows}))
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[str, TurnRecord], int]:
+            places = None
+            if archive_id is not None:
+                archive = compactions.get(conn, session_id, archive_id)
+                if archive is None:
+                    raise NotFound("archive", archive_id)
+                places = archive.from_seq, archive.to_seq
+            rows = sessions.page(conn, session_id, limit, before, places)
+            session = sessions.get(conn, session_id)
+            of = turns.by_ids(conn, sorted({row.turn_id for row in rows}))
+            return rows, of, 0 if session is None else session.compacted_to
 
-        rows, of = await self._db.read(read)
+        rows, of, compacted_to = await self._db.read(read)
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        return shown_messages(conversation.id, rows, of, found)
+        return shown_messages(conversation.id, rows, of, found, compacted_to)
 
     async def archives(self, conversation: ConversationRecord) -> list[CompactionRecord]:
         """Return the compactions, newest first."""

@@ -111,7 +111,7 @@ def _give_session(conn: Connection, conversation_id: str) -> None:
     if found is not None:
         labels = SessionLabels(conversation_id=found.id, domain_id=found.domain_id, user_id=found.owner_id)
         sessions.create(conn, found.session_id, labels, created_at=now())
-        conversations.update(conn, conversation_id, message_count=0)
+        conversations.update(conn, conversation_id, message_count=0, compacted_count=0)
 
 
 def _give_conversation(conn: Connection, session_id: str) -> None:
@@ -124,7 +124,7 @@ def _give_conversation(conn: Connection, session_id: str) -> None:
     if lost or domains.get(conn, labels.domain_id) is None or conversations.get(conn, labels.conversation_id):
         sessions.delete(conn, session_id)
         return
-    held = turns.of_session(conn, session_id)
+    held, counts = turns.of_session(conn, session_id), sessions.count_messages(conn, session_id)
     conversations.insert(
         conn,
         ConversationRecord(
@@ -133,7 +133,8 @@ def _give_conversation(conn: Connection, session_id: str) -> None:
             owner_id=labels.user_id,
             session_id=session_id,
             title=title_of(held[0].content) if held else "",
-            message_count=sessions.count_messages(conn, session_id),
+            message_count=counts.every,
+            compacted_count=counts.compacted,
             started_at=session.created_at,
             updated_at=now(),
             last_message_at=held[-1].started_at if held else None,

@@ -1,4 +1,4 @@
-"""Compaction: a summary takes the place of a session's messages, which stay readable as an archive.
+"""Compaction: a summary takes the place of a session's messages in what a model is sent; people go on reading them.
 
 Owns one compaction from the model's summary to the transaction that archives; until that transaction nothing
 has changed, so that a failed or interrupted one leaves everything as it was. Who holds the session meanwhile is

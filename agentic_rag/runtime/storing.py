@@ -224,7 +224,7 @@ def turns_left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRec
 
 
 def load_transcript(conn: Connection, session_id: str) -> Transcript:
-    """Return a session's messages that are not archived.
+    """Return a session's messages that no summary stands for.
 
     Raises:
         NotFound: there is no such session.
@@ -232,7 +232,7 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
     session = sessions.get(conn, session_id)
     if session is None:
         raise NotFound("session", session_id)
-    rows = sessions.transcript(conn, session_id)
+    rows = sessions.transcript(conn, session_id, session.compacted_to + 1)
     measure = None
     for row in reversed(rows):
         if row.seq <= session.window_set_at:

@@ -43,7 +43,9 @@ class ConversationRecord:
     title_source: TitleSource = TitleSource.AUTO
     status: ConversationStatus = ConversationStatus.ACTIVE
     message_count: int = 0
-    """As clients count: two a finished turn; archived ones not counted."""
+    """As clients count: two a finished turn."""
+    compacted_count: int = 0
+    """Those of them that a summary stands for: the model is not sent them any more."""
     context_document_ids: list[str] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     started_at: str
@@ -57,7 +59,8 @@ CONVERSATIONS = RecordTable(
 _conversations = CONVERSATIONS.c
 _BY_ID = _conversations.id == parameter(_conversations.id)
 _GET = CONVERSATIONS.select.where(_BY_ID)
-_STATE = Prepared(sa.select(_conversations.title, _conversations.status, _conversations.message_count).where(_BY_ID))
+_OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
+_STATE = Prepared(sa.select(_conversations.title, _conversations.status, _OPEN_COUNT).where(_BY_ID))
 _MOVE_ON = (
     sa.update(CONVERSATIONS.table)
     .where(_BY_ID)
@@ -75,7 +78,8 @@ class ConversationState(NamedTuple):
 
     title: str
     status: ConversationStatus
-    message_count: int
+    open_count: int
+    """Messages that no summary stands for."""
 
 
 class ConversationFields(TypedDict, total=False):
@@ -85,6 +89,7 @@ class ConversationFields(TypedDict, total=False):
     title_source: TitleSource
     status: ConversationStatus
     message_count: int
+    compacted_count: int
     context_document_ids: list[str]
     meta: dict[str, Any]
     updated_at: str
@@ -167,6 +172,11 @@ def update(conn: Connection, conversation_id: str, **fields: Unpack[Conversation
     """Change the given fields. Returns False when there is no such conversation."""
     query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id).values(dict(fields))
     return conn.execute(query).rowcount == 1
+
+
+def update_of_session(conn: Connection, session_id: str, **fields: Unpack[ConversationFields]) -> None:
+    """Change the given fields of the conversation that a session belongs to, if it belongs to one."""
+    conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
 def add_messages(conn: Connection, conversation_id: str, count: int, at: str) -> bool:

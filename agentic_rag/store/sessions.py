@@ -6,6 +6,7 @@ session holds. Knows no Messages-API rule and no conversation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index, func, select, update
@@ -47,6 +48,8 @@ class SessionRecord:
     """Blocks that stand before the window: the summary, carried messages, the carried role."""
     compaction_id: str | None = None
     """The newest compaction, whose summary stands in ``head``."""
+    compacted_to: int = 0
+    """Messages up to this seq are summarised in ``head``; people go on reading them."""
     prompt_id: str | None = None
     """What its requests begin with (`prompts`); None: whatever holds when the next turn begins."""
     told_id: str | None = None
@@ -54,6 +57,13 @@ class SessionRecord:
     late_tools: list[Json] | None = None
     """Tools that came after the prompt."""
     created_at: str
+
+
+class MessageCounts(NamedTuple):
+    """Messages as clients count: two a turn. ``compacted``: those of them that a summary stands for."""
+
+    every: int
+    compacted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,6 @@ class MessageRecord:
     usage: Usage | None = None
     partial: bool = False
     """An assistant message that was cut off."""
-    archived_in: str | None = None
     created_at: str
 
 
@@ -178,25 +187,22 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
     append_message(conn, message)
 
 
-def transcript(
-    conn: Connection, session_id: str, from_seq: int | None = None, archived: bool = False
-) -> list[MessageRecord]:
-    """Return the messages in order, from ``from_seq`` on; ``archived``: those a compaction replaced too."""
-    query = _IN_ORDER.where(_messages.session_id == session_id)
-    if from_seq is not None:
-        query = query.where(_messages.seq >= from_seq)
-    if not archived:
-        query = query.where(_messages.archived_in.is_(None))
-    return MESSAGES.all(conn, query)
+def transcript(conn: Connection, session_id: str, from_seq: int = 0) -> list[MessageRecord]:
+    """Return the messages in order, from ``from_seq`` on."""
+    return MESSAGES.all(conn, _IN_ORDER.where(_messages.session_id == session_id, _messages.seq >= from_seq))
 
 
 def page(
-    conn: Connection, session_id: str, limit: int, before_message_id: str | None = None, archive_id: str | None = None
+    conn: Connection,
+    session_id: str,
+    limit: int,
+    before_message_id: str | None = None,
+    places: tuple[int, int] | None = None,
 ) -> list[MessageRecord]:
     """Return all rows, in order, of the last ``limit`` messages as clients count them.
 
     Clients see two a turn: rows that share a ``message_id`` are one. ``before_message_id``: only those before it.
-    ``archive_id``: those that a compaction archived, instead of those that none did.
+    ``places``: only those that begin between these, both included.
 
     Raises:
         NotFound: the session holds no message ``before_message_id``.
@@ -204,7 +210,8 @@ def page(
     first = func.min(_messages.seq)
     here = _messages.session_id == session_id
     groups = select(_messages.message_id).where(here).group_by(_messages.message_id)
-    groups = groups.where(_messages.archived_in.is_not_distinct_from(archive_id))
+    if places is not None:
+        groups = groups.where(_messages.seq.between(*places))
     if before_message_id is not None:
         end = conn.execute(select(first).where(here, _messages.message_id == before_message_id)).scalar()
         if end is None:
@@ -252,22 +259,19 @@ def set_told(conn: Connection, session_id: str, prompt_id: str, told_id: str, la
 
 
 def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, head: list[Block]) -> None:
-    """Give all messages up to ``to_seq`` that are not archived to a compaction, and let ``head`` stand for them."""
-    conn.execute(
-        update(MESSAGES.table)
-        .where(_messages.session_id == session_id, _messages.seq <= to_seq, _messages.archived_in.is_(None))
-        .values(archived_in=compaction_id)
-    )
+    """Let ``head`` stand for the messages up to ``to_seq`` in what a model is sent; they stay where they are."""
     set_window(conn, session_id, to_seq + 1, head)
-    conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compaction_id=compaction_id))
+    compacted = {"compaction_id": compaction_id, "compacted_to": to_seq}
+    conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compacted))
 
 
-def count_messages(conn: Connection, session_id: str) -> int:
-    """Return how many messages, as clients count them, are not archived."""
-    query = select(func.count(_messages.message_id.distinct())).where(
-        _messages.session_id == session_id, _messages.archived_in.is_(None)
-    )
-    return conn.execute(query).scalar_one()
+def count_messages(conn: Connection, session_id: str) -> MessageCounts:
+    """Return how many messages a session holds."""
+    last = func.max(_messages.seq).label("last")
+    groups = select(last).where(_messages.session_id == session_id).group_by(_messages.message_id).subquery()
+    to_seq = select(_sessions.compacted_to).where(_sessions.id == session_id).scalar_subquery()
+    query = select(func.count(), func.count().filter(groups.c.last <= to_seq)).select_from(groups)
+    return MessageCounts(*conn.execute(query).one())
 
 
 def children(conn: Connection, session_id: str) -> list[str]:

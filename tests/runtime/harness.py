@@ -129,8 +129,8 @@ class Hooks:
 
     ended_turns: list[tuple[TurnRecord, Terminal]] = field(default_factory=list)
     denied_calls: list[PlannedCall] = field(default_factory=list)
-    compacted_sessions: list[tuple[str, int]] = field(default_factory=list)
-    """Each with the messages that were left."""
+    compacted_sessions: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
+    """Each with its messages, and those of them that were compacted."""
 
     def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
         return ()

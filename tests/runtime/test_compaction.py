@@ -49,7 +49,7 @@ async def chat(b: Bench, turns: int = 10, settings: Definition | None = None) ->
 async def state(b: Bench) -> tuple[list[MessageRecord], Any, list[CompactionRecord]]:
     def read(conn: Connection) -> tuple[list[MessageRecord], Any, list[CompactionRecord]]:
         return (
-            sessions.transcript(conn, SESSION, archived=True),
+            sessions.transcript(conn, SESSION),
             sessions.get(conn, SESSION),
             compactions.of_session(conn, SESSION),
         )
@@ -64,15 +64,14 @@ async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_
         before, _, _ = await state(b)
         done = await b.compact()
         assert (done.summary, done.message_count, done.from_seq, done.created_by) == (SUMMARY, 20, 1, "user")
-        assert b.hooks.compacted_sessions == [(SESSION, 0)]
+        assert b.hooks.compacted_sessions == [(SESSION, (20, 20))]
         asked = model.requests[-1]
         assert asked.tools == ()
         assert plain_text(asked.system).startswith("Summarise the conversation")
         assert '"Question 9?"' in plain_text(asked.messages[0]["content"])
         archived, session, _ = await state(b)
         assert [row.content for row in archived] == [row.content for row in before]
-        assert {row.archived_in for row in archived} == {done.id}
-        assert session.compaction_id == done.id
+        assert (session.compaction_id, session.compacted_to) == (done.id, archived[-1].seq)
         rows = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
         assert [(row.turn_id, row.input, row.output) for row in rows if row.turn_id is None] == [(None, 50, 7)]
         assert text_of(await b.say("And now?")) == "Eleven."
@@ -185,7 +184,7 @@ async def test_a_compaction_that_races_sends_loses_nothing_and_answers_all(tmp_p
                 slow.until.set()
         assert said == ["Sent."] * 3
         rows, session, _ = await state(b)
-        live = [row for row in rows if row.archived_in is None]
+        live = [row for row in rows if row.seq > session.compacted_to]
         assert [row.role for row in live] == ["user", "assistant"] * 3
         assert len({row.seq for row in rows}) == len(rows)
         assert session.last_seq == rows[-1].seq
@@ -217,7 +216,7 @@ async def test_a_session_past_its_share_is_compacted_between_turns(tmp_path: Pat
         assert text_of(await b.say("And?", definition=limits)) == "Next."
         rows, session, found = await state(b)
         assert [(archive.created_by, archive.message_count) for archive in found] == [("auto", 22)]
-        assert sum(row.archived_in is None for row in rows) == 2
+        assert sum(row.seq > session.compacted_to for row in rows) == 2
         assert plain_text(session.head[:1]).endswith(SUMMARY)
 
 

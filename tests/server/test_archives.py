@@ -1,5 +1,6 @@
 """Compaction, archives, tool calls and stored references over REST."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,36 +9,115 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.messages import Block, text_block, tool_result_block
-from agentic_rag.store import payloads, sessions
-from agentic_rag.store.clock import new_id
-from agentic_rag.testing.scripted import Stalled
-from agentic_rag.testing.steps import say, use
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.store import conversations, payloads, sessions, turns
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import Rig, types_of
 
 
-async def test_a_compacted_conversation_counts_anew_and_its_archive_can_be_read(tmp_path: Path) -> None:
+async def plant(rig: Rig, conversation: str, count: int) -> None:
+    """Store so many ended turns as the runtime does, before the conversation was ever spoken in."""
+    record = await rig.application.business.conversations.get(LOCAL, conversation)
+
+    def store(conn: Connection) -> None:
+        for number in range(count):
+            turn = TurnRecord(
+                id=new_id("turn"),
+                session_id=record.session_id,
+                conversation_id=conversation,
+                content=f"Question {number}?",
+                user_message_id=new_id("msg"),
+                message_id=new_id("msg"),
+                status=TurnStatus.DONE,
+                image_id="img_x",
+                started_at=now(),
+            )
+            answer = sessions.MessageRecord(
+                session_id=turn.session_id,
+                seq=number * 2 + 2,
+                turn_id=turn.id,
+                step=1,
+                role="assistant",
+                content=[text_block(f"Answer {number}.")],
+                message_id=turn.message_id,
+                created_at=now(),
+            )
+            turns.TURNS.insert(conn, turn)
+            sessions.append_question(conn, turn, number * 2 + 1)
+            sessions.append_message(conn, answer)
+        conversations.add_messages(conn, conversation, count * 2, now())
+
+    await rig.application.database.write(store)
+
+
+async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
+    """Read a conversation's messages page by page, oldest first, and of each whether it is compacted."""
+    path, before = f"/api/conversations/{conversation}/messages", dict[str, str]()
+    items: list[dict[str, Any]] = []
+    while page := (await rig.ok("GET", path, params={"limit": "70", **before}))["items"]:
+        items = page + items
+        before = {"before": page[0]["id"]}
+    return items, [item["metadata"].pop("compacted") for item in items]
+
+
+async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactions(tmp_path: Path) -> None:
+    def answer(request: ModelRequest) -> Step:
+        return say("A summary.") if "Summarise" in str(request.system) else say("Yes.")
+
+    model = ScriptedModel(then=answer)
+    async with Rig(tmp_path, instead=model) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        await plant(rig, conversation, 90)
+        first, _ = await everything(rig, conversation)
+        await rig.ok("POST", f"{path}/compact")
+        assert await everything(rig, conversation) == (first, [True] * 180)
+        for number in range(10):
+            await rig.say(conversation, f"And {number}?")
+        assert len(model.requests[-1].messages) == 19, "the model is sent less than people read"
+        before, flags = await everything(rig, conversation)
+        assert flags == [True] * 180 + [False] * 20
+        await rig.ok("POST", f"{path}/compact")
+        assert await everything(rig, conversation) == (before, [True] * 200)
+        assert before[:180] == first
+        assert (await rig.ok("GET", path))["messageCount"] == 200
+
+
+async def test_the_messages_behind_a_summary_can_be_read_by_themselves(tmp_path: Path) -> None:
     answers = [say(f"a{number}") for number in range(10)]
     async with Rig(tmp_path, *answers, say("They counted."), say("a10")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         for number in range(10):
             await rig.say(conversation, f"q{number}")
-        assert (await rig.ok("GET", path))["messageCount"] == 20
         done = await rig.ok("POST", f"{path}/compact")
         assert (done["summary"], done["messageCount"], done["createdBy"]) == ("They counted.", 20, "user")
-        assert (await rig.ok("GET", path))["messageCount"] == 0
-        assert (await rig.ok("GET", f"{path}/messages"))["items"] == []
         assert (await rig.ok("GET", f"{path}/archives"))["items"] == [done]
+        await rig.say(conversation, "q10")
         archived = f"{path}/archives/{done['id']}/messages"
         items = (await rig.ok("GET", archived, params={"limit": "3"}))["items"]
         assert [item["content"] for item in items] == ["a8", "q9", "a9"]
         before = {"limit": "200", "before": items[0]["id"]}
         assert len((await rig.ok("GET", archived, params=before))["items"]) == 17
-        await rig.say(conversation, "q10")
-        assert (await rig.ok("GET", path))["messageCount"] == 2
-        assert [item["content"] for item in (await rig.ok("GET", f"{path}/messages"))["items"]] == ["q10", "a10"]
         missing = await rig.refused("GET", f"{path}/archives/comp_x/messages")
         assert missing[:2] == (404, "ARCHIVE_NOT_FOUND")
+
+
+async def test_a_full_conversation_takes_messages_again_once_it_is_compacted(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[say("Yes.")] * 10, say("A summary."), say("More.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        for number in range(10):
+            await rig.say(conversation, f"q{number}")
+        full = partial(conversations.update, conversation_id=conversation, message_count=1_000)
+        await rig.application.database.write(full)
+        assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_FULL")
+        await rig.ok("POST", f"{path}/compact")
+        assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
+        assert (await rig.ok("GET", path))["messageCount"] == 1_002
 
 
 async def test_a_compaction_is_refused_below_the_threshold_and_during_a_turn(tmp_path: Path) -> None:

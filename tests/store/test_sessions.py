@@ -117,20 +117,6 @@ async def test_a_place_before_the_last_message_is_refused(database: Database) ->
         await database.write(lambda conn: sessions.append_message(conn, message(4)))
 
 
-async def test_archived_messages_are_read_only_on_request(database: Database) -> None:
-    def append(conn: Connection) -> None:
-        _new(conn)
-        sessions.append_message(conn, message(1, archived_in="comp_1"))
-        sessions.append_message(conn, message(2))
-
-    await database.write(append)
-    kept = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
-    every = await database.read(lambda conn: sessions.transcript(conn, "sess_1", archived=True))
-    page = await database.read(lambda conn: sessions.page(conn, "sess_1", 10))
-    archive = await database.read(lambda conn: sessions.page(conn, "sess_1", 10, archive_id="comp_1"))
-    assert [[m.seq for m in found] for found in (kept, every, page, archive)] == [[2], [1, 2], [2], [1]]
-
-
 async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
     def three_turns(conn: Connection) -> None:
         _new(conn)

@@ -41,6 +41,7 @@ def _business() -> None:
         Column("title_source", String(), nullable=False),
         Column("status", String(), nullable=False),
         Column("message_count", Integer(), nullable=False),
+        Column("compacted_count", Integer(), nullable=False),
         Column("context_document_ids", JSON(), nullable=False),
         Column("meta", JSON(), nullable=False),
         Column("started_at", String(), nullable=False),
@@ -146,7 +147,6 @@ def _transcripts() -> None:
         Column("model", String(), nullable=True),
         Column("usage", JSON(), nullable=True),
         Column("partial", Boolean(), nullable=False),
-        Column("archived_in", String(), nullable=True),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("session_id", "seq"),
     )
@@ -162,6 +162,7 @@ def _transcripts() -> None:
         Column("window_set_at", Integer(), nullable=False),
         Column("head", JSON(), nullable=True),
         Column("compaction_id", String(), nullable=True),
+        Column("compacted_to", Integer(), nullable=False),
         Column("prompt_id", String(), nullable=True),
         Column("told_id", String(), nullable=True),
         Column("late_tools", JSON(), nullable=True),
