@@ -206,7 +206,8 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     """Return what a delegate runs on: its parent's definition in another role, with half of the steps."""
     system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATION)
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
-    return replace(parent, persona=replace(parent.persona, role=role), system=system, limits=limits)
+    persona = replace(parent.persona, role=role, asker=parent.persona.role)
+    return replace(parent, persona=persona, system=system, limits=limits)
 
 
 def _turn_of_call(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:

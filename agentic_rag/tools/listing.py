@@ -134,13 +134,14 @@ def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) 
         return known[3]
     problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
+    schema = slim_schema(tool.input_schema) if trusted is None else tool.input_schema
     info = ToolInfo(
         name=tool.name if trusted is None else user_name(server, tool.name),
         remote_name=tool.name,
         server=server,
         origin=origin,
         description=clean_description(tool.description or ""),
-        input_schema={} if problem else _clean_json(tool.input_schema),
+        input_schema={} if problem else _clean_json(schema),
         read_only=bool(hints and hints.read_only_hint) if trusted is None else trusted[0],
         idempotent=bool(hints and hints.idempotent_hint) if trusted is None else trusted[1],
         changed=trusted is not None and trusted[2],
@@ -150,6 +151,25 @@ def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) 
     found = info, problem, 0 if problem else size_of(tool)
     _SHOWN[id(tool)] = tool, server, trusted, found
     return found
+
+
+def slim_schema(schema: Any) -> Any:
+    """Return a schema of ours without what tells a model nothing: titles, unions with null, empty defaults.
+
+    An argument that may be left out may be null all the same; see `arguments.find_problem`.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    slim = {key: value for key, value in schema.items() if key != "title" and not (key == "default" and not value)}
+    for name in ("properties", "$defs"):
+        if name in slim:
+            slim[name] = {key: slim_schema(value) for key, value in slim[name].items()}
+    if "items" in slim:
+        slim["items"] = slim_schema(slim["items"])
+    if "anyOf" in slim:
+        kinds = [slim_schema(each) for each in slim.pop("anyOf") if each != {"type": "null"}]
+        slim = {**kinds[0], **slim} if len(kinds) == 1 else {"anyOf": kinds, **slim}
+    return slim
 
 
 @lru_cache(SHOWN_TOOLS)

@@ -27,8 +27,8 @@ class ResultReader(Enum):
 class SystemTool:
     """One tool of ours.
 
-    ``english`` and ``chinese``: its line in the bootstrap prompt, empty for none; ``{role}`` and ``{roles}`` stand for
-    the domain's role and for those that may be delegated to. ``prompt_order``: place of the line among the others.
+    ``english`` and ``chinese``: its line in the bootstrap prompt, empty for none; ``{roles}`` stands for
+    those that may be delegated to. ``prompt_order``: place of the line among the others.
     ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``effects``: it changes
     what others see; ``shared_effects``: it does so where the domain's memory is shared.
     """
@@ -55,27 +55,21 @@ ACTION: Final = SystemTool(
     "promptx_action",
     PROMPTX,
     "system",
-    'At the start of a conversation activate your role: promptx_action with role "{role}". Then act as it says.',
-    '对话开始时先激活角色：调用 promptx_action，role 为 "{role}"，然后按其要求行事。',
-    prompt_order=1,
     reader=ResultReader.ACTIVATION,
 )
 RECALL: Final = SystemTool(
     "promptx_recall",
     PROMPTX,
     "system",
-    "promptx_recall: look into your memory before you answer.",
-    "promptx_recall：回答之前先查看记忆。",
-    prompt_order=3,
     reader=ResultReader.ENGRAMS,
 )
 REMEMBER: Final = SystemTool(
     "promptx_remember",
     PROMPTX,
     "system",
-    "promptx_remember: save what will matter in later conversations, and whatever you are told to.",
-    "promptx_remember：保存以后对话用得到的内容，以及用户要求记住的内容。",
-    prompt_order=4,
+    "promptx_remember: save what later conversations need or you are told to.",
+    "promptx_remember：保存以后有用或要求记住的。",
+    prompt_order=2,
     shared_effects=True,
 )
 DISCOVER: Final = SystemTool("promptx_discover", PROMPTX, "system")
@@ -83,28 +77,35 @@ SEARCH: Final = SystemTool(
     "search_documents",
     RETRIEVER,
     "builtin",
-    "search_documents: look up facts in the documents; cite what you use, and say so if nothing fits.",
-    "search_documents：在文档中查找事实；引用所用的内容，找不到就直说。",
-    prompt_order=5,
+    "search_documents: look up facts; cite them, say so if nothing fits.",
+    "search_documents：查事实并引用；没有就直说。",
+    prompt_order=1,
     reader=ResultReader.HITS,
 )
 DELEGATE: Final = SystemTool(
     "delegate",
     DELEGATION,
     "system",
-    "delegate: hand a self-contained task to one of the roles {roles}.",
-    "delegate：把独立的任务交给以下角色之一：{roles}。",
-    prompt_order=2,
+    "delegate: hand self-contained tasks to {roles}.",
+    "delegate：把任务交给 {roles}。",
+    prompt_order=3,
 )
 READ_RESULT: Final = SystemTool(
     "read_tool_result",
     AGENT,
     "system",
-    "read_tool_result: read on in a long result by its ref.",
-    "read_tool_result：按 ref 继续阅读较长的结果。",
-    prompt_order=6,
+    "read_tool_result: read on by ref.",
+    "read_tool_result：按 ref 续读。",
+    prompt_order=4,
 )
-FIND_TOOLS: Final = SystemTool("find_tools", AGENT, "system")
+FIND_TOOLS: Final = SystemTool(
+    "find_tools",
+    AGENT,
+    "system",
+    "find_tools: load new tools.",
+    "find_tools：加载新工具。",
+    prompt_order=5,
+)
 ROLE_WRITE: Final = SystemTool("role_write", PROMPTX, "system", authors_only=True, effects=True)
 ROLE_CHECK: Final = SystemTool("role_check", PROMPTX, "system", authors_only=True)
 

@@ -49,10 +49,13 @@ class ServerToolset:
         connection = self._connections.get(tool.server)
         if connection is None:
             return _failure(f"There is no server {tool.server!r}.", started)
-        meta = request.binding.to_meta(request.turn_id, request.id) if connection.in_process else None
+        arguments, meta = dict(request.arguments), None
+        if connection.in_process:
+            meta = request.binding.to_meta(request.turn_id, request.id)
+            arguments = {name: value for name, value in arguments.items() if value is not None}
         try:
             result = await connection.call(
-                tool.remote_name, clean_json(dict(request.arguments)), timeout=timeout, meta=meta, progress=progress
+                tool.remote_name, clean_json(arguments), timeout=timeout, meta=meta, progress=progress
             )
         except ServerUnavailable as exc:
             return _failure(str(exc), started)

@@ -30,7 +30,7 @@ async def test_the_delegate_server_is_there_exactly_when_the_domain_has_sub_role
 
 async def test_a_model_delegates_to_the_listed_roles_at_the_same_time_and_one_level_on(tmp_path: Path) -> None:
     def by_task(request: ModelRequest) -> Plain:
-        assert "delegate: hand a self-contained task to one of the roles" in plain_text(request.system)
+        assert "delegate: hand self-contained tasks to" in plain_text(request.system)
         return script[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
 
     def last(request: ModelRequest) -> Plain:

@@ -97,15 +97,23 @@ _meter: ContextVar[_Meter] = ContextVar("meter")
 def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
     """Return what is wrong with the arguments, or None.
 
-    ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched.
+    ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched. Of ours,
+    an argument that may be left out may be null, which means the same; see `without_nulls`.
     """
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
     try:
-        return _first_problem(_checker(schema), arguments) if user else _first_problem(_own_checker(schema), arguments)
+        if user:
+            return _first_problem(_checker(schema), arguments)
+        return _first_problem(_own_checker(schema), without_nulls(schema, arguments))
     except (SchemaError, Unresolvable, RecursionError, ArithmeticError, _TooMuch):
         return None
+
+
+def without_nulls(schema: Any, arguments: Json) -> Json:
+    """Return the arguments without those that are null and may be left out."""
+    return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}
 
 
 def _first_problem(checker: Any, arguments: Json) -> str | None:

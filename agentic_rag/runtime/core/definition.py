@@ -44,6 +44,8 @@ class Persona:
     expertise: str = ""
     components: tuple[str, ...] = ()
     """Texts of the workspace's prompt components, in order."""
+    asker: str = ""
+    """Of a delegate: id of the role that handed it the task."""
 
 
 @dataclass(frozen=True, slots=True)
