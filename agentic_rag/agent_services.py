@@ -24,12 +24,20 @@ EXTRACTIVE = Notice(
 
 
 class Services:
-    """Implements `agentic_rag.runtime.services.AgentServices`."""
+    """Implements `agentic_rag.runtime.services.AgentServices`. ``model`` stands for the one that was ``chosen``."""
 
     def __init__(
-        self, model: Model, tools: McpHub, roles: Roles, knowledge: Knowledge, database: Database, access: Access
+        self,
+        model: Model,
+        chosen: Model,
+        tools: McpHub,
+        roles: Roles,
+        knowledge: Knowledge,
+        database: Database,
+        access: Access,
     ) -> None:
         self._model = model
+        self._quotes_only = isinstance(chosen, ExtractiveModel)
         self._tools = tools
         self._roles = roles
         self._knowledge = knowledge
@@ -39,7 +47,7 @@ class Services:
     @property
     def opening_notices(self) -> Sequence[Notice]:
         """See `AgentServices.opening_notices`."""
-        return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
+        return (EXTRACTIVE,) if self._quotes_only else ()
 
     @property
     def alone(self) -> bool:

@@ -33,6 +33,7 @@ from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.providers import ChosenModel, choose_model
+from agentic_rag.models.watched import WatchedModel
 from agentic_rag.operations.data_folder import DataFolder
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
@@ -84,6 +85,7 @@ class Machinery:
     """What turns run on: the model, the documents' index, the MCP servers, the roles."""
 
     choice: ChosenModel
+    watched: WatchedModel
     knowledge: Knowledge
     policy: LaunchPolicy
     tools: McpHub
@@ -184,7 +186,7 @@ async def open_application(
         if serving:
             workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
             await machinery.runtime.recover()
-            upkeep.keep_records(workers, ground.access, ground.audit)
+            upkeep.keep_records(workers, ground.access, ground.audit, business.health)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
 
 
@@ -246,8 +248,9 @@ async def _open_ground(
 async def _open_machinery(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
 ) -> Machinery:
-    settings, database, model = ground.settings, ground.database, choice.model
-    stack.push_async_callback(model.aclose)
+    settings, database = ground.settings, ground.database
+    watched = WatchedModel(choice.model, settings.model_idle_seconds)
+    stack.push_async_callback(watched.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory))
     roles = Roles(database, settings.roles)
     delegations = Delegations()
@@ -265,7 +268,7 @@ async def _open_machinery(
     )
     runtime = await stack.enter_async_context(
         Runtime(
-            Services(model, tools, roles, knowledge, database, ground.access),
+            Services(watched, choice.model, tools, roles, knowledge, database, ground.access),
             TurnBookkeeping(),
             database=database,
             payloads=ground.payloads,
@@ -274,7 +277,7 @@ async def _open_machinery(
             patience=Patience(settings.model_idle_seconds, settings.retry_budget_seconds),
         )
     )
-    return Machinery(choice, knowledge, policy, tools, roles, runtime)
+    return Machinery(choice, watched, knowledge, policy, tools, roles, runtime)
 
 
 def _make_business(ground: Ground, machinery: Machinery) -> Business:
@@ -310,9 +313,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         runtime=runtime,
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy),
-        health=Health(
-            machinery.model, knowledge, tools, machinery.policy, "postgresql" if settings.database_url else "sqlite"
-        ),
+        health=Health(machinery.watched, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
     )
 
 

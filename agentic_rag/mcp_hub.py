@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 import anyio.to_thread
@@ -28,7 +28,7 @@ from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.status import ConnectionState, PendingTools
+from agentic_rag.tools.status import ConnectionState, PendingTools, State
 from mcp_servers.retriever.retrieval import Searcher
 
 if TYPE_CHECKING:
@@ -151,14 +151,11 @@ class McpHub:
         if self._ready.is_set():
             self._hub.restart_users()
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> Sequence[ConnectionState]:
         """Return the state of each connection."""
         if not self._ready.is_set():
-            return [{"name": name, "state": "starting"} for name in ("promptx", "retriever")]
-        return [
-            {"name": each.name, "state": each.state, **({"domain": each.domain} if each.domain else {})}
-            for each in self._hub.status()
-        ]
+            return [ConnectionState(name, State.STARTING) for name in ("promptx", "retriever")]
+        return self._hub.status()
 
     async def _wait_loaded(self) -> None:
         self.load()

@@ -9,7 +9,18 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    ("failpoints", "json_form", "errors", "settings", "messages", "redaction", "forms", "workers", "terminal"),
+    (
+        "failpoints",
+        "json_form",
+        "errors",
+        "settings",
+        "messages",
+        "redaction",
+        "forms",
+        "workers",
+        "terminal",
+        "outcomes",
+    ),
     ("events",),
     ("tools", "models", "store"),
     ("runtime",),
@@ -24,6 +35,7 @@ PURE = (
     "agentic_rag/messages.py",
     "agentic_rag/events.py",
     "agentic_rag/forms.py",
+    "agentic_rag/outcomes.py",
     "agentic_rag/json_form.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",

@@ -16,7 +16,7 @@ class DiskReserve:
 
     def __init__(self, folder: Path, bytes_kept: int) -> None:
         self._folder = folder
-        self._bytes_kept = bytes_kept
+        self.bytes_kept = bytes_kept
 
     async def check(self) -> None:
         """Raises `StorageFull` when the disk has no more room than the reserve."""
@@ -24,11 +24,17 @@ class DiskReserve:
 
     def check_now(self) -> None:
         """As `check`, blocking."""
+        free = self.free()
+        if free is not None and free < self.bytes_kept:
+            raise StorageFull(self.words(free))
+
+    def free(self) -> int | None:
+        """Return how many bytes the disk has left; None: what is wrong with it is said by what writes to it."""
         try:
-            free = shutil.disk_usage(self._folder).free
+            return shutil.disk_usage(self._folder).free
         except OSError:
-            return  # what is wrong with it is said by what writes to it
-        if free < self._bytes_kept:
-            raise StorageFull(
-                f"the disk has {free // 2**20} MiB left, less than the reserve of {self._bytes_kept // 2**20} MiB"
-            )
+            return None
+
+    def words(self, free: int) -> str:
+        """Return the sentence that says it is too little."""
+        return f"the disk has {free // 2**20} MiB left, less than the reserve of {self.bytes_kept // 2**20} MiB"

@@ -9,10 +9,11 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 import anyio
 
+from agentic_rag.outcomes import Outcomes
 from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing
@@ -31,17 +32,6 @@ FETCH_RETRY_LIMIT = 3600.0
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 
 
-class EmbedderHealth(TypedDict, total=False):
-    """The embedder as health shows it; ``bytes`` of ``of`` are there while a model is fetched."""
-
-    name: str | None
-    state: State
-    reason: str
-    bytes: int
-    of: int
-    collectionsToReindex: int
-
-
 class EmbeddingState:
     """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedders`).
 
@@ -55,6 +45,9 @@ class EmbeddingState:
     def __init__(self, setting: str, cache: Path, api_key: str = "") -> None:
         self._embedder: Embedder | None = make_embedder(setting, cache, api_key)
         self._optional = not setting
+        self.required = self._embedder is not None and not self._optional
+        """Whether the operator named it."""
+        self.outcomes = Outcomes()
         self._cache = cache
         self._rests_until = 0.0
         self._dimension: int | None = None
@@ -136,6 +129,7 @@ class EmbeddingState:
             self.note_failure(str(exc))
             raise
         self._is_ready()
+        self.outcomes.note_success(time.time())
         return vectors
 
     async def embed_query(self, text: str) -> list[float]:
@@ -147,7 +141,6 @@ class EmbeddingState:
             with anyio.fail_after(QUERY_SECONDS):
                 vector = await embedder.embed_query(text)
                 self._check_dimension([vector])
-                return vector
         except TimeoutError:
             error = EmbedderFailed(embedder.name, f"no answer within {QUERY_SECONDS:g} s")
             self.note_failure(str(error))
@@ -155,6 +148,8 @@ class EmbeddingState:
         except EmbeddingError as exc:
             self.note_failure(str(exc))
             raise
+        self.outcomes.note_success(time.time())
+        return vector
 
     def forget_dimension(self) -> None:
         """A collection is made anew: the embedder may have another dimension from now on."""
@@ -163,20 +158,12 @@ class EmbeddingState:
     def note_failure(self, reason: str) -> None:
         """Remember that it failed, and why."""
         self.state, self.reason = "failing", reason
+        self.outcomes.note_failure(time.time(), "EMBEDDER_FAILED", reason)
         self._rests_until = time.monotonic() + REST_SECONDS
 
     async def aclose(self) -> None:
         if self._embedder is not None:
             await self._embedder.aclose()
-
-    def health(self) -> EmbedderHealth:
-        """Return name, state, reason and progress as JSON."""
-        shown: EmbedderHealth = {"name": None if self.state == "lexical" else self.name, "state": self.state}
-        if self.reason is not None:
-            shown["reason"] = self.reason
-        if self.state == "fetching" and self.progress is not None:
-            shown["bytes"], shown["of"] = self.progress
-        return shown
 
     def _present(self) -> Embedder:
         if self._embedder is None or not self.usable:

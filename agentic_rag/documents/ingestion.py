@@ -120,6 +120,11 @@ class Ingestion:
             self._jobs[document.id] = _Job(document.domain_id, seize)
             self._queue.put(document.domain_id, (document.domain_id, document.id))
 
+    @property
+    def count(self) -> int:
+        """How many documents are in the queue or at work."""
+        return len(self._jobs)
+
     def working_on(self, domain_id: str) -> bool:
         """Whether documents of a domain are in the queue or at work."""
         return any(job.domain_id == domain_id for job in self._jobs.values())

@@ -5,16 +5,16 @@ index. Knows no rule of any of them and no request.
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import TypedDict
 
 import anyio.to_thread
 
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.documents.embedding_state import EmbedderHealth, EmbeddingState
+from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.lost_documents import LostDocuments
@@ -22,7 +22,6 @@ from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.errors import BadConfiguration
-from agentic_rag.json_form import Json
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.workers import Workers
@@ -39,21 +38,6 @@ PROBED = "health-probe"
 """A collection that does not exist."""
 
 
-class IndexHealth(TypedDict, total=False):
-    """The index as health shows it; ``reason`` is there while it does not answer, ``rebuilding`` while a lost one is
-    made anew: ``{domain, done, of}`` each."""
-
-    name: str
-    state: str
-    reason: str
-    rebuilding: list[Json]
-
-
-class KnowledgeHealth(TypedDict):
-    embedder: EmbedderHealth
-    index: IndexHealth
-
-
 class Knowledge:
     """The parts, each of which lives as long as the context of `open_knowledge`."""
 
@@ -68,9 +52,8 @@ class Knowledge:
     ) -> None:
         most = settings.max_upload_bytes
         self._workers = workers
-        self._server = bool(settings.qdrant_url)
         self._alone = not settings.database_url
-        self._index_problem: str | None = None
+        self.index_name = "qdrant" if settings.qdrant_url else "embedded"
         self.index = index
         self.embedding = embedding
         self.traces = SearchTraces(database, index)
@@ -105,23 +88,11 @@ class Knowledge:
     async def _probe(self) -> None:
         try:
             await self.index.count(PROBED, "none")  # which no index answers from memory
-            self._index_problem = None
         except IndexFault as exc:
-            self._index_problem = str(exc)
+            self.search.note_fault(exc)
             log.warning("the index does not answer: %s", exc)
-
-    def health(self) -> KnowledgeHealth:
-        """Return the states of embedder and index as JSON."""
-        index: IndexHealth = {"name": "qdrant" if self._server else "embedded", "state": "ready"}
-        if self._index_problem is not None:
-            index |= {"state": "unavailable", "reason": self._index_problem}
-        elif rebuilding := self.lost.all_rebuilding():
-            shown: list[Json] = [{"domain": each.domain, "done": each.done, "of": each.of} for each in rebuilding]
-            index |= {"state": "rebuilding", "rebuilding": shown}
-        embedder = self.embedding.health()
-        if count := self.dense.collections_to_reindex:
-            embedder["collectionsToReindex"] = count
-        return {"embedder": embedder, "index": index}
+        else:
+            self.search.outcomes.note_success(time.time())
 
 
 @asynccontextmanager

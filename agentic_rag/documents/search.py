@@ -6,6 +6,7 @@ file and no request.
 """
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from sqlalchemy import Connection
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.lost_documents import LostDocuments
-from agentic_rag.errors import IndexUnavailable, NotFound, StorageError
+from agentic_rag.errors import IndexUnavailable as SearchUnavailable
+from agentic_rag.errors import NotFound, StorageError
 from agentic_rag.json_form import from_json, to_json
+from agentic_rag.outcomes import Outcomes
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -26,7 +29,7 @@ from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk, chunk_id
 from mcp_servers.retriever.embedding import Embedder
-from mcp_servers.retriever.errors import IndexFault
+from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
 from mcp_servers.retriever.index import Calibration, FusionMethod, Index
@@ -44,11 +47,11 @@ REMOVED = "[removed]"
 
 @contextmanager
 def index_errors() -> Iterator[None]:
-    """Turn what the index raises into what a client is told. Raises `IndexUnavailable`."""
+    """Turn what the index raises into what a client is told. Raises `errors.IndexUnavailable`."""
     try:
         yield
     except IndexFault as exc:
-        raise IndexUnavailable(str(exc)) from exc
+        raise SearchUnavailable(str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class DomainSearch:
         self._traces = traces
         self._lost = lost
         self._models = models
+        self.outcomes = Outcomes()
+        """What lately became of searches, and of questions whether the index answers."""
         self._retrievers: dict[tuple[FusionMethod, str | None], Retriever] = {}
 
     async def search(
@@ -138,20 +143,30 @@ class DomainSearch:
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
         domain_id = domain_of(collection)
         losses, rebuilding = self._lost.losses(domain_id), await self._lost.rebuilding(domain_id)
-        retrieval = await retriever.search(
-            collection,
-            query,
-            top_k,
-            threshold,
-            options.document_ids,
-            options.document,
-            file_type=options.file_type,
-            heading=options.heading,
-        )
+        try:
+            retrieval = await retriever.search(
+                collection,
+                query,
+                top_k,
+                threshold,
+                options.document_ids,
+                options.document,
+                file_type=options.file_type,
+                heading=options.heading,
+            )
+        except IndexFault as exc:
+            self.note_fault(exc)
+            raise
+        self.outcomes.note_success(time.time())
         await self._traces.keep(retrieval)
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)
         return replace(retrieval, incomplete=str(rebuilding)) if rebuilding else retrieval
+
+    def note_fault(self, fault: IndexFault) -> None:
+        """Note that the index did not answer; what is wrong with one collection says nothing of it."""
+        if isinstance(fault, IndexUnavailable) and not isinstance(fault, IndexDamaged):
+            self.outcomes.note_failure(time.time(), SearchUnavailable.code, str(fault))
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """Measure what the dense leg is worth, so that the first search does not have to."""

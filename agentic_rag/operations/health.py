@@ -1,42 +1,296 @@
-"""How the parts of the server are: the model, the embedder, the index, the store, the MCP servers.
+"""How the parts of the server are: the model, the embedder, the index, the store, the disk, the MCP servers.
 
-Owns what is shown of them together. Each part knows its own state. Knows no request.
+Owns what is shown of them together, to whom, and the write that asks the store. Each part knows what lately became of
+it (``outcomes``). Members see states; operators also why, without secrets. Knows no request.
 """
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
+from agentic_rag.access.users import User
+from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.json_form import Json
-from agentic_rag.models.base import Model
+from agentic_rag.errors import ServerStopping, StorageError, StorageUnavailable
+from agentic_rag.json_form import Absent
+from agentic_rag.models.watched import WatchedModel
+from agentic_rag.outcomes import Outcomes, PartState, worst
+from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.store import probe, turns
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.status import ConnectionState, State
+
+PROBE_SECONDS = 15.0
+"""Between two writes that ask the store whether it takes any."""
+
+_SERVER_STATES = {
+    State.STARTING: PartState.READY,
+    State.READY: PartState.READY,
+    State.DEGRADED: PartState.DEGRADED,
+    State.FAILED: PartState.DOWN,
+    State.STOPPED: PartState.READY,
+}
+"""Nothing has failed of one that starts, or was stopped because nobody used it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """When a part failed last, and with which code."""
+
+    at: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecentCalls:
+    """How often a part was asked in the last five minutes, and how often it failed."""
+
+    calls: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRebuilding:
+    """How many documents of a domain whose index was lost are back, of how many."""
+
+    domain: str
+    done: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """A part of the server. ``mode`` says what it does if that is not simply its work: an embedder is ``lexical``,
+    ``loading``, ``fetching`` (so many ``bytes`` ``of`` all) or ``failing``, an index ``rebuilding``, a store
+    ``stalled`` or ``full``. From ``reason`` on it is for operators.
+    """
+
+    name: str | None
+    state: PartState
+    mode: Absent[str] = None
+    bytes: Absent[int] = None
+    of: Absent[int] = None
+    collections_to_reindex: Absent[int] = None
+    rebuilding: Absent[Sequence[DomainRebuilding]] = None
+    reason: Absent[str] = None
+    last_success: Absent[str] = None
+    last_failure: Absent[LastFailure] = None
+    recently: Absent[RecentCalls] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskHealth:
+    """The disk of the data folder; bytes ``free``, of which ``reserve`` are left by uploads, for operators."""
+
+    state: PartState
+    reason: Absent[str] = None
+    free: Absent[int] = None
+    reserve: Absent[int] = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHealth:
+    """Turns that run and that wait, documents that are not indexed yet; ``waiting`` is absent without the store."""
+
+    running: int
+    documents: int
+    waiting: Absent[int] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """A running MCP server; ``mode`` is where its connection is in its life, ``domain`` is absent for our own."""
+
+    name: str
+    state: PartState
+    mode: str
+    domain: Absent[str] = None
+    reason: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """Every part with its state; ``status``: ``ok``, or the worst state of what serves turns.
+
+    ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers. ``queue`` is for operators.
+    """
+
+    status: str
+    model: PartHealth
+    embedder: PartHealth
+    index: PartHealth
+    store: PartHealth
+    disk: DiskHealth
+    servers: Sequence[ServerHealth]
+    any_command: bool
+    unsandboxed: bool
+    queue: Absent[QueueHealth] = None
 
 
 class ServerStates(Protocol):
     """Where MCP servers run."""
 
-    def status(self) -> list[Json]:
-        """Return ``{name, state, domain?}`` of each connection."""
+    def status(self) -> Sequence[ConnectionState]:
+        """Return the state of each connection."""
         ...
 
 
 class Health:
-    """Asks every part. ``store``: the name of the database that is used."""
+    """Asks every part."""
 
-    def __init__(self, model: Model, knowledge: Knowledge, servers: ServerStates, policy: LaunchPolicy, store: str):
+    def __init__(
+        self,
+        model: WatchedModel,
+        knowledge: Knowledge,
+        servers: ServerStates,
+        policy: LaunchPolicy,
+        database: Database,
+        reserve: DiskReserve,
+        runtime: Runtime,
+        redactor: Redactor,
+    ) -> None:
         self._model = model
         self._knowledge = knowledge
         self._servers = servers
         self._policy = policy
-        self._store = store
+        self._db = database
+        self._reserve = reserve
+        self._runtime = runtime
+        self._redact = redactor
 
-    def report(self) -> Json:
-        """Return the states as JSON; their reasons are not redacted."""
-        return {
-            "status": "ok",
-            "model": {"name": self._model.name, "state": "ready"},
-            **self._knowledge.health(),
-            "store": {"name": self._store, "state": "ready"},
-            "servers": self._servers.status(),
-            "anyCommand": self._policy.any_command,
-            "unsandboxed": self._policy.unsandboxed,
-        }
+    async def report(self, user: User) -> HealthReport:
+        """Return the states as this user may see them."""
+        at = time.time()
+        disk = self._disk()
+        model = _part(self._model.name, self._model.outcomes, at, calls=True)
+        index, embedder = self._index(at), self._embedder(at)
+        store = self._store(at, disk)
+        servers = [self._server(each) for each in self._servers.status()]
+        own = [each.state for each in servers if each.domain is None]
+        state = worst([model.state, index.state, embedder.state, store.state, disk.state, *own])
+        report = HealthReport(
+            status="ok" if state is PartState.READY else state.value,
+            model=model,
+            embedder=embedder,
+            index=index,
+            store=store,
+            disk=disk,
+            # whose servers and documents these are is nobody else's business
+            servers=[each for each in servers if each.domain is None or user.sees(each.domain)],
+            any_command=self._policy.any_command,
+            unsandboxed=self._policy.unsandboxed,
+        )
+        return replace(report, queue=await self._queue()) if user.operator else _for_members(report, user)
+
+    def check_ready(self) -> None:
+        """Check that messages may be sent now.
+
+        Raises:
+            ServerStopping: the server drains.
+            StorageUnavailable: the store took nothing when it was asked last.
+        """
+        if self._runtime.draining:
+            raise ServerStopping
+        if self._db.outcomes.failing:
+            raise StorageUnavailable("it takes nothing now")
+
+    async def probe(self) -> None:
+        """Write something, so that a store that takes nothing is known before somebody needs it."""
+        try:
+            await self._db.write(lambda conn: probe.touch(conn, now()))
+        except StorageError:
+            return  # the database remembers it
+
+    def _store(self, at: float, disk: DiskHealth) -> PartHealth:
+        part = _part(self._db.name, self._db.outcomes, at)
+        if self._db.outcomes.failing:
+            failure = self._db.outcomes.last_failure
+            return replace(part, mode="full" if failure and failure.code == "STORAGE_FULL" else "stalled")
+        return part if disk.state is PartState.READY else replace(part, mode="full")
+
+    def _disk(self) -> DiskHealth:
+        free, kept = self._reserve.free(), self._reserve.bytes_kept
+        if free is None or free >= kept:
+            return DiskHealth(PartState.READY, free=free, reserve=kept)
+        return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, kept)
+
+    def _index(self, at: float) -> PartHealth:
+        part = _part(self._knowledge.index_name, self._knowledge.search.outcomes, at)
+        part = replace(part, reason=part.reason and self._redact(part.reason))
+        lost = [DomainRebuilding(each.domain, each.done, each.of) for each in self._knowledge.lost.all_rebuilding()]
+        if lost and part.state is PartState.READY:
+            return replace(part, state=PartState.DEGRADED, mode="rebuilding", rebuilding=lost)
+        return part
+
+    def _embedder(self, at: float) -> PartHealth:
+        embedding = self._knowledge.embedding
+        name = None if embedding.state == "lexical" else embedding.name
+        part = _part(name, embedding.outcomes, at)
+        here, expected = embedding.progress if embedding.state == "fetching" and embedding.progress else (None, None)
+        # searches go on by words alone: without it nothing is down
+        missing = embedding.required and not embedding.usable and embedding.reason is not None
+        return replace(
+            part,
+            state=PartState.DEGRADED if missing or embedding.outcomes.failing else PartState.READY,
+            mode=None if embedding.state == "ready" else embedding.state,
+            reason=embedding.reason and self._redact(embedding.reason),
+            bytes=here,
+            of=expected,
+            collections_to_reindex=self._knowledge.dense.collections_to_reindex or None,
+        )
+
+    def _server(self, state: ConnectionState) -> ServerHealth:
+        reason = self._redact(state.reason) if state.reason else None
+        return ServerHealth(state.name, _SERVER_STATES[state.state], state.state.value, state.domain or None, reason)
+
+    async def _queue(self) -> QueueHealth:
+        running, documents = self._runtime.running_count, self._knowledge.ingestion.count
+        try:
+            waiting = await self._db.read(lambda conn: len(turns.list_queued(conn)))
+        except StorageError:
+            return QueueHealth(running, documents)
+        return QueueHealth(running, documents, waiting)
+
+
+def _part(name: str | None, outcomes: Outcomes, at: float, *, calls: bool = False) -> PartHealth:
+    """Return a part by what lately became of it. ``calls``: show how many there were."""
+    success, failure = outcomes.last_success, outcomes.last_failure
+    count = outcomes.count(at)
+    return PartHealth(
+        name,
+        outcomes.state(at),
+        reason=failure.reason if failure and outcomes.failing else None,
+        last_success=None if success is None else _time(success),
+        last_failure=None if failure is None else LastFailure(_time(failure.at), failure.code),
+        recently=RecentCalls(*count) if calls and count[0] else None,
+    )
+
+
+def _for_members(report: HealthReport, user: User) -> HealthReport:
+    """Return what chat clients may see: no reason, and nothing that says where something lies."""
+    embedder = report.embedder
+    remote = embedder.name is not None and embedder.name.startswith("http:")
+    return replace(
+        report,
+        model=_plain(report.model),
+        embedder=replace(_plain(embedder), name=None if remote else embedder.name),
+        index=_plain(report.index, user),
+        store=_plain(report.store),
+        disk=DiskHealth(report.disk.state),
+        servers=[replace(each, reason=None) for each in report.servers],
+    )
+
+
+def _plain(part: PartHealth, user: User | None = None) -> PartHealth:
+    seen = [each for each in part.rebuilding or () if user is not None and user.sees(each.domain)] or None
+    return replace(part, reason=None, last_success=None, last_failure=None, recently=None, rebuilding=seen)
+
+
+def _time(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

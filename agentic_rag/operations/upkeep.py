@@ -19,6 +19,7 @@ from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.domains.domains import Domains
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.health import PROBE_SECONDS, Health
 from agentic_rag.settings import Settings
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
@@ -63,9 +64,10 @@ class Upkeep:
         await self._knowledge.intake.finish_removals()  # before a search can find what a kill left of them
         await self._load_demo()
 
-    def keep_records(self, workers: Workers, access: Access, audit: AuditLog) -> None:
+    def keep_records(self, workers: Workers, access: Access, audit: AuditLog, health: Health) -> None:
         """Begin what every serving process does, whether it listens yet or not."""
         workers.repeat("removing old logs", self._prune_logs, PRUNE_SECONDS)
+        workers.repeat("asking the store whether it takes anything", health.probe, PROBE_SECONDS, at_once=False)
         workers.repeat("reading the keys", access.refresh, REFRESH_SECONDS)
         workers.repeat("writing the audit log", audit.write_due, FLUSH_SECONDS)
 

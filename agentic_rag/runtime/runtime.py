@@ -119,6 +119,16 @@ class Runtime:
         self._journal.dismiss_readers()
         return len(self._running())
 
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new begins any more."""
+        return self._resources.draining.is_set()
+
+    @property
+    def running_count(self) -> int:
+        """How many sessions have a running turn."""
+        return len(self._running())
+
     def _running(self) -> list[LiveSession]:
         return [live for live in self._live.values() if live.turn_id is not None]
 

@@ -3,8 +3,6 @@
 Owns the routes that belong to no noun, and the assembly. Knows no rule and no record.
 """
 
-from collections.abc import Sequence
-
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,15 +14,14 @@ from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.business import Business
-from agentic_rag.json_form import Absent, from_json
-from agentic_rag.redaction import Redactor
+from agentic_rag.operations.health import HealthReport
 from agentic_rag.server.auth import Gate, Guard
 from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
 from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
 from agentic_rag.server.openapi import OpenApi
-from agentic_rag.server.replies import Replies, answer, answer_from
+from agentic_rag.server.replies import Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
@@ -63,53 +60,6 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
 
 
 @answer()
-class DomainRebuilding:
-    """How many documents of a domain whose index was lost are back, of how many."""
-
-    domain: str
-    done: int
-    of: int
-
-
-@answer()
-class PartHealth:
-    """A part of the server; an embedding model that is being fetched has so many ``bytes`` ``of`` all.
-
-    ``rebuilding`` is there while a lost index is made anew."""
-
-    name: str | None
-    state: str
-    reason: Absent[str] = None
-    bytes: Absent[int] = None
-    of: Absent[int] = None
-    collections_to_reindex: Absent[int] = None
-    rebuilding: Absent[Sequence[DomainRebuilding]] = None
-
-
-@answer()
-class ServerHealth:
-    """A running MCP server; ``domain`` is absent for our own."""
-
-    name: str
-    state: str
-    domain: Absent[str] = None
-
-
-@answer()
-class Health:
-    """Every part with its state; ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers."""
-
-    status: str
-    model: PartHealth
-    embedder: PartHealth
-    index: PartHealth
-    store: PartHealth
-    servers: Sequence[ServerHealth]
-    any_command: bool
-    unsandboxed: bool
-
-
-@answer()
 class Ready:
     """Whether requests are answered."""
 
@@ -130,32 +80,20 @@ class ProcessRoutes:
         self._business = business
 
     @route("GET", "/api/health", allow="user")
-    async def health(self, user: User) -> Health:
-        """Show every part with its state."""
-        redactor, health = self._business.vault.redact, from_json(Health, self._business.health.report())
-        return answer_from(
-            Health,
-            health,
-            embedder=_redact_reason(health.embedder, redactor),
-            index=_redact_reason(health.index, redactor),
-            # whose servers these are is nobody else's business
-            servers=[each for each in health.servers if each.domain is None or user.sees(each.domain)],
-        )
+    async def health(self, user: User) -> HealthReport:
+        """Show every part with its state; operators also see what lately became of it, and why."""
+        return await self._business.health.report(user)
 
     @route("GET", "/api/ready", allow="anyone")
     async def ready(self) -> Ready:
-        """Answer when messages may be sent: the process listens only once its store is open."""
+        """Answer when messages may be sent, refuse while the server drains or its store takes nothing."""
+        self._business.health.check_ready()
         return Ready(True)
 
     @route("GET", "/api/version", allow="anyone")
     async def version(self) -> Version:
         """Show the version."""
         return Version(__version__)
-
-
-def _redact_reason(part: PartHealth, redactor: Redactor) -> PartHealth:
-    """Return a part without secrets in its reason; the rest are our own words, and must stay them."""
-    return part if part.reason is None else answer_from(PartHealth, part, reason=redactor(part.reason))
 
 
 class DocumentationRoutes:

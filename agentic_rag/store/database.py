@@ -5,6 +5,7 @@ plain functions of a `Connection` in this package's modules; callers compose the
 that over, so no caller, cancelled or failing, can leave half a transaction.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentic_rag import failpoints
 from agentic_rag.errors import BadConfiguration, StorageDamaged, StorageError, StorageFull, StorageUnavailable
+from agentic_rag.outcomes import Outcomes
 from agentic_rag.store.sqlite import SqliteFile
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ class Database:
 
     def __init__(self, engine: "SqliteFile | PostgresDatabase") -> None:
         self._engine = engine
+        self.name = "sqlite" if isinstance(engine, SqliteFile) else "postgresql"
+        self.outcomes = Outcomes()
+        """What became of the last writes."""
 
     @classmethod
     async def open(cls, url_or_path: str | Path) -> "Database":
@@ -96,8 +101,13 @@ class Database:
             failpoints.reached("commit.ready")
             return result
 
-        with _errors():
-            result = await self._engine.write(transaction, durable=durable)
+        try:
+            with _errors():
+                result = await self._engine.write(transaction, durable=durable)
+        except StorageError as exc:
+            self.outcomes.note_failure(time.time(), exc.code, str(exc))
+            raise
+        self.outcomes.note_success(time.time())
         failpoints.reached("commit.done")
         return result
 

@@ -292,11 +292,11 @@ async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_do
 
 async def test_health_tells_its_states_whatever_somebody_made_a_secret(tmp_path: Path) -> None:
     async with two(tmp_path) as (ann, mallory):
-        before = (await ann.ask("GET", "/api/health")).json()
+        before = await ann.rig.ok("GET", "/api/health")  # as the operator: members see no reason
         words = sorted({word for part in before.values() if isinstance(part, dict) for word in map(str, part.values())})
         assert "no embedder is configured" in words
         for number, word in enumerate(words):
             await mallory.keep(f"GAG{number}", word)
-        after = (await ann.ask("GET", "/api/health")).json()
-        after["servers"] = before["servers"]
-        assert after == {**before, "embedder": {**before["embedder"], "reason": "[secret]"}}
+        after = await ann.rig.ok("GET", "/api/health")
+        changing = {name: before[name] for name in ("servers", "store", "disk")}
+        assert {**after, **changing} == {**before, "embedder": {**before["embedder"], "reason": "[secret]"}}

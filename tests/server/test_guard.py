@@ -61,7 +61,7 @@ async def test_health_names_every_part_with_its_state(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         health = await rig.ok("GET", "/api/health")
         assert health["model"] == {"name": "scripted", "state": "ready"}
-        assert health["embedder"]["state"] == "lexical"
+        assert health["embedder"]["mode"] == "lexical"
         assert {health["store"]["state"], health["index"]["state"]} == {"ready"}
         assert [server["name"] for server in health["servers"]] == ["promptx", "retriever"]
         assert (await rig.ok("GET", "/api/version"))["version"]

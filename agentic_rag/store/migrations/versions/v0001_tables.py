@@ -331,3 +331,9 @@ def _access() -> None:
         Column("hash", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
+    op.create_table(
+        "probe",
+        Column("id", Integer(), autoincrement=False, nullable=False),
+        Column("at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )

@@ -1,0 +1,144 @@
+"""Health tells what lately happened to each part; whoever operates the server also hears why."""
+
+import sqlite3
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from agentic_rag.errors import ModelError
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Step, say
+from tests.access.tenants import make_key
+from tests.server.rig import Json, Rig
+
+REFUSED = ModelError("http://10.1.2.3:9000 refused the key.", http_status=401, kind="authentication_error")
+BAD = ModelError("messages.3: too many tools", http_status=400, kind="invalid_request_error")
+
+
+async def health(rig: Rig, **headers: str) -> Json:
+    found: Json = await rig.ok("GET", "/api/health", headers=headers)
+    return found
+
+
+async def test_a_model_that_gives_no_answer_is_down_until_it_gives_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REFUSED, say("Hello.")) as rig:
+        before = await health(rig)
+        assert (before["status"], before["model"]) == ("ok", {"name": "scripted", "state": "ready"})
+        conversation = await rig.conversation()
+        await rig.say(conversation, "Hi")
+        found = await health(rig)
+        assert (found["status"], found["model"]["state"]) == ("down", "down")
+        assert found["model"]["lastFailure"]["code"] == "authentication_error"
+        assert found["model"]["reason"] == str(REFUSED)
+        assert found["model"]["recently"] == {"calls": 1, "failures": 1}
+        assert (await rig.ok("GET", "/api/ready")) == {"ready": True}, "what is stored can be read all the same"
+        await rig.say(conversation, "Hi")
+        found = await health(rig)
+        assert found["model"]["state"] == "degraded", "half of its last calls failed"
+        assert found["model"]["lastSuccess"] >= found["model"]["lastFailure"]["at"]
+
+
+async def test_a_request_that_the_model_refuses_does_not_make_it_dead(tmp_path: Path) -> None:
+    async with Rig(tmp_path, BAD) as rig:
+        await rig.say(await rig.conversation(), "Hi")
+        assert (await health(rig))["model"]["state"] == "ready"
+
+
+async def test_a_model_that_is_silent_has_failed(tmp_path: Path) -> None:
+    silent = anyio.Event()
+
+    class Silent:
+        name = "silent"
+
+        async def aclose(self) -> None:
+            silent.set()
+
+        def stream(self, request: ModelRequest) -> "Silent":
+            return self
+
+        async def __aenter__(self) -> "Silent":
+            return self
+
+        async def __aexit__(self, *exc: object) -> None:
+            pass
+
+        def __aiter__(self) -> "Silent":
+            return self
+
+        async def __anext__(self) -> None:
+            await silent.wait()
+
+    async with Rig(tmp_path, instead=Silent(), model_idle_seconds=0.05) as rig:  # type: ignore[arg-type]
+        await rig.say(await rig.conversation(), "Hi")
+        found = await health(rig)
+        assert (found["model"]["state"], found["model"]["lastFailure"]["code"]) == ("down", "GENERATION_TIMEOUT")
+
+
+async def test_members_see_states_and_operators_reasons(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REFUSED, embedding="http://10.1.2.3:9/v1#tiny") as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty-five days.\n")
+        assert document["status"] == "indexed"
+        await rig.say(await rig.conversation(domain), "Hi")
+        operator = f"Bearer {await make_key(rig, 'olga', 'operator')}"
+        member = f"Bearer {await make_key(rig, 'mia', 'member', domain)}"
+        told = await health(rig, authorization=operator)
+        assert "10.1.2.3" in told["model"]["reason"]
+        assert told["disk"]["free"] > 0
+        assert told["queue"]["running"] == 0
+        shown = await health(rig, authorization=member)
+        assert shown["model"] == {"name": "scripted", "state": "down"}
+        assert shown["status"] == "down"
+        assert "10.1.2.3" not in str(shown)
+        assert shown["disk"] == {"state": "ready"}
+        assert "queue" not in shown
+
+
+async def test_a_store_that_nobody_writes_to_is_asked_all_the_same(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        before = (await health(rig))["store"].get("lastSuccess", "")
+        await rig.application.business.health.probe()
+        assert (await health(rig))["store"]["lastSuccess"] > before
+
+
+async def test_a_server_that_drains_is_not_ready_for_more(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await rig.application.drain(1)
+        assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "SERVER_STOPPING")
+
+
+async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "agentic-rag.db"
+    locks: list[sqlite3.Connection] = []
+
+    def lock(request: ModelRequest) -> Step:
+        locks.append(sqlite3.connect(path, isolation_level=None))
+        locks[0].execute("BEGIN IMMEDIATE")
+        return say("Hello.")
+
+    async with Rig(tmp_path, lock) as rig:
+        assert (await health(rig))["status"] == "ok"
+        messages = f"/api/conversations/{await rig.conversation()}/messages"
+        await rig.ok("POST", messages, {"content": "Hi"}, headers={"accept": "application/json"})
+        with anyio.fail_after(60):
+            while (found := await health(rig))["store"]["state"] == "ready":
+                await anyio.lowlevel.checkpoint()
+        assert (found["status"], found["store"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "stalled")
+        assert found["store"]["reason"]
+        assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "STORAGE_UNAVAILABLE")
+        locks[0].close()
+        with anyio.fail_after(60):
+            while (found := await health(rig))["store"]["state"] == "degraded":
+                await anyio.lowlevel.checkpoint()
+        assert (found["status"], found["store"]["state"]) == ("ok", "ready")
+        assert "mode" not in found["store"]
+        assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
+
+
+async def test_health_says_that_the_disk_is_at_its_reserve(tmp_path: Path) -> None:
+    async with Rig(tmp_path, disk_reserve=2**60) as rig:
+        found = await health(rig)
+        assert (found["status"], found["disk"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "full")
+        assert "less than the reserve" in found["disk"]["reason"]
