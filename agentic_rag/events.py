@@ -101,8 +101,11 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
+    """A model call begins. ``continues``: its text goes on where the one before it was cut off."""
+
     type: ClassVar[str] = "iteration_start"
     iteration: int
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ Owns that view of the transcript, and what stands where a stored reference (``{"
 values out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.events import Reference
 from agentic_rag.json_form import Json
-from agentic_rag.messages import REF, STRUCTURED, Block, plain_text, text_block, without_private
+from agentic_rag.messages import CONTINUES, NOTE, REF, STRUCTURED, Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -118,17 +118,26 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
     return shown
 
 
+def _text_of(steps: Iterable[Sequence[Block]]) -> str:
+    """Return the text of an answer's steps; one that was cut off is joined with the one that goes on."""
+    text = ""
+    for content in steps:
+        if said := plain_text(content):
+            joined = not text or any(CONTINUES in block for block in content)
+            text += said if joined else (f"\n\n{said}" if said.strip() else "")
+    return text
+
+
 def _answer(
     conversation_id: str, rows: Sequence[MessageRecord], turn: TurnRecord, found: Mapping[str, Any], metadata: Json
 ) -> ShownMessage:
-    texts = [plain_text(row.content) for row in rows if row.role == "assistant"]
     return ShownMessage(
         id=turn.message_id,
         conversation_id=conversation_id,
         turn_id=turn.id,
         role="assistant",
-        content="\n\n".join(text for text in texts if text.strip()),
-        blocks=[_shown_block(block, found) for row in rows for block in row.content],
+        content=_text_of([row.content for row in rows if row.role == "assistant"]),
+        blocks=[_shown_block(block, found) for row in rows for block in row.content if NOTE not in block],
         created_at=rows[0].created_at,
         references=turn.references,
         metadata=metadata

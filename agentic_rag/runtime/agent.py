@@ -308,7 +308,7 @@ class Agent:
             if instruction is None:
                 return
             if isinstance(instruction, CallModel):
-                await self._call_model(last=instruction.last)
+                await self._call_model(instruction)
             elif isinstance(instruction, CallTools):
                 await self._call_tools(instruction.calls)
             else:
@@ -316,7 +316,7 @@ class Agent:
                     await self._commit(instruction)
                 await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
 
-    async def _call_model(self, *, last: bool) -> None:
+    async def _call_model(self, call: CallModel) -> None:
         fits = await self.resources.journal.insist(self._context.fit)
         if not fits and not self._told_full:
             self._told_full = True
@@ -328,13 +328,14 @@ class Agent:
             window,
             told=self.transcript.told,
             gone=await self._gone_chunks(cited_chunks(window)),
-            tool_choice=None if fits and not last else {"type": "none"},
+            tool_choice=None if fits and not call.last else {"type": "none"},
         )
         for body in self._turn.begin_step(built.passages, built.call_ids):
             self.log.append(body)
         began = time.monotonic()
         attempts = Attempts()
-        request, fallback = built.request, self._definition.fallback_model
+        request = replace(built.request, max_tokens=built.request.max_tokens * call.room)
+        fallback = self._definition.fallback_model
         while True:
             try:
                 await self._stream(request)

@@ -13,31 +13,31 @@ from agentic_rag.messages import ToolSpec, text_block
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.calls import error_outcome
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.results import RESULT_BUDGET, part_of
+from agentic_rag.runtime.core.results import part_of, passages_with
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import FIND_TOOLS, READ_RESULT
+
+MAX_SOUGHT = 200
+"""Characters of a text that is looked for in a result."""
 
 READ_TOOL = ToolInfo(
     name=READ_RESULT.name,
     remote_name=READ_RESULT.name,
     server=READ_RESULT.server,
     origin=READ_RESULT.origin,
-    description=(
-        "Read a tool result that was too long to be shown whole. "
-        f"An answer holds up to {RESULT_BUDGET // 1024} KiB; read on with the next range."
-    ),
+    description="Read a result that is kept under a ref, from a character on or around a text; it says how to go on.",
     input_schema={
         "type": "object",
         "properties": {
-            "ref": {"type": "string", "description": "The ref that the shortened result names."},
-            "range": {
-                "type": "array",
-                "description": "First character (from 0) and the one after the last; without it from the start.",
-                "items": {"type": "integer", "minimum": 0},
-                "minItems": 2,
-                "maxItems": 2,
+            "ref": {"type": "string"},
+            "from": {"type": "integer", "minimum": 0, "description": "First character, 0 without it."},
+            "find": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_SOUGHT,
+                "description": "Only what stands around this text, in any case.",
             },
         },
         "required": ["ref"],
@@ -95,8 +95,7 @@ def find_tools(late: Sequence[ToolSpec], arguments: Json) -> CallOutcome:
 
 async def read_on(resources: Resources, session_id: str, arguments: Json) -> CallOutcome:
     """Answer a call of `READ_TOOL`; ``arguments`` fit its schema."""
-    ref = arguments["ref"]
-    start, end = arguments.get("range") or (0, None)
+    ref, start, sought = arguments["ref"], arguments.get("from", 0), arguments.get("find")
     payload = await resources.database.read(lambda conn: payloads.get(conn, session_id, ref))
     if payload is None:
         return error_outcome(f"There is no result kept as {ref!r} in this conversation.")
@@ -104,6 +103,7 @@ async def read_on(resources: Resources, session_id: str, arguments: Json) -> Cal
     if data is None:
         return error_outcome(f"The result kept as {ref!r} is gone. Call the tool again.")
     text = data.decode(errors="replace")
-    if start >= len(text) or (end is not None and end <= start):
-        return error_outcome(f"Nothing lies in that range: the result has {len(text)} characters.")
-    return CallOutcome(ToolStatus.OK, (text_block(part_of(text, start, end)),))
+    if start >= len(text) > 0:
+        return error_outcome(f"from: the result has {len(text)} characters; a number below that is right.")
+    shown = part_of(text, start) if sought is None else passages_with(text, sought, start)
+    return CallOutcome(ToolStatus.OK, (text_block(shown),))

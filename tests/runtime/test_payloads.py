@@ -1,6 +1,7 @@
 """Results that are too long for the model: head and tail with a ref, the whole kept and readable on."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -20,6 +21,7 @@ from agentic_rag.runtime.core.results import (
     head_and_tail,
     last_bytes,
     part_of,
+    passages_with,
 )
 from agentic_rag.store import payloads, tool_calls
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
@@ -60,9 +62,9 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tm
             start = 0
         else:
             ref = read[0]
-            start = int(said.rsplit("read on from ", 1)[1].rstrip("]"))
+            start = int(said.rsplit("go on with from ", 1)[1].rstrip("]"))
         read.append(ref)
-        return use("read_tool_result", ref=ref, range=[start, len(LONG)])
+        return Step((Use("read_tool_result", {"ref": ref, "from": start}),))
 
     last = (len(LONG.encode()) // RESULT_BUDGET) + 1
     steps: list[Scripted] = [use("dump", query="x"), *[read_on] * last, say("Read.")]
@@ -82,20 +84,51 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tm
         assert (calls[1].ref, calls[1].status) == (None, "ok")
 
 
-async def test_a_ref_is_bound_to_its_session_and_a_bad_range_is_answered(tmp_path: Path) -> None:
+async def test_a_ref_is_bound_to_its_session_and_a_bad_place_is_answered(tmp_path: Path) -> None:
     def ask(request: ModelRequest) -> Step:
         ref = results(request)[-1].split('ref "')[1].split('"')[0]
-        uses = (("ref_" + "0" * 26, None), ("../test.db", None), (ref, [9_999_999, 10_000_000]), (ref, [5, 5]))
-        return Step(
-            tuple(Use("read_tool_result", {"ref": name} | ({"range": span} if span else {})) for name, span in uses)
+        uses: tuple[dict[str, Any], ...] = (
+            {"ref": "ref_" + "0" * 26},
+            {"ref": "../test.db"},
+            {"ref": ref, "from": 9_999_999},
+            {"ref": ref, "find": ""},
+            {"ref": ref, "find": "x" * 201},
         )
+        return Step(tuple(Use("read_tool_result", each) for each in uses))
 
     steps = (use("dump", query="x"), ask, say("Fine."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         events = await b.say("Go", definition=with_server())
         answers = [event.fields() for event in events if event.type == "tool_result"][1:]
-        assert [answer["status"] for answer in answers] == ["error"] * 4
-        assert sorted(answer["content"].split(" ")[0] for answer in answers) == ["Nothing", "Nothing", "There", "There"]
+        assert [answer["status"] for answer in answers] == ["error"] * 5
+        assert sorted(answer["content"].split(" ")[0] for answer in answers) == [
+            "The",
+            "The",
+            "There",
+            "There",
+            "from:",
+        ]
+
+
+async def test_words_are_found_in_a_kept_result_with_where_they_stand(tmp_path: Path) -> None:
+    def look(request: ModelRequest) -> Step:
+        said = results(request)[-1]
+        if 'ref "' in said:
+            kept.append(said.split('ref "')[1].split('"')[0])
+            return Step((Use("read_tool_result", {"ref": kept[0], "find": "LINE 2999 "}),))
+        place = int(said.split("[characters ")[1].split(" ")[0])
+        return Step((Use("read_tool_result", {"ref": kept[0], "from": place}),))
+
+    kept: list[str] = []
+    async with (
+        ScriptedModel(use("dump", query="x"), look, look, say("Fine.")) as model,
+        bench(tmp_path, model, toolset(dump=dump)) as b,
+    ):
+        await b.say("Go", definition=with_server())
+        around, read = results(model.requests[-1])[1:]
+        assert "line 2999 文字" in around
+        assert around.endswith(f"[1 of 1 places, {len(LONG)} characters in all]")
+        assert read.startswith(around.split("]\n", 1)[1].rsplit("\n[", 1)[0])
 
 
 async def test_the_tool_is_always_offered_and_no_server_can_replace_it(tmp_path: Path) -> None:
@@ -175,9 +208,28 @@ def test_a_cut_by_bytes_never_breaks_a_character(text: str, count: int) -> None:
 @given(st.text("a文🙂\n", min_size=1, max_size=20), st.integers(0, 5_999))
 def test_every_part_says_where_the_next_begins(text: str, start: int) -> None:
     whole = text * (30_000 // len(text))
-    shown = part_of(whole, start, None)
+    shown = part_of(whole, start)
     part, _, place = shown.rpartition("\n[characters ")
     stop = int(place.split(" to ")[1].split(" of ")[0])
     assert whole[start:stop] == part
-    assert (f"read on from {stop}" in place) == (stop < len(whole))
+    assert (f"go on with from {stop}" in place) == (stop < len(whole))
     assert len(head_and_tail(whole, "ref_1").encode()) < RESULT_BUDGET + 200
+
+
+@given(st.text("abAB \n", max_size=3_000), st.text("ab ", min_size=1, max_size=3), st.integers(0, 3_000))
+def test_every_place_of_a_text_is_found_by_going_on(text: str, sought: str, start: int) -> None:
+    found: list[int] = []
+    place: int | None = min(start, len(text))
+    expected = text.lower()[place:].count(sought)
+    while place is not None:
+        shown = passages_with(text, sought, place)
+        assert len(shown.encode()) < RESULT_BUDGET
+        if "does not occur" in shown:
+            break
+        *passages, last = shown.rsplit("\n[", 1)
+        for passage in passages[0].split("[characters ")[1:]:
+            (first, stop), body = passage.split("]\n")[0].split(" to "), passage.split("]\n", 1)[1]
+            assert text[int(first) : int(stop)].rstrip("\n") == body.rstrip("\n")
+        found.append(int(last.split(" of ")[0]))
+        place = int(last.split("from ")[1].rstrip("]")) if "from " in last else None
+    assert sum(found) == expected

@@ -32,6 +32,10 @@ RESULT_BUDGET = 16 * 1024
 """UTF-8 bytes of a user server's text result that go to the model: its head and its tail."""
 ROLE_BUDGET = 96 * 1024
 """UTF-8 bytes of an activated role; cut at the end of a section."""
+MAX_FOUND = 6
+"""Places of a sought text that one answer shows."""
+AROUND = 200
+"""Characters before and after such a place."""
 SNIPPET = 240
 """Characters of a hit's snippet in a ``retrieval`` event."""
 
@@ -191,12 +195,34 @@ def cut_at_section(text: str, budget: int) -> str:
     return f"{head.rstrip()}\n\n[truncated: kept {len(head.rstrip())} of {len(text)} characters]"
 
 
-def part_of(text: str, start: int, end: int | None) -> str:
-    """Return the characters ``start`` to ``end`` of a kept result, as many as fit one answer, and where they stand."""
-    part = first_bytes(text[start:end], RESULT_BUDGET)
+def part_of(text: str, start: int) -> str:
+    """Return the characters of a kept result from ``start`` on, as many as fit one answer, and where they stand."""
+    part = first_bytes(text[start : start + RESULT_BUDGET], RESULT_BUDGET)
     stop = start + len(part)
-    rest = f"; read on from {stop}" if stop < len(text) else ""
+    rest = f"; go on with from {stop}" if stop < len(text) else ""
     return f"{part}\n[characters {start} to {stop} of {len(text)}{rest}]"
+
+
+def passages_with(text: str, sought: str, start: int) -> str:
+    """Return what stands around the first places from ``start`` on where a text occurs, and where to look further.
+
+    Upper and lower case are the same. Passages that touch each other are one.
+    """
+    found = [match.span() for match in re.compile(re.escape(sought), re.IGNORECASE).finditer(text, start)]
+    if not found:
+        return f"[{sought!r} does not occur in characters {start} to {len(text)}, which is the end]"
+    spans: list[tuple[int, int]] = []
+    for first, last in found[:MAX_FOUND]:
+        before, after = max(0, first - AROUND), min(len(text), last + AROUND)
+        if spans and before <= spans[-1][1]:
+            before = spans.pop()[0]
+        spans.append((before, after))
+    parts = [f"[characters {before} to {after}]\n{text[before:after]}" for before, after in spans]
+    left = found[MAX_FOUND:]
+    rest = f"; for the next go on with from {left[0][0]}" if left else ""
+    return "\n".join(
+        [*parts, f"[{len(found) - len(left)} of {len(found)} places, {len(text)} characters in all{rest}]"]
+    )
 
 
 def first_bytes(text: str, count: int) -> str:

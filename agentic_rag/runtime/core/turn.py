@@ -39,6 +39,9 @@ from agentic_rag.events import (
 )
 from agentic_rag.json_form import to_json
 from agentic_rag.messages import (
+    CONTINUES,
+    CUT,
+    NOTE,
     REFERENCES,
     Block,
     Message,
@@ -64,11 +67,17 @@ from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, p
 from agentic_rag.runtime.core.citations import references_of, verify
 from agentic_rag.runtime.core.request import CitablePassage, last_step_note
 from agentic_rag.runtime.core.results import FinishedCall, finished_call
+from agentic_rag.runtime.core.told import note_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import SEARCH
 
 CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
+GO_ON = "your answer was cut off at its length limit; continue exactly where you stopped, without repeating anything"
+CUT_CALL = "not run: the message was cut off at its length limit; call again, there is more room now"
+CUT_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
+MAX_CONTINUED = 2
+"""How often in a row a step that was cut off goes on."""
 
 # What a turn asks its shell to do
 
@@ -77,11 +86,13 @@ CONTINUE = "[continue]"
 class CallModel:
     """Build a request, call `Turn.begin_step`, stream the model into `Turn.receive`.
 
-    ``last``: no other step may follow, so that the model must answer and call nothing.
+    ``last``: no other step may follow, so that the model must answer and call nothing. ``room``: how many times the
+    usual length the answer may have.
     """
 
     iteration: int
     last: bool = False
+    room: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +218,12 @@ class Turn:
         self._calls: tuple[PlannedCall, ...] = ()
         self._finished: dict[str, FinishedCall] = {}
         self._answered = False
+        self._cuts = 0
+        """How many steps in a row were cut off at their length limit."""
+        self._added_steps = 0
+        """Steps beyond the allowed ones, with which those that were cut off went on."""
+        self._continues = False
+        """Whether the next text goes on where the one before it was cut off."""
         self._spent: list[Spent] = []
         self._stop: AgenticRagError | Literal["interrupt"] | None = None
 
@@ -227,12 +244,12 @@ class Turn:
         if self._stop is not None:
             return self._closing()
         if self._state in ("model", "streaming"):
-            if self.iteration >= self._max_steps and self._state == "model":
+            if self._is_last and self._state == "model":
                 return Commit(self.iteration, (), final=self._finish("max_steps"))
             if self._state == "model":
                 self.iteration += 1
                 self._state = "streaming"
-            return CallModel(self.iteration, self._is_last)
+            return CallModel(self.iteration, self._is_last, 2**self._cuts)
         if self._state == "received":
             return self._commit_received()
         if self._state in ("tools", "running"):
@@ -247,7 +264,7 @@ class Turn:
         del self._spent[: len(commit.spent)]
         if commit.final is not None:
             self._state = "over"
-        elif self._state == "received" and commit.calls:
+        elif self._state == "received" and commit.calls and not commit.ended:
             self._state = "tools"
         else:
             self._calls, self._finished = (), {}
@@ -263,7 +280,7 @@ class Turn:
         ``used_ids``: of the calls in that request; a call of this step that repeats one gets another.
         """
         self._step = _Step(passages=passages, used_ids=used_ids, references_before=len(self.references))
-        return (IterationStart(self.iteration),)
+        return (IterationStart(self.iteration, continues=self._continues),)
 
     def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
         """Take one model event; return what a client should see of it."""
@@ -346,6 +363,12 @@ class Turn:
         """
         self.iteration = sum(message["role"] == "assistant" for message in messages)
         self._answered = self.iteration > 0
+        for message in messages:
+            if message["role"] == "user":
+                cut = any(CUT in block for block in message["content"])
+                self._cuts = self._cuts + 1 if cut else 0
+                self._added_steps += cut
+                self._continues = cut and not any(block["type"] == "tool_result" for block in message["content"])
         self.usage = spent
         self.references = references_of(messages)
         self.has_read_others = self.has_read_others or reads_others(messages)
@@ -419,8 +442,12 @@ class Turn:
             kept = kept_of_partial(content)
             messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
             return Commit(self.iteration, messages, usage=usage)
+        content = self._joined(content)
         if self._is_last and tool_uses(content):
             return self._final_commit(content, "max_steps", usage)
+        if reason in CUT_REASONS and self._cuts < MAX_CONTINUED:
+            return self._go_on(content, usage)
+        self._cuts = 0
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
             self._calls = self._plan(tool_uses(content))
             self._finished = {}
@@ -429,17 +456,51 @@ class Turn:
             return Commit(self.iteration, messages, bodies, self._calls, usage=usage)
         return self._final_commit(content, reason, usage)
 
+    def _joined(self, content: list[Block]) -> list[Block]:
+        """Return the content of a step; the first text of one that goes on is marked as such."""
+        first = next((block for block in content if block["type"] == "text"), None) if self._continues else None
+        return [{**block, CONTINUES: True} if block is first else block for block in content]
+
+    def _go_on(self, content: list[Block], usage: Usage) -> Commit:
+        """Commit a step that was cut off at its length limit and is gone on with: no call runs that came with it."""
+        self._cuts += 1
+        self._added_steps += 1
+        if tool_uses(content):
+            self._continues = False
+            commit = self._unrun(content, CUT_CALL, usage)
+            assistant, answers = commit.messages
+            marked: list[Block] = [{**block, CUT: True} for block in answers["content"]]
+            return replace(commit, messages=(assistant, {"role": "user", "content": marked}))
+        kept = kept_of_partial(content)
+        if not kept:  # nothing but thinking: it is asked the same again, with more room
+            return Commit(self.iteration, (), usage=usage)
+        self._continues = True
+        note = note_block([GO_ON]) | {NOTE: True, CUT: True}
+        messages: tuple[Message, ...] = (
+            {"role": "assistant", "content": kept},
+            {"role": "user", "content": [note]},
+        )
+        return Commit(self.iteration, messages, usage=usage)
+
     def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
-        calls = tool_uses(content)
-        if not calls:
-            content = kept_of_partial(content)
-            messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
-            told = (self._refusal(),) if reason == "refusal" else ()
-            return Commit(self.iteration, messages, told, usage=usage, final=self._finish(reason))
-        # cut off by max_tokens or refused: none of them runs, each is answered
-        self._calls = self._plan(calls)
-        outcome = error_outcome(f"not run: the message was cut off ({reason})")
+        if tool_uses(content):  # refused, or there is no other step: none of them runs, each is answered
+            commit = self._unrun(content, f"not run: the message was cut off ({reason})", usage)
+            return replace(commit, final=self._finish(reason))
+        content = kept_of_partial(content)
+        messages: tuple[Message, ...] = ({"role": "assistant", "content": content},) if content else ()
+        told: tuple[EventBody, ...] = ()
+        if reason == "refusal":
+            told = (self._refusal(),)
+        elif reason in CUT_REASONS:
+            told = (Notice("ANSWER_CUT", "The answer reached its length limit and ends here. Ask for the rest."),)
+        return Commit(self.iteration, messages, told, usage=usage, final=self._finish(reason))
+
+    def _unrun(self, content: list[Block], why: str, usage: Usage) -> Commit:
+        """Commit a message with calls of which none runs; each is answered with an error."""
+        self._calls = self._plan(tool_uses(content))
+        outcome = error_outcome(why)
         ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in self._calls)
+        self._state = "received"
         bodies = tuple(
             body
             for each in ended
@@ -449,15 +510,8 @@ class Turn:
             )
         )
         answers: Message = {"role": "user", "content": [each.finished.block for each in ended]}
-        return Commit(
-            self.iteration,
-            ({"role": "assistant", "content": content}, answers),
-            bodies,
-            self._calls,
-            usage=usage,
-            final=self._finish(reason),
-            ended=ended,
-        )
+        messages: tuple[Message, ...] = ({"role": "assistant", "content": content}, answers)
+        return Commit(self.iteration, messages, bodies, self._calls, usage=usage, ended=ended)
 
     def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
         others = self.has_read_others
@@ -470,12 +524,12 @@ class Turn:
 
     @property
     def _is_last(self) -> bool:
-        return self.iteration >= self._max_steps
+        return self.iteration >= self._max_steps + self._added_steps
 
     def _results(self) -> Message:
         """Return the results of the step's calls, with a note if only one more step may follow."""
         content = [self._finished[call.id].block for call in self._calls]
-        if self._stop is None and self.iteration == self._max_steps - 1:
+        if self._stop is None and self.iteration == self._max_steps + self._added_steps - 1:
             content.append(last_step_note())
         return {"role": "user", "content": content}
 

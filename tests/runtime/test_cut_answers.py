@@ -1,0 +1,96 @@
+"""An answer that reaches its length limit goes on; what was cut off in the middle of a call is asked for again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.conversations.shown_messages import shown_messages
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.store import sessions
+from agentic_rag.testing.steps import Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import SESSION, Bench, Services, bench, definition, kinds, ok, text_of, toolset
+from tests.runtime.strict_model import NAME, StrictModel, results_of
+
+PIECES = ("The pump ho", "lds 3 lit", "res, and the tank 9.")
+
+
+async def dump(request: CallRequest) -> CallOutcome:
+    return ok("found")
+
+
+def model_of(*steps: Step) -> StrictModel:
+    left = list(steps)
+
+    def answer(body: Json) -> Step:
+        return left.pop(0)
+
+    return StrictModel(answer)
+
+
+def cut(*blocks: Any) -> Step:
+    return Step((Think("hm"), *blocks), stop_reason="max_tokens")
+
+
+def notices(events: list[AgentEvent]) -> list[str]:
+    return [event.fields()["code"] for event in events if event.type == "notice"]
+
+
+async def shown(b: Bench, turn_id: str) -> str:
+    turn = await b.turn(turn_id)
+    rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
+    return shown_messages("conv_test", rows, {turn.id: turn}, {})[-1].content
+
+
+@pytest.mark.parametrize("max_steps", [1, 6])
+async def test_an_answer_that_is_cut_off_goes_on_where_it_stopped(tmp_path: Path, max_steps: int) -> None:
+    model = model_of(cut(Say(PIECES[0])), cut(Say(PIECES[1])), Step((Say(PIECES[2]),)), Step((Say("Next."),)))
+    given = definition(model=NAME, limits=Limits(max_steps=max_steps))
+    async with bench(tmp_path, model, services=Services(model, toolset(dump=dump))) as b:
+        events = await b.say("How much?", definition=given)
+        assert text_of(events) == "".join(PIECES)
+        assert (kinds(events)[-1], events[-1].fields()["stopReason"], notices(events)) == ("done", "end_turn", [])
+        begun = [event.fields() for event in events if event.type == "iteration_start"]
+        assert [each.get("continues", False) for each in begun] == [False, True, True]
+        assert await shown(b, events[0].turn_id) == "".join(PIECES)
+        assert text_of(await b.say("And?", definition=given)) == "Next."
+    assert model.refused == []
+    assert "continue exactly where you stopped" in str(model.requests[1]["messages"][-1])
+    rooms = [request["max_tokens"] for request in model.requests]
+    assert rooms[0] < rooms[1] < rooms[2]
+    assert rooms[3] == rooms[0]
+
+
+async def test_an_answer_that_is_cut_off_three_times_says_that_it_is(tmp_path: Path) -> None:
+    model = model_of(*[cut(Say(piece)) for piece in PIECES])
+    async with bench(tmp_path, model) as b:
+        events = await b.say("How much?", definition=definition(model=NAME))
+        assert (events[-1].fields()["stopReason"], notices(events)) == ("max_tokens", ["ANSWER_CUT"])
+        assert await shown(b, events[0].turn_id) == "".join(PIECES)
+    assert model.refused == []
+
+
+async def test_a_call_that_is_cut_off_does_not_run_and_is_asked_for_again(tmp_path: Path) -> None:
+    half = Use("dump", raw='{"query": "a long ques')
+    whole = Use("dump", {"query": "x"})
+    model = model_of(cut(whole, half), Step((Think("again"), whole)), Step((Say("Done."),)))
+    tools = toolset(dump=dump)
+    async with bench(tmp_path, model, services=Services(model, tools)) as b:
+        events = await b.say("Go", definition=definition(model=NAME))
+        results = [event.fields() for event in events if event.type == "tool_result"]
+        assert [each["status"] for each in results] == ["error", "error", "ok"]
+        assert (len(tools.requests), text_of(events)) == (1, "Done.")
+    assert model.refused == []
+    assert all("call again" in text for text in results_of(model.requests[1]).values())
+    assert model.requests[1]["max_tokens"] > model.requests[0]["max_tokens"] == model.requests[2]["max_tokens"]
+
+
+async def test_a_thought_that_took_all_the_room_is_thought_again_with_more(tmp_path: Path) -> None:
+    model = model_of(cut(), cut(), Step((Say("Now."),)))
+    async with bench(tmp_path, model) as b:
+        assert text_of(await b.say("Think", definition=definition(model=NAME))) == "Now."
+    assert model.refused == []
+    assert len({str(request["messages"]) for request in model.requests}) == 1
