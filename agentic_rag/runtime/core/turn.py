@@ -442,7 +442,7 @@ class Turn:
             kept = kept_of_partial(content)
             messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
             return Commit(self.iteration, messages, usage=usage)
-        content = self._joined(content)
+        content = self._mark_text(content)
         if self._is_last and tool_uses(content):
             return self._final_commit(content, "max_steps", usage)
         if reason in CUT_REASONS and self._cuts < MAX_CONTINUED:
@@ -456,7 +456,7 @@ class Turn:
             return Commit(self.iteration, messages, bodies, self._calls, usage=usage)
         return self._final_commit(content, reason, usage)
 
-    def _joined(self, content: list[Block]) -> list[Block]:
+    def _mark_text(self, content: list[Block]) -> list[Block]:
         """Return the content of a step; the first text of one that goes on is marked as such."""
         first = next((block for block in content if block["type"] == "text"), None) if self._continues else None
         return [{**block, CONTINUES: True} if block is first else block for block in content]
