@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
+from agentic_rag.json_form import Absent
+
 
 class ToolStatus(StrEnum):
     """What became of a tool call; no event says ``running``, the stored call does."""
@@ -82,10 +84,12 @@ class Reference:
     document_name: str
     chunk_id: str
     cited_text: str
-    relevance_score: float
+    score: float
     page: int | None = None
     cells: str | None = None
     """Rows of a sheet, such as ``Rates!A2:D9``."""
+    agent: Absent[str] = None
+    """Path of the delegate that found it; None: the agent itself did."""
 
 
 @dataclass(frozen=True, slots=True)

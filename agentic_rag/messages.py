@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
-from agentic_rag.json_form import from_json
+from agentic_rag.json_form import Absent, from_json
 
 Role = Literal["user", "assistant", "system"]
 """``system`` in requests only: instructions inside the conversation, of which the store knows as notes (`NOTE`)."""
@@ -89,6 +89,8 @@ class Passage:
     page: int | None = None
     cells: str | None = None
     score: float = 0.0
+    agent: Absent[str] = None
+    """Path of the delegate that found it; None: the agent in whose transcript it stands."""
 
     @classmethod
     def of(cls, block: Block) -> "Passage | None":

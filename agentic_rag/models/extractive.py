@@ -56,6 +56,7 @@ from agentic_rag.tools import system
 NAME = "extractive"
 ACTION, RECALL = system.ACTION.name, system.RECALL.name
 REMEMBER, SEARCH = system.REMEMBER.name, system.SEARCH.name
+DELEGATE = system.DELEGATE.name
 
 Intent = Literal["question"] | SmallTalk
 
@@ -292,7 +293,7 @@ def read(request: ModelRequest) -> State:
             problems.append((name, next(filter(None, map(str.strip, text.splitlines())), "no result")[:MAX_REASON]))
         elif name == RECALL:
             memories += memories_in(text)
-        elif name == SEARCH:
+        elif name == SEARCH or (name == DELEGATE and result_hits):
             hits = (hits or ()) + result_hits
     activations = [(current, use) for current, use in uses if use["name"] == ACTION]
     arguments = activations[-1][1].get("input") if activations else None

@@ -16,10 +16,12 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import Delegate
-from agentic_rag.messages import OTHERS, clean_text, plain_text, user_message
+from agentic_rag.messages import Block, Message, clean_text, plain_text, reads_others, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
 from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.citations import evidence_of
 from agentic_rag.runtime.core.definition import Definition, Image
+from agentic_rag.runtime.core.results import RESULT_BUDGET
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import ChildLog
@@ -39,6 +41,8 @@ MAX_DEPTH = 2
 """A delegate of a delegate is the last."""
 MAX_AT_ONCE = 4
 """Delegates of one depth that work at the same time for one turn of a user; others wait."""
+CUT = ("max_steps", "max_tokens", "refusal")
+"""Ends of a delegate that had more to do: what it has found goes to its parent, cited or not."""
 MIN_STEPS = 2
 """A delegate has half of its parent's steps, and at least so many."""
 
@@ -60,12 +64,14 @@ class ChildRequest(Protocol):
 class ChildAnswer:
     """What a child brought: its text, or why there is none (``failed``).
 
-    ``others_text``: the child has read text of others, which may speak through its answer.
+    ``others_text``: the child has read text of others, which may speak through its answer. ``evidence``: the passages
+    that it rests on, for its parent to cite.
     """
 
     text: str
     failed: bool = False
     others_text: bool = False
+    evidence: tuple[Block, ...] = ()
 
 
 class Delegations:
@@ -221,14 +227,23 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     turn = turns.get(conn, row.id)
     if turn is None or turn.status not in turns.FINISHED:
         return ChildAnswer("The delegate's work could not be stored.", failed=True)
-    messages = sessions.transcript(conn, row.session_id)
-    others = any(OTHERS in block for each in messages for block in each.content)
-    texts = [text for each in messages if each.role == "assistant" if (text := plain_text(each.content).strip())]
-    if turn.status is TurnStatus.DONE and texts:
-        cut = f"\n[stopped: {turn.end_reason}]" if turn.end_reason in ("max_steps", "max_tokens", "refusal") else ""
-        return ChildAnswer(texts[-1] + cut, others_text=others)
-    if turn.status is TurnStatus.DONE:
+    rows = sessions.transcript(conn, row.session_id)
+    messages: list[Message] = [{"role": each.role, "content": each.content} for each in rows]
+    others = reads_others(messages)
+    said = [plain_text(each["content"]).strip() for each in messages if each["role"] == "assistant"]
+    last_words = next((text for text in reversed(said) if text), "")
+    if turn.status is not TurnStatus.DONE:
+        reason = turn.error.message if turn.error else "it was interrupted"
+        so_far = f"\nIts last words were: {last_words}" if last_words else ""
+        return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True, others_text=others)
+    was_cut = turn.end_reason in CUT
+    session = sessions.get(conn, row.session_id)
+    path = session.labels.agent if session else ""
+    evidence = evidence_of(messages, turn.references, path, RESULT_BUDGET, uncited=was_cut)
+    if not last_words and not evidence.blocks:
         return ChildAnswer(f"The delegate ended without an answer ({turn.end_reason}).", failed=True)
-    reason = turn.error.message if turn.error else "it was interrupted"
-    so_far = f"\nIts last words were: {texts[-1]}" if texts else ""
-    return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True, others_text=others)
+    notes = [f"[stopped: {turn.end_reason}]"] if was_cut else []
+    if evidence.left_out:
+        notes.append(f"[{evidence.left_out} further passages do not fit; ask for less at once to have them]")
+    text = "\n".join([*([last_words] if last_words else []), *notes])
+    return ChildAnswer(text, others_text=others, evidence=evidence.blocks)

@@ -137,16 +137,17 @@ class Conversation:
 
 @answer()
 class Reference:
-    """A passage that an answer cites."""
+    """A passage that an answer cites; ``agent``: path of the delegate that found it."""
 
     number: int
     document_id: str
     document_name: str
     chunk_id: str
     cited_text: str
-    relevance_score: float
+    score: float
     page: Absent[int] = None
     cells: Absent[str] = None
+    agent: Absent[str] = None
 
 
 @answer()

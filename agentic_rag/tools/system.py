@@ -19,6 +19,8 @@ class ResultReader(Enum):
     """Passages of documents, which become citable."""
     ENGRAMS = "engrams"
     """Memories, which a client is shown as found."""
+    EVIDENCE = "evidence"
+    """Passages that a delegate hands on with its answer, which stay citable."""
     ACTIVATION = "activation"
     """The role that the conversation now has, and the hash of its text."""
 
@@ -89,6 +91,7 @@ DELEGATE: Final = SystemTool(
     "delegate: hand self-contained tasks to {roles}.",
     "delegate：把任务交给 {roles}。",
     prompt_order=3,
+    reader=ResultReader.EVIDENCE,
 )
 READ_RESULT: Final = SystemTool(
     "read_tool_result",

@@ -5,6 +5,7 @@ Owns the tool's words, its arguments' checks and the form of its result. Knows n
 name neither another turn nor a role that the domain did not list.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -35,6 +36,7 @@ class ChildAnswer(Protocol):
     """What a child brought: its text, or why there is none (``failed``).
 
     ``others_text``: the child has read text of others than the user; the result says so as ``othersText``.
+    ``evidence``: the passages that its answer rests on, as blocks of the host's, handed on as they are.
     """
 
     @property
@@ -43,6 +45,8 @@ class ChildAnswer(Protocol):
     def failed(self) -> bool: ...
     @property
     def others_text(self) -> bool: ...
+    @property
+    def evidence(self) -> Sequence[object]: ...
 
 
 class ChildRunner(Protocol):
@@ -76,11 +80,16 @@ def create_server(children: ChildRunner) -> MCPServer[Any]:
             return _result(f"task: give the task in 1 to {MAX_TASK} characters.", True)
         request = ChildRequest(str(meta["agentic_rag/turn"]), str(meta["agentic_rag/call"]), role, task)
         answer = await children.run(request)
-        return _result(answer.text, answer.failed, answer.others_text)
+        return result_of(answer)
 
     return server
 
 
-def _result(text: str, failed: bool, others_text: bool = False) -> CallToolResult:
-    structured = {"othersText": True} if others_text else None
+def result_of(answer: ChildAnswer) -> CallToolResult:
+    """Return an answer as the tool's result: its text, and for the host what it rests on."""
+    structured = {"othersText": answer.others_text, "evidence": list(answer.evidence)}
+    return _result(answer.text, answer.failed, structured if any(structured.values()) else None)
+
+
+def _result(text: str, failed: bool, structured: dict[str, object] | None = None) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=failed)

@@ -1,7 +1,5 @@
 """Delegates: children that do what a turn's ``delegate`` calls ask for, inside that turn."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,106 +7,19 @@ import anyio
 import pytest
 
 from agentic_rag.errors import ModelError
-from agentic_rag.events import AgentEvent, ToolStatus, Usage
-from agentic_rag.messages import plain_text, text_block
+from agentic_rag.events import Usage
+from agentic_rag.messages import plain_text
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.children import ChildAnswer, Delegations
-from agentic_rag.runtime.core.definition import Definition, Limits
+from agentic_rag.runtime.children import ChildAnswer
+from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import sessions, turns, usage
-from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.store.turns import TurnStatus
-from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.scripted import Plain, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
-from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, ToolInfo
+from agentic_rag.tools.base import CallOutcome, CallRequest
 from mcp_servers.delegate.server import ChildRequest
-from tests.runtime.harness import SESSION, Bench, MemoryToolset, Services, bench, definition, info, kinds, ok, text_of
-
-SCHEMA = {"type": "object", "properties": {"role": {"type": "string"}, "task": {"type": "string"}}}
-DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a task.", SCHEMA)
-
-
-def leading(**changes: Any) -> Definition:
-    """Return a definition with three roles to delegate to."""
-    values: dict[str, Any] = {
-        "system": (SystemServer("delegate", "system"),),
-        "binding": Binding(sub_roles=("digger", "writer")),
-    }
-    return definition(**(values | changes))
-
-
-class Crew:
-    """A script by what the asked agent's user message says: agents that work in parallel ask in any order."""
-
-    def __init__(self, **steps: tuple[Scripted, ...]) -> None:
-        self.left = {task: list(of_task) for task, of_task in steps.items()}
-
-    def __call__(self, request: ModelRequest) -> Plain:
-        step = self.left[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
-        return step(request) if callable(step) else step
-
-    def model(self) -> ScriptedModel:
-        asked: list[Scripted] = [self] * sum(map(len, self.left.values()))
-        return ScriptedModel(*asked)
-
-
-def handed(*tasks: tuple[str, str]) -> Step:
-    """Return the step that delegates (role, task) each."""
-    return Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks))
-
-
-@asynccontextmanager
-async def crew(folder: Path, script: Crew, **functions: Any) -> AsyncIterator[Bench]:
-    """Open a bench on which ``delegate`` runs children, as the in-process server does."""
-
-    async def delegate(request: CallRequest) -> CallOutcome:
-        task = ChildRequest(request.turn_id, request.id, request.arguments["role"], request.arguments["task"])
-        answer = await delegations.run(task)
-        structured = {"othersText": True} if answer.others_text else None
-        status = ToolStatus.ERROR if answer.failed else ToolStatus.OK
-        return CallOutcome(status, (text_block(answer.text),), structured)
-
-    user = {name: (info(name), function) for name, function in functions.items()}
-
-    class Delegating(Services):
-        async def open_toolset(self, definition: Definition) -> MemoryToolset:
-            offered = any(entry.name == "delegate" for entry in definition.system)
-            return MemoryToolset({**({"delegate": (DELEGATE, delegate)} if offered else {}), **user})
-
-    delegations = Delegations()
-    async with (
-        script.model() as model,
-        bench(folder, model, services=Delegating(model, MemoryToolset({})), delegations=delegations) as opened,
-    ):
-        yield opened
-
-
-async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
-    def read(conn: Any) -> list[SessionRecord]:
-        found = [sessions.get(conn, ident) for ident in sessions.list_delegated(conn, turn_id)]
-        return [session for session in found if session is not None]
-
-    return await b.database.read(read)
-
-
-async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
-    with anyio.fail_after(20):
-        return [event async for event in b.runtime.follow(turn_id)]
-
-
-def agents_of(events: list[AgentEvent]) -> set[str]:
-    return {event.fields().get("agent", "") for event in events}
-
-
-def calls_of(events: list[AgentEvent]) -> dict[str, str]:
-    """Return the ids of the ``delegate`` calls by their tasks."""
-    calls = [event.fields() for event in events if event.type == "tool_call"]
-    return {each["arguments"]["task"]: each["toolCallId"] for each in calls if each["toolName"] == "delegate"}
-
-
-def results_of(events: list[AgentEvent], agent: str = "") -> list[tuple[str, str]]:
-    """Return status and content of an agent's calls."""
-    found = [event.fields() for event in events if event.type == "tool_result"]
-    return [(each["status"], each["content"]) for each in found if each.get("agent", "") == agent]
+from tests.runtime.crews import Crew, agents_of, calls_of, children_of, crew, followed, handed, leading, results_of
+from tests.runtime.harness import SESSION, kinds, ok, text_of
 
 
 async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Path) -> None:

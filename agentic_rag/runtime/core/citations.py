@@ -1,14 +1,15 @@
 """Citations: from what a model claims to what a passage says. Pure.
 
-Owns the check that makes a citation true: its text must stand in the passage that its index names. Knows no
-turn and no numbering of events.
+Owns the check that makes a citation true: its text must stand in the passage that its index names; and the passages
+that a delegate hands on with its answer. Knows no turn and no numbering of events.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from agentic_rag.events import Reference
-from agentic_rag.json_form import from_json
-from agentic_rag.messages import REFERENCES, Message
+from agentic_rag.json_form import from_json, to_json
+from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.request import CitablePassage
 
@@ -44,7 +45,8 @@ def verify(
         page=citable.source.page,
         cells=citable.source.cells,
         cited_text=spaced,
-        relevance_score=citable.source.score,
+        score=citable.source.score,
+        agent=citable.source.agent,
     )
 
 
@@ -57,3 +59,54 @@ def references_of(messages: Sequence[Message]) -> list[Reference]:
                 reference = from_json(Reference, document)
                 references.setdefault(reference.number, reference)
     return [references[number] for number in sorted(references)]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Passages that stand behind an answer: ``search_result`` blocks, and how many more there were."""
+
+    blocks: tuple[Block, ...] = ()
+    left_out: int = 0
+
+
+def evidence_of(
+    messages: Sequence[Message], references: Sequence[Reference], agent: str, budget: int, *, uncited: bool = False
+) -> Evidence:
+    """Return the passages that a delegate's references stand in, for the transcript of the agent that asked it.
+
+    Each is whole, with all its sentences and their chunks: those that do not fit any more are left out.
+
+    Args:
+        messages: the delegate's, oldest first.
+        references: what its answer cites, by number.
+        agent: its path.
+        budget: UTF-8 bytes that the texts of the passages may have together.
+        uncited: hand on what it found besides, too: its work was cut off.
+    """
+    results = [block for message in messages for block in message["content"] if block["type"] == "tool_result"]
+    passages = [
+        (part, passage) for block in results for part in block["content"] if (passage := Passage.of(part)) is not None
+    ]
+    chosen = [found for reference in references if (found := _place_of(reference, passages)) is not None]
+    if uncited:
+        chosen += sorted(passages, key=lambda found: -found[1].score)
+    distinct: dict[tuple[str, tuple[str, ...]], tuple[Block, Passage]] = {}
+    for part, passage in chosen:
+        distinct.setdefault((passage.document_id, passage.chunk_ids), (part, passage))
+    kept: list[Block] = []
+    for part, passage in distinct.values():
+        size = len(part["title"].encode()) + sum(len(inner["text"].encode()) for inner in part["content"])
+        if size <= budget:
+            budget -= size
+            handed_on = replace(passage, agent=passage.agent or agent)
+            kept.append(without_private(part) | {PASSAGE: to_json(handed_on)})
+    return Evidence(tuple(kept), len(distinct) - len(kept))
+
+
+def _place_of(reference: Reference, passages: Sequence[tuple[Block, Passage]]) -> tuple[Block, Passage] | None:
+    """Return the newest passage in which a reference's text stands, None if it is nowhere any more."""
+    for part, passage in reversed(passages):
+        spaced = " ".join(" ".join(inner["text"] for inner in part["content"]).split())
+        if reference.chunk_id in passage.chunk_ids and reference.cited_text in spaced:
+            return part, passage
+    return None

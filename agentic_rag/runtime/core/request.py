@@ -199,10 +199,13 @@ def _render(
             content = block["content"]
             if not any(part["type"] == "search_result" for part in content):
                 continue
-            kept = [_search_result(part, gone, stays=stays) for part in content if part["type"] == "search_result"]
-            passages += [passage for _, passage in kept]
-            others = [part for part in content if part["type"] != "search_result"]
-            message["content"][position] = {**block, "content": [part for part, _ in kept] + others}
+            rendered: list[Block] = []
+            for part in content:  # in their order: a delegate's words come before its passages
+                if part["type"] == "search_result":
+                    part, passage = _search_result(part, gone, stays=stays)
+                    passages.append(passage)
+                rendered.append(part)
+            message["content"][position] = {**block, "content": rendered}
     return messages, passages
 
 

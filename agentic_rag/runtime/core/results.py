@@ -95,6 +95,7 @@ def finished_call(
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
         content = [search_result_block(hit) for hit in outcome.structured["hits"]]
+    content = [*content, *_evidence(name, outcome)] if ours else content
     result = ToolResult(
         tool_call_id=call_id,
         tool_name=name,
@@ -233,6 +234,12 @@ def first_bytes(text: str, count: int) -> str:
 def last_bytes(text: str, count: int) -> str:
     """Return the longest end of a text with at most so many UTF-8 bytes."""
     return text.encode()[-count:].decode(errors="ignore")
+
+
+def _evidence(name: str, outcome: CallOutcome) -> list[Block]:
+    """Return the passages that a delegate hands on; an error is text alone, as the API has it."""
+    given = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
+    return list(given.get("evidence") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
 
 def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["documents", "memory"]]:

@@ -567,7 +567,7 @@ class Turn:
                     document_name=reference.document_name,
                     chunk_id=reference.chunk_id,
                     cited_text=reference.cited_text,
-                    score=reference.relevance_score,
+                    score=reference.score,
                     page=reference.page,
                     cells=reference.cells,
                 )
