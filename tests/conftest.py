@@ -8,6 +8,19 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+SHARED = {"made", "intact", "expected", "installed", "postgresql_url"}
+"""Fixtures that are expensive to make, which several tests share."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have tests that share an expensive fixture run in one worker; all others go to whichever is free."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        for name in SHARED.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     """The product runs on asyncio alone (qdrant-edge, uvicorn, SQLAlchemy); so do its tests."""

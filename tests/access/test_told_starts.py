@@ -16,7 +16,7 @@ from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.transports.stdio import StdioTransport
 from tests.access.admins import admin
 from tests.tools.captives import CAPTIVE, PYTHON, beats, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, stdio_spec
+from tests.tools.support import QUICK, START, stdio_spec
 from tests.tools.test_http import serve
 
 
@@ -57,7 +57,7 @@ async def test_a_program_swapped_between_the_check_and_the_start_is_told(tmp_pat
     passed = CheckedBefore(policy.homes, catalogue=policy.catalogue, packages=policy.packages)
     passed.command = command
     async with Hub(policy=passed, patience=QUICK, observer=Observer()) as hub:
-        connection = (await hub.acquire([spec], wait=20))["x"]
+        connection = (await hub.acquire([spec], wait=START))["x"]
         assert connection.state != "ready"
         assert any(line.startswith("not started: ") for line in connection.status().log)
     assert {(target, code) for target, code, _ in told} == {("law/x", "MCP_COMMAND_NOT_ALLOWED")}

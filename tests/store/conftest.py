@@ -76,7 +76,10 @@ def postgresql_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs_postgresql)])
+_SHARED = pytest.mark.xdist_group("postgresql_url")  # asked for by name below, which pytest does not see
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[needs_postgresql, _SHARED])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where to open a database; PostgreSQL's may hold rows of earlier tests (see ``database``)."""
     if request.param == "sqlite":

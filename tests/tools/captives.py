@@ -19,7 +19,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.sandbox import find_sandbox
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
-from tests.tools.support import QUICK, call, stdio_spec, text_of
+from tests.tools.support import QUICK, START, call, stdio_spec, text_of
 
 PYTHON = os.path.realpath(sys.executable)
 CAPTIVE = Path(__file__).parent / "servers" / "captive.py"
@@ -53,7 +53,7 @@ async def captive(
     if limits is not None:
         set_limits(folder, limits)
     async with Hub(policy=policy, patience=QUICK) as hub:
-        toolset = await open_toolset(hub, [spec], wait=20)
+        toolset = await open_toolset(hub, [spec], wait=START)
         yield Captive(policy, hub, toolset)
     assert policy.sweep() == 0
     await still(policy.homes)
@@ -98,7 +98,7 @@ def beats(homes: Path) -> int:
 
 
 def marked(marker: str) -> list[int]:
-    """Return the processes of a policy, oldest first."""
+    """Return the processes of a policy, by number."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -107,3 +107,8 @@ def marked(marker: str) -> list[int]:
         except OSError:  # gone meanwhile
             continue
     return sorted(found)
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; numbers tell no age, since they begin anew."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -17,7 +17,11 @@ from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import ServerToolset
 
 SERVERS = Path(__file__).parent / "servers"
-QUICK = Patience(initialize=8, backoff=0.01, window=60)
+START = 60.0
+"""How long a start may take. Children have a lower priority than we: on a busy machine seconds become many."""
+
+QUICK = Patience(initialize=START, probe=START / 3, backoff=0.01, window=60)
+"""Quick to try again, and patient with a start."""
 
 
 def stdio_spec(
@@ -76,7 +80,7 @@ def tool(toolset: ServerToolset, name: str) -> ToolInfo:
 async def call(
     toolset: ServerToolset,
     name: str,
-    timeout: float = 10,
+    timeout: float = 30,
     progress: ProgressSink | None = None,
     **arguments: Any,
 ) -> CallOutcome:
@@ -89,7 +93,7 @@ def text_of(outcome: CallOutcome) -> str:
     return "\n".join(block["text"] for block in outcome.content if block["type"] == "text")
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = START) -> None:
     """Wait for a condition outside this process that offers no event."""
     with anyio.fail_after(seconds):
         while True:

@@ -18,7 +18,7 @@ from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools import attack_lines
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, line_of, stdio_spec
+from tests.tools.support import QUICK, START, line_of, stdio_spec
 
 pytestmark = pytest.mark.attack(kind="spawning")
 
@@ -58,7 +58,7 @@ async def test_refused_entries_start_nothing_in_a_hub_either(tmp_path: Path) -> 
     lines = [text.split(" ") for text in attack_lines.ALL if not text.startswith((" ", "\t"))]
     specs = [stdio_spec(*line, name=f"x{number}") for number, line in enumerate(lines)]
     async with Hub(policy=policy, patience=QUICK) as hub:
-        toolset = await open_toolset(hub, specs, wait=20)
+        toolset = await open_toolset(hub, specs, wait=START)
         assert toolset.tools == ()
         assert len(toolset.notices) == len(specs)
         assert {status.state for status in hub.status()} == {"failed"}
@@ -287,7 +287,7 @@ async def test_a_secret_is_in_no_argument_repr_key_status_or_stderr_line(tmp_pat
     redactor = Redactor()
     redactor.add(spec.domain, "TOKEN", secret)
     async with Hub(policy=policy, patience=QUICK, redactor=redactor) as hub:
-        connection = (await hub.acquire([spec], wait=20))["x"]
+        connection = (await hub.acquire([spec], wait=START))["x"]
         assert connection.state == "ready"
         connection._tail.append(f"starting with {secret}")
         assert secret not in repr(hub.status())
@@ -301,7 +301,7 @@ async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Pat
     policy = policy_in(tmp_path)
     spec = spec_of(McpEntry("x", StdioTarget(PYTHON, (), {"TOKEN": Template("${TOKEN}")})))
     async with Hub(policy=policy, patience=QUICK) as hub:
-        toolset = await open_toolset(hub, [spec], wait=20)
+        toolset = await open_toolset(hub, [spec], wait=START)
         assert toolset.notices == (
             (
                 "x",

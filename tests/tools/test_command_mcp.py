@@ -10,7 +10,7 @@ from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
-from tests.tools.support import QUICK, stdio_spec, tool
+from tests.tools.support import QUICK, START, stdio_spec, tool
 
 
 def run(data: Path, command: str, *words: str) -> str:
@@ -67,8 +67,8 @@ async def test_a_word_that_is_taken_back_counts_from_the_next_turn_of_a_running_
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy, read_only=("look",))
     async with Hub(policy=policy, patience=QUICK) as hub:
-        trusted = await open_toolset(hub, [spec], wait=20)
+        trusted = await open_toolset(hub, [spec], wait=START)
         assert tool(trusted, "look").read_only
         await allow_captive(policy)
-        assert not tool(await open_toolset(hub, [spec], wait=20), "look").read_only
+        assert not tool(await open_toolset(hub, [spec], wait=START), "look").read_only
         assert len(hub.status()) == 1

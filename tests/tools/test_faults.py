@@ -1,6 +1,7 @@
 """Faults 9 to 14 of the quality list: whatever a server does, a call ends, and the others go on."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -9,10 +10,9 @@ import pytest
 from agentic_rag.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
 from agentic_rag.tools.hub import Share
-from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line
-from tests.tools.support import call, hostile, open_hub, plain, text_of, until
+from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, text_of, until
 
 
 def resident_bytes() -> int:
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.attack(kind="model")
 
 async def test_a_crash_in_the_middle_of_a_call_is_an_error_and_the_next_call_works(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         for name in ("crash", "half_then_crash"):
             outcome = await call(toolset, name)
             assert outcome.status == "error"
@@ -35,7 +35,7 @@ async def test_a_crash_in_the_middle_of_a_call_is_an_error_and_the_next_call_wor
 
 async def test_the_other_servers_go_on_when_one_dies(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile(name="one"), hostile(name="two")], wait=20)
+        toolset = await open_toolset(hub, [hostile(name="one"), hostile(name="two")], wait=START)
         results: list[str] = []
 
         async def survive() -> None:
@@ -50,7 +50,7 @@ async def test_the_other_servers_go_on_when_one_dies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["silence", "wrong_id"])
 async def test_a_server_that_never_answers_is_given_up_after_the_timeout(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, name, timeout=0.1)
         assert outcome.status == "error"
         assert "within 0.1 s" in text_of(outcome)
@@ -59,7 +59,7 @@ async def test_a_server_that_never_answers_is_given_up_after_the_timeout(tmp_pat
 
 async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "flood_progress", timeout=0.1)
         assert "within 0.1 s" in text_of(outcome)
         assert text_of(await call(toolset, "fine")) == "fine"
@@ -75,14 +75,14 @@ async def test_progress_without_end_is_given_up_at_the_hard_cap(tmp_path: Path) 
 )
 async def test_garbage_and_broken_text_cost_nothing_but_themselves(tmp_path: Path, name: str, expected: str) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, name)) == expected
 
 
 @pytest.mark.parametrize("name", ["deep", "deep_id_last"])
 async def test_json_nested_too_deep_ends_its_call_at_once(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, name)
         assert outcome.status == "error"
         assert "cannot be read" in text_of(outcome)
@@ -92,7 +92,7 @@ async def test_json_nested_too_deep_ends_its_call_at_once(tmp_path: Path, name: 
 @pytest.mark.parametrize("mib", [1, 200])
 async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(tmp_path: Path, mib: int) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "long_line", timeout=50, mib=mib)
         assert outcome.status == "error"
         assert str(LINE_BYTES) in text_of(outcome)
@@ -102,7 +102,7 @@ async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(
 
 async def test_a_line_without_end_costs_the_server_its_connection(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "endless", timeout=50)
         assert "a line of more than" in text_of(outcome)
         assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
@@ -110,14 +110,14 @@ async def test_a_line_without_end_costs_the_server_its_connection(tmp_path: Path
 
 async def test_closed_output_of_a_living_process_is_a_lost_server(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         assert "closed its output" in text_of(await call(toolset, "close_output"))
         assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
 
 
 async def test_answers_against_the_protocol_and_error_answers_are_error_results(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         for _ in range(4):  # an error answer is no failure of the connection, however often
             assert text_of(await call(toolset, "rpc_error")) == "no such row"
         assert (await call(toolset, "not_a_result")).status == "error"
@@ -127,7 +127,7 @@ async def test_answers_against_the_protocol_and_error_answers_are_error_results(
 async def test_a_changed_tool_list_counts_from_the_next_turn(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         specs = [plain(), hostile()]
-        first = await open_toolset(hub, specs, wait=20)
+        first = await open_toolset(hub, specs, wait=START)
         before = [tool.name for tool in first.tools]
         for server in ("plain", "hostile"):
             assert text_of(await call(first, f"{server}__grow")) == "ok"
@@ -148,30 +148,31 @@ async def test_a_changed_tool_list_counts_from_the_next_turn(tmp_path: Path) -> 
 
 async def test_a_slow_server_delays_a_turn_by_no_more_than_it_may(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        with anyio.fail_after(5):
-            toolset = await open_toolset(hub, [hostile("silent", "slow"), hostile(name="quick")], wait=2)
+        await hub.acquire([hostile(name="quick")], wait=START)
+        with anyio.fail_after(START / 2):
+            toolset = await open_toolset(hub, [hostile("silent", "slow"), hostile(name="quick")], wait=0.5)
         assert {tool.server for tool in toolset.tools} == {"quick"}
         assert [server for server, _ in toolset.notices] == ["slow"]
         assert {status.name: status.state for status in hub.status()} == {"quick": "ready", "slow": "starting"}
 
 
 async def test_a_server_silent_on_the_newer_era_is_asked_in_the_older_one(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(initialize=1.5, backoff=0.01)) as hub:
-        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+    async with open_hub(tmp_path, patience=replace(QUICK, initialize=6, probe=30)) as hub:
+        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
         assert text_of(await call(toolset, "fine")) == "fine"
 
 
 async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_within_the_same_start(
     tmp_path: Path,
 ) -> None:
-    async with open_hub(tmp_path, patience=Patience(initialize=20, probe=0.3, idle=0.2)) as hub:
-        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+    async with open_hub(tmp_path, patience=replace(QUICK, probe=0.3, idle=0.2)) as hub:
+        toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
         asked = text_of(await call(toolset, "starts"))
         assert asked.startswith("server/discover initialize notifications/initialized tools/list ")  # one process
         assert [status.state for status in hub.status()] == ["ready"]
         del toolset
         await until(lambda: hub.status() == ())  # it was idle; nothing of the connection is left
-        again = await open_toolset(hub, [hostile("deaf-to-discover")], wait=30)
+        again = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
         assert text_of(await call(again, "starts")).startswith("initialize ")  # what it spoke is remembered
 
 
@@ -187,8 +188,8 @@ async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_wit
 async def test_a_server_that_floods_is_cut_off_with_a_reason_the_admin_sees(
     tmp_path: Path, what: str, reason: str
 ) -> None:
-    async with open_hub(tmp_path, patience=Patience(backoff=60)) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+    async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         before = resident_bytes()
         outcome = await call(toolset, "flood", timeout=50, what=what)
         assert outcome.status == "error"
@@ -200,7 +201,7 @@ async def test_a_server_that_floods_is_cut_off_with_a_reason_the_admin_sees(
 @pytest.mark.parametrize("what", ["progress", "log", "changes"])
 async def test_many_messages_that_may_be_lost_cost_a_server_nothing(tmp_path: Path, what: str) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, "flood", timeout=50, what=what, count=6_000)) == "flooded"
         assert text_of(await call(toolset, "fine")) == "fine"
 
@@ -208,7 +209,7 @@ async def test_many_messages_that_may_be_lost_cost_a_server_nothing(tmp_path: Pa
 async def test_a_server_that_changes_its_tools_all_the_time_is_not_asked_for_them_all_the_time(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         for _ in range(20):
-            toolset = await open_toolset(hub, [hostile()], wait=20)
+            toolset = await open_toolset(hub, [hostile()], wait=START)
             await call(toolset, "flood", what="changes", count=1)
         assert text_of(await call(toolset, "starts")).count("tools/list") <= 1 + LISTINGS
 
@@ -218,25 +219,27 @@ async def test_a_domain_with_too_many_servers_waits_and_others_do_not(tmp_path: 
     async with open_hub(tmp_path, share=share) as hub:
         silent = [hostile("silent", f"silent{number}", domain="greedy") for number in range(4)]
         with anyio.move_on_after(0.1):
-            await open_toolset(hub, silent, wait=20)
-        modest = await open_toolset(hub, [hostile(domain="modest")], wait=20)  # while those of the other one start
+            await open_toolset(hub, silent, wait=START)
+        modest = await open_toolset(hub, [hostile(domain="modest")], wait=START)  # while those of the other one start
         assert text_of(await call(modest, "fine")) == "fine"
     async with open_hub(tmp_path, share=share) as hub:
-        toolset = await open_toolset(hub, [hostile(name=f"s{number}", domain="greedy") for number in range(3)], wait=30)
+        toolset = await open_toolset(
+            hub, [hostile(name=f"s{number}", domain="greedy") for number in range(3)], wait=START
+        )
         assert len({tool.server for tool in toolset.tools}) == 2
         assert "2 servers of its domain run already" in str(toolset.notices)
 
 
 async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile("dies")], wait=30)
+        toolset = await open_toolset(hub, [hostile("dies")], wait=START)
         status = hub.status()[0]
         assert status.state == "failed"
         assert "exit code 4" in status.reason
         assert status.log == ("cannot open the database",) * 3
         assert toolset.notices == (("hostile", status.reason),)
-        with anyio.fail_after(1):  # an open circuit answers at once
-            await open_toolset(hub, [hostile("dies")], wait=30)
+        with anyio.fail_after(10):  # an open circuit answers at once
+            await open_toolset(hub, [hostile("dies")], wait=START)
         assert len(hub.status()[0].log) == 3
         assert hub.restart("hostile") == 1
         await until(lambda: len(hub.status()[0].log) == 6)
@@ -244,15 +247,15 @@ async def test_a_server_that_fails_three_times_rests_until_it_is_restarted(tmp_p
 
 async def test_noise_around_every_message_is_ignored(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile("noisy")], wait=20)
+        toolset = await open_toolset(hub, [hostile("noisy")], wait=START)
         assert text_of(await call(toolset, "fine")) == "fine"
         assert any(line.startswith("stdout, not a message") for line in hub.status()[0].log)
 
 
 async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_and_no_more(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
-        with anyio.fail_after(4):  # the protocol library gives a last word to the server 5 s
+        toolset = await open_toolset(hub, [hostile()], wait=START)
+        with anyio.fail_after(12):  # the protocol library gives each last word to the server 5 s
             for _ in range(3):
                 outcome = await call(toolset, "deafen", timeout=0.2, text="x" * 1024 * 1024)
                 assert "within 0.2 s" in text_of(outcome)
@@ -260,7 +263,7 @@ async def test_a_server_that_reads_nothing_delays_its_callers_by_their_timeout_a
 
 async def test_of_what_a_server_writes_to_stderr_the_last_lines_are_kept_and_cut(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, "chatter")) == "said"
         await until(lambda: any(line.startswith("line 199") for line in hub.status()[0].log))
         kept = hub.status()[0].log
@@ -270,8 +273,8 @@ async def test_of_what_a_server_writes_to_stderr_the_last_lines_are_kept_and_cut
 
 
 async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(backoff=60)) as hub:
-        first = await open_toolset(hub, [hostile()], wait=20)
+    async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
+        first = await open_toolset(hub, [hostile()], wait=START)
         await call(first, "crash")
         second = await open_toolset(hub, [hostile()], wait=0.1)
         assert second.tools == first.tools
@@ -284,7 +287,7 @@ async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path)
 async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with open_hub(tmp_path / "homes") as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         async with anyio.create_task_group() as calls:
             with anyio.CancelScope() as scope:
 
@@ -301,7 +304,7 @@ async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Pa
 async def test_a_timeout_cancels_the_call_at_the_server(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with open_hub(tmp_path / "homes") as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         assert (await call(toolset, "slow", 0.5, journal=str(journal))).status == "error"
         await until(lambda: "cancelled" in journal.read_text())
 
@@ -313,7 +316,7 @@ async def test_progress_renews_the_timeout_and_reaches_the_caller_in_order(tmp_p
         seen.append((done, total, message))
 
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         outcome = await call(toolset, "count", 2.0, progress, upto=12, pause=0.25)  # three seconds in all
         assert text_of(outcome) == "counted"
         assert seen == [(step, 12, f"step {step}") for step in range(1, 13)]
@@ -323,7 +326,7 @@ async def test_closing_the_hub_ends_calls_in_flight(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     reasons: list[str] = []
     async with anyio.create_task_group() as calls, open_hub(tmp_path / "homes") as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
 
         async def wait_for_the_end() -> None:
             reasons.append(text_of(await call(toolset, "slow", 60, journal=str(journal))))
@@ -335,7 +338,7 @@ async def test_closing_the_hub_ends_calls_in_flight(tmp_path: Path) -> None:
 
 async def test_a_closed_hub_refuses_calls(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        connection = (await hub.acquire([hostile()], wait=20))["hostile"]
+        connection = (await hub.acquire([hostile()], wait=START))["hostile"]
     with pytest.raises(ServerUnavailable):
         await connection.call("fine", {}, timeout=1)
 

@@ -17,7 +17,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.servers.plain import build
-from tests.tools.support import call, http_spec, open_hub, text_of, until
+from tests.tools.support import START, call, http_spec, open_hub, text_of, until
 
 
 @asynccontextmanager
@@ -90,13 +90,13 @@ class Compressing:
 
 async def test_an_answer_that_is_a_gigabyte_once_it_is_unpacked_is_not_unpacked(tmp_path: Path) -> None:
     async with serve(Compressing()) as base, open_hub(tmp_path) as hub:
-        await open_toolset(hub, [web(base)], wait=20)
+        await open_toolset(hub, [web(base)], wait=START)
         assert "compresses its answers" in hub.status()[0].reason
 
 
 async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path: Path) -> None:
     async with serve(build().streamable_http_app()) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base)], wait=20)
+        toolset = await open_toolset(hub, [web(base)], wait=START)
         assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
         assert (await call(toolset, "fail", text="no such row")).status == "error"
         assert [status.protocol for status in hub.status()] == ["2026-07-28"]
@@ -106,14 +106,14 @@ async def test_a_server_over_streamable_http_is_called_in_the_newer_era(tmp_path
 async def test_a_server_over_streamable_http_is_called_in_the_older_era(tmp_path: Path, json_response: bool) -> None:
     app = OldEra(build().streamable_http_app(json_response=json_response))
     async with serve(app) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base)], wait=20)
+        toolset = await open_toolset(hub, [web(base)], wait=START)
         assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
         assert [status.protocol for status in hub.status()] == ["2025-11-25"]
 
 
 async def test_a_server_over_sse_is_called(tmp_path: Path) -> None:
     async with serve(build().sse_app()) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base, "sse")], wait=20)
+        toolset = await open_toolset(hub, [web(base, "sse")], wait=START)
         assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
 
 
@@ -121,7 +121,7 @@ async def test_a_server_over_sse_is_called(tmp_path: Path) -> None:
 async def test_a_restarted_http_server_is_connected_to_again(tmp_path: Path, era: Any) -> None:
     async with open_hub(tmp_path) as hub:
         async with serve(era(build().streamable_http_app())) as base:
-            toolset = await open_toolset(hub, [web(base)], wait=20)
+            toolset = await open_toolset(hub, [web(base)], wait=START)
         async with serve(era(build().streamable_http_app()), int(base.rpartition(":")[2])):
             hub.restart("web")  # it may rest after failures while the server was away
 
@@ -134,7 +134,7 @@ async def test_a_restarted_http_server_is_connected_to_again(tmp_path: Path, era
 async def test_a_call_while_the_http_server_is_away_is_an_error(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         async with serve(build().streamable_http_app()) as base:
-            toolset = await open_toolset(hub, [web(base)], wait=20)
+            toolset = await open_toolset(hub, [web(base)], wait=START)
         outcome = await call(toolset, "web__echo", timeout=5, text="hello")
         assert outcome.status == "error"
         assert "not available" in text_of(outcome)
@@ -144,7 +144,7 @@ async def test_an_unreachable_address_is_a_notice(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         async with open_hub(tmp_path) as hub:
-            toolset = await open_toolset(hub, [web(f"http://127.0.0.1:{unused.getsockname()[1]}")], wait=20)
+            toolset = await open_toolset(hub, [web(f"http://127.0.0.1:{unused.getsockname()[1]}")], wait=START)
             assert toolset.tools == ()
             assert "All connection attempts failed" in toolset.notices[0][1]
             assert "ConnectError" not in toolset.notices[0][1]
@@ -154,7 +154,7 @@ async def test_cancelling_the_caller_cancels_the_call_at_the_http_server(tmp_pat
     journal = tmp_path / "journal"
     for era in (OldEra, lambda app: app):
         async with serve(era(build().streamable_http_app())) as base, open_hub(tmp_path / "homes") as hub:
-            toolset = await open_toolset(hub, [web(base)], wait=20)
+            toolset = await open_toolset(hub, [web(base)], wait=START)
             with anyio.move_on_after(1) as scope:
                 await call(toolset, "slow", 60, journal=str(journal))
             assert scope.cancelled_caught
@@ -172,7 +172,7 @@ async def test_a_body_beyond_the_cap_ends_its_call(tmp_path: Path, json_response
 
     app = OldEra(server.streamable_http_app(json_response=json_response))
     async with serve(app) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base)], wait=20)
+        toolset = await open_toolset(hub, [web(base)], wait=START)
         assert (await call(toolset, "huge", timeout=50)).status == "error"
         assert text_of(await call(toolset, "echo", text="still here")) == "still here"
 
@@ -180,7 +180,7 @@ async def test_a_body_beyond_the_cap_ends_its_call(tmp_path: Path, json_response
 async def test_a_session_the_http_server_forgot_is_opened_again(tmp_path: Path) -> None:
     app = Forgetful(OldEra(build().streamable_http_app()))
     async with serve(app) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base)], wait=20)
+        toolset = await open_toolset(hub, [web(base)], wait=START)
         app.gone |= app.seen
         outcome = await call(toolset, "echo", text="hello")
         assert "the server ended the session" in text_of(outcome)
@@ -200,7 +200,7 @@ async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
         await app(scope, receive, send)
 
     async with serve(watching) as base, open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [web(base, headers={"Authorization": "Bearer t"})], wait=20)
+        toolset = await open_toolset(hub, [web(base, headers={"Authorization": "Bearer t"})], wait=START)
         assert (await call(toolset, "echo", text="x")).status == "ok"
     assert seen == {b"Bearer t"}
 

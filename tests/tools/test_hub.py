@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from agentic_rag.tools.connection import HARD_CAP, Connection
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import QUICK, call, hostile, open_hub, plain, stdio_spec, text_of, until
+from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, stdio_spec, text_of, until
 
 
 async def test_two_hundred_conversations_on_three_servers_have_three_children(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ async def test_two_hundred_conversations_on_three_servers_have_three_children(tm
     async with open_hub(tmp_path / "homes") as hub:
 
         async def converse() -> None:
-            toolset = await open_toolset(hub, specs, wait=30)
+            toolset = await open_toolset(hub, specs, wait=START)
             assert text_of(await call(toolset, "a__echo", timeout=30, text="x")) == "x"
 
         async with anyio.create_task_group() as conversations:
@@ -45,7 +45,7 @@ async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path
     async with open_hub(tmp_path) as hub:
 
         async def seen_by(user: str, identity: str) -> tuple[str, str]:
-            toolset = await open_toolset(hub, [spec(user, identity)], wait=20)
+            toolset = await open_toolset(hub, [spec(user, identity)], wait=START)
             found = (await call(toolset, "environment")).structured
             return found["(pid)"], found["HOME"]
 
@@ -78,23 +78,23 @@ async def test_a_user_cannot_reach_a_built_in_server_by_its_name() -> None:
 
 
 async def test_an_idle_user_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(idle=0.1)) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+    async with open_hub(tmp_path, patience=replace(QUICK, idle=0.1)) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         await until(lambda: hub.status() == ())
         assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
         await until(lambda: hub.status() == ())
 
 
 async def test_a_call_in_flight_keeps_a_server_from_being_idle(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(idle=0.1)) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+    async with open_hub(tmp_path, patience=replace(QUICK, idle=0.1)) as hub:
+        toolset = await open_toolset(hub, [plain()], wait=START)
         assert text_of(await call(toolset, "count", upto=4, pause=0.2)) == "counted"
 
 
 async def test_the_status_shows_the_domain_asked_for(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        await hub.acquire([hostile(domain="a")], wait=20)
-        await hub.acquire([hostile(domain="b"), hostile(name="other", domain="b")], wait=20)
+        await hub.acquire([hostile(domain="a")], wait=START)
+        await hub.acquire([hostile(domain="b"), hostile(name="other", domain="b")], wait=START)
         assert [(each.domain, each.name) for each in hub.status("b")] == [("b", "hostile"), ("b", "other")]
         assert len(hub.status()) == 3
         assert hub.restart("hostile", "a") == 1
@@ -103,9 +103,9 @@ async def test_the_status_shows_the_domain_asked_for(tmp_path: Path) -> None:
 
 async def test_a_corrected_entry_takes_the_place_of_its_failed_one(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        await hub.acquire([hostile("dies")], wait=20)
+        await hub.acquire([hostile("dies")], wait=START)
         assert [status.state for status in hub.status()] == ["failed"]
-        await hub.acquire([hostile("ok")], wait=20)
+        await hub.acquire([hostile("ok")], wait=START)
         assert [status.state for status in hub.status()] == ["ready"]
 
 
@@ -119,13 +119,13 @@ async def test_a_cancelled_hub_leaves_no_child(tmp_path: Path) -> None:
 
 
 async def test_a_server_still_starting_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    with anyio.fail_after(8):  # its own bound on starting would be 10 s
-        async with open_hub(tmp_path, patience=Patience()) as hub:
+    with anyio.fail_after(START / 2):  # its own bound on starting would be longer
+        async with open_hub(tmp_path) as hub:
             await hub.acquire([hostile("silent")], wait=0.2)
 
 
 async def test_a_restart_gives_up_a_start_that_hangs(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(initialize=1000)) as hub:
+    async with open_hub(tmp_path, patience=replace(QUICK, initialize=1000)) as hub:
         await hub.acquire([hostile("silent")], wait=0.5)
         assert hub.restart("hostile") == 1
         assert [status.state for status in hub.status()] == ["starting"]
@@ -196,7 +196,7 @@ async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
 async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_anew(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         kept, gone, elsewhere = hostile(name="kept", domain="a"), hostile(name="gone", domain="a"), hostile(domain="b")
-        toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=20)
+        toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=START)
         leaving = hub.keep("a", {"kept": kept.entry.hash()})
         assert [each.state for each in leaving] == ["stopped"]
         with anyio.fail_after(10):
@@ -204,15 +204,15 @@ async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_a
                 await connection.wait_ended()
         assert [(each.domain, each.name) for each in hub.status()] == [("a", "kept"), ("b", "hostile")]
         assert "it was stopped" in text_of(await call(toolset, "gone__fine"))
-        again = await open_toolset(hub, [gone], wait=20)
+        again = await open_toolset(hub, [gone], wait=START)
         assert text_of(await call(again, "gone__fine")) == "fine"
 
 
 async def test_a_turn_that_began_before_an_edit_goes_on_with_the_older_server_which_then_ends(tmp_path: Path) -> None:
-    async with open_hub(tmp_path, patience=Patience(retired=0.5)) as hub:
-        older = await open_toolset(hub, [hostile(domain="a")], wait=20)
+    async with open_hub(tmp_path, patience=replace(QUICK, retired=0.5)) as hub:
+        older = await open_toolset(hub, [hostile(domain="a")], wait=START)
         connection = hub.connections()[0]
-        newer = await open_toolset(hub, [hostile("noisy", domain="a")], wait=20)
+        newer = await open_toolset(hub, [hostile("noisy", domain="a")], wait=START)
         assert connection.retired
         for toolset in (older, newer):
             assert text_of(await call(toolset, "fine")) == "fine"

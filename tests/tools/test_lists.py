@@ -20,7 +20,7 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.status import PendingTools
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, hostile, open_hub, stdio_spec, text_of, tool, until
+from tests.tools.support import START, call, hostile, open_hub, stdio_spec, text_of, tool, until
 
 pytestmark = pytest.mark.attack(kind="model")
 
@@ -166,7 +166,7 @@ async def test_a_server_that_is_down_keeps_its_tools_also_after_a_restart(tmp_pa
     database, lists = await opened(tmp_path)
     spec = hostile(domain="law")
     async with open_hub(tmp_path / "homes") as hub:
-        up = await open_toolset(hub, [spec], wait=20, lists=lists)
+        up = await open_toolset(hub, [spec], wait=START, lists=lists)
     async with Hub() as hub:  # another process, in which the server cannot be started
         down = await open_toolset(hub, [spec], lists=make_lists(database, Redactor()))
         assert down.tools == up.tools
@@ -180,19 +180,19 @@ async def test_a_server_that_is_down_keeps_its_tools_also_after_a_restart(tmp_pa
 async def test_a_tool_that_appears_while_a_server_runs_is_not_shown_until_it_is_accepted(tmp_path: Path) -> None:
     database, lists = await opened(tmp_path)
     async with open_hub(tmp_path / "homes") as hub:
-        first = await open_toolset(hub, [hostile(domain="law")], wait=20, lists=lists)
+        first = await open_toolset(hub, [hostile(domain="law")], wait=START, lists=lists)
         assert text_of(await call(first, "grow")) == "ok"
         entries = {"hostile": hostile().entry.hash()}
 
         async def grown() -> bool:
-            toolset = await open_toolset(hub, [hostile(domain="law")], wait=20, lists=lists)
+            toolset = await open_toolset(hub, [hostile(domain="law")], wait=START, lists=lists)
             assert toolset.tools == first.tools
             return (await lists.pending("law", entries))["hostile"].names == ("grown",)
 
         await until(grown)
         seen = (await lists.pending("law", entries))["hostile"].fingerprint
         assert await lists.accept("law", "hostile", entries["hostile"], seen) == ("grown",)
-        third = await open_toolset(hub, [hostile(domain="law")], wait=20, lists=lists)
+        third = await open_toolset(hub, [hostile(domain="law")], wait=START, lists=lists)
         assert not tool(third, "grown").changed
     await database.aclose()
 

@@ -29,7 +29,7 @@ from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, resolve_host
 from tests.tools.servers.plain import build
-from tests.tools.support import QUICK, call, http_spec, text_of
+from tests.tools.support import QUICK, START, call, http_spec, text_of
 from tests.tools.test_http import serve
 
 pytestmark = pytest.mark.attack(kind="network")
@@ -150,7 +150,7 @@ async def test_a_users_entry_to_this_machine_fails_with_the_reason_and_nobody_kn
         for kind in ("http", "sse"):
             spec = http_spec(f"https://127.0.0.1:{port}/mcp", kind=kind)
             async with Hub(policy=policy, patience=QUICK) as hub:
-                toolset = await open_toolset(hub, [spec], wait=20)
+                toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
                 assert "refused (loopback)" in toolset.notices[0][1]
         assert knocks() == 0
@@ -162,7 +162,7 @@ async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_othe
         policy = LaunchPolicy(tmp_path, hosts=parse_hosts(f"127.0.0.1:{port}, other.example.org:80"))
         async with Hub(policy=policy, patience=QUICK) as hub:
             spec = http_spec(f"{base}/mcp")
-            toolset = await open_toolset(hub, [spec], wait=20)
+            toolset = await open_toolset(hub, [spec], wait=START)
             assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
         for url in (f"http://127.0.0.1:{port + 1}/mcp", f"http://localhost:{port}/mcp", "http://mcp.example.org/mcp"):
             with pytest.raises(CommandNotAllowed, match="https is needed"):
@@ -187,7 +187,7 @@ async def test_a_redirect_is_not_followed_and_no_header_goes_with_it(tmp_path: P
             policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
             spec = http_spec(f"{base}/mcp", {"Authorization": "Bearer token"})
             async with Hub(policy=policy, patience=QUICK) as hub:
-                toolset = await open_toolset(hub, [spec], wait=20)
+                toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
         assert seen[0] == b"Bearer token"
         assert knocks() == 0
@@ -209,7 +209,7 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
             policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
             spec = http_spec(f"{base}/sse", {"Authorization": "Bearer token"}, "sse")
             async with Hub(policy=policy, patience=Patience(initialize=1, failures=1)) as hub:
-                toolset = await open_toolset(hub, [spec], wait=20)
+                toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
         assert knocks() == 0
 

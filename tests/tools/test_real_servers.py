@@ -23,7 +23,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.captives import marked, needs_bubblewrap
-from tests.tools.support import QUICK, alive, call, stdio_spec, text_of, tool, until
+from tests.tools.support import QUICK, START, alive, call, stdio_spec, text_of, tool, until
 
 INSTALL_SECONDS = 120
 LINES = {
@@ -78,7 +78,7 @@ async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterato
     policy = LaunchPolicy(folder / "homes", packages=packages, catalogue=LaunchCatalogue(folder))
     specs = [entry(name, workspace, LINES[name]) for name in names]
     async with Hub(policy=policy, patience=QUICK) as hub:
-        toolset = await open_toolset(hub, specs, wait=30)
+        toolset = await open_toolset(hub, specs, wait=START)
         assert toolset.notices == ()
         yield policy, toolset
     assert policy.sweep() == 0

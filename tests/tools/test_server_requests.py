@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, hostile, open_hub, text_of
+from tests.tools.support import START, call, hostile, open_hub, text_of
 
 pytestmark = pytest.mark.attack(kind="model")
 
@@ -26,7 +26,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", REQUESTS)
 async def test_a_request_of_a_server_is_refused_and_its_call_goes_on(tmp_path: Path, method: str) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         outcome = await call(toolset, "request", method=method, params=REQUESTS[method])
         answer = json.loads(text_of(outcome))
         assert "result" not in answer

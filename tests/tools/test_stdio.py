@@ -12,7 +12,7 @@ from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
+from tests.tools.support import START, alive, call, hostile, http_spec, open_hub, plain, stdio_spec, text_of, until
 
 
 def open_to_others(path: Path) -> int:
@@ -25,7 +25,7 @@ def is_empty(folder: Path) -> bool:
 
 async def test_a_stdio_server_is_called_in_both_protocol_eras(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain(), hostile()], wait=20)
+        toolset = await open_toolset(hub, [plain(), hostile()], wait=START)
         assert text_of(await call(toolset, "plain__echo", text="你好")) == "你好"
         assert text_of(await call(toolset, "hostile__fine")) == "fine"
         assert {status.name: status.protocol for status in hub.status()} == {
@@ -39,7 +39,7 @@ async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain(env={"TOKEN": "t"})], wait=20)
+        toolset = await open_toolset(hub, [plain(env={"TOKEN": "t"})], wait=START)
         outcome = await call(toolset, "environment")
         found = outcome.structured
         home = Path(found["HOME"])
@@ -53,7 +53,7 @@ async def test_a_child_gets_a_fresh_environment_and_a_private_folder(
 
 async def test_closing_the_hub_kills_the_child_and_all_it_started(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         pids = [int(text_of(await call(toolset, "breed", detach=detach))) for detach in (False, True)]
         pids.append(int((await call(toolset, "environment")).structured["(pid)"]))
         assert all(alive(pid) for pid in pids)
@@ -75,13 +75,13 @@ async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> 
 
 async def test_a_sweep_leaves_the_children_of_other_data_folders_alone(tmp_path: Path) -> None:
     async with open_hub(tmp_path / "one") as hub:
-        await open_toolset(hub, [hostile()], wait=20)
+        await open_toolset(hub, [hostile()], wait=START)
         assert LaunchPolicy(tmp_path / "two").sweep() == 0
 
 
 async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         pid = int((await call(toolset, "environment")).structured["(pid)"])
         os.kill(pid, signal.SIGKILL)
         await until(lambda: hub.status()[0].state != "ready")

@@ -22,7 +22,7 @@ from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.listing import OUR_TOOLS, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, hostile, open_hub, plain, text_of, tool
+from tests.tools.support import START, call, hostile, open_hub, plain, text_of, tool
 
 OBJECT = {"type": "object"}
 
@@ -80,7 +80,7 @@ async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path:
     binding = Binding(workspace="/w", documents=("d1",), top_k=3)
     values = {"workspace": "/w", "documents": ["d1"], "top_k": 3, "admin": False, "turn": "turn_1", "call": "1"}
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours"), plain()], wait=20)
+        toolset = await open_toolset(hub, [memory("ours"), plain()], wait=START)
         inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, "turn_1", binding), 5)
         assert {f"agentic_rag/{key}": value for key, value in values.items()}.items() <= inside.structured.items()
         assert tool(toolset, "bound").input_schema.get("properties", {}) == {}
@@ -237,7 +237,7 @@ async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: A
 
         server.add_tool(act, name=f"act_{number}", description="x" * 1_000)
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours")], wait=20)
+        toolset = await open_toolset(hub, [memory("ours")], wait=START)
         assert 200 < len(toolset.tools) < LIST_BYTES // 1_000
         [state] = [each for each in hub.status() if each.name == "ours"]
         assert f"{300 - len(toolset.tools)} of its tools are left out" in state.reason
@@ -257,7 +257,7 @@ def test_all_servers_together_have_a_bound_too() -> None:
 
 async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [hostile()], wait=20)
+        toolset = await open_toolset(hub, [hostile()], wait=START)
         image, *texts = (await call(toolset, "odd_blocks")).content
         assert image["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
         assert [block["text"] for block in texts] == [

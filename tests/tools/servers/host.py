@@ -6,12 +6,12 @@ from pathlib import Path
 import anyio
 
 from agentic_rag.tools.toolset import open_toolset
-from tests.tools.support import call, open_hub, plain, text_of
+from tests.tools.support import START, call, open_hub, plain, text_of
 
 
 async def main() -> None:
     async with open_hub(Path(sys.argv[1])) as hub:
-        toolset = await open_toolset(hub, [plain()], wait=20)
+        toolset = await open_toolset(hub, [plain()], wait=START)
         child = (await call(toolset, "environment")).structured["(pid)"]
         grandchild = text_of(await call(toolset, "breed", detach=True))
         sys.stdout.write(f"{child} {grandchild}\n")
