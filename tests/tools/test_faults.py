@@ -276,6 +276,7 @@ async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path)
     async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
         first = await open_toolset(hub, [hostile()], wait=START)
         await call(first, "crash")
+        await until(lambda: hub.status()[0].state == "degraded")  # the call knew first
         second = await open_toolset(hub, [hostile()], wait=0.1)
         assert second.tools == first.tools
         assert second.notices == (("hostile", "it ended with exit code 3"),)
