@@ -54,6 +54,7 @@ from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.quotas import Holdings, Quotas
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
@@ -78,6 +79,7 @@ class Ground:
     directory: Directory
     vault: Vault
     payloads: PayloadFiles
+    threads: DomainThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,8 @@ async def _open_ground(
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
     directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
     payloads = PayloadFiles(settings.data / "payloads")
-    return Ground(settings, folder, database, redactor, access, key_use, audit, directory, vault, payloads)
+    threads = DomainThreads()
+    return Ground(settings, folder, database, redactor, access, key_use, audit, directory, vault, payloads, threads)
 
 
 async def _open_machinery(
@@ -251,8 +254,8 @@ async def _open_machinery(
     settings, database = ground.settings, ground.database
     watched = WatchedModel(choice.model, settings.model_idle_seconds)
     stack.push_async_callback(watched.aclose)
-    knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory))
-    roles = Roles(database, settings.roles)
+    knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
+    roles = Roles(database, settings.roles, ground.threads)
     delegations = Delegations()
     tools = await stack.enter_async_context(
         McpHub(
@@ -264,6 +267,7 @@ async def _open_machinery(
             delegations,
             ground.audit,
             settings.quota_memories,
+            ground.threads,
         )
     )
     runtime = await stack.enter_async_context(
@@ -282,21 +286,26 @@ async def _open_machinery(
 
 def _make_business(ground: Ground, machinery: Machinery) -> Business:
     settings, database, directory, vault = ground.settings, ground.database, ground.directory, ground.vault
+    threads = ground.threads
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
     default_model = "" if defaults.only_model else defaults.model
-    domains = Domains(database, directory, settings.workspaces, vault, machinery.policy, lifecycle, default_model)
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults)
+    domains = Domains(
+        database, directory, settings.workspaces, vault, machinery.policy, lifecycle, threads, default_model
+    )
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
-    documents = Documents(database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve)
+    documents = Documents(
+        database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve, threads
+    )
     conversations = Conversations(database, directory, definitions, runtime)
     return Business(
         directory=directory,
         domains=domains,
         definitions=definitions,
         roles=roles,
-        memories=Memories(definitions, settings.quota_memories),
+        memories=Memories(definitions, settings.quota_memories, threads),
         documents=documents,
         conversations=conversations,
         deletion=Deletion(
@@ -309,10 +318,11 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
             knowledge.index,
             lifecycle,
             settings.workspaces,
+            threads,
         ),
         runtime=runtime,
         vault=vault,
-        servers=Servers(directory, domains, vault, tools, machinery.policy),
+        servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
         health=Health(machinery.watched, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
     )
 

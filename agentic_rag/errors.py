@@ -394,6 +394,12 @@ class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
     )
 
 
+class WorkspaceUnavailable(StorageUnavailable):
+    """A domain's folder does not answer: its disk hangs, or what else goes on in it does. Others' are not touched."""
+
+    text = "The domain's folder does not answer now: {self.reason}. Try again."
+
+
 class ServerStopping(AgenticRagError, code="SERVER_STOPPING", status=503, retryable=True):
     """The server is about to end; what it had begun is gone on with by the next one."""
 

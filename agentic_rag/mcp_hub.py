@@ -22,6 +22,7 @@ from agentic_rag.server.hosts import is_loopback
 from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Toolset
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
@@ -57,12 +58,14 @@ class McpHub:
         children: "ChildRunner",
         observer: "HubObserver",
         max_memories: int,
+        threads: DomainThreads,
     ) -> None:
         """``observer`` hears of each entry that may not start, or not go where it leads.
 
         ``max_memories``: what one role's memory of one user may hold.
         """
         self._max_memories = max_memories
+        self._threads = threads
         self._children = children
         self._observer = observer
         self._retriever = retriever
@@ -122,7 +125,7 @@ class McpHub:
         await self._wait_loaded()
         from agentic_rag.tool_servers import trial
 
-        return await trial(self._policy, spec, self._observer)
+        return await trial(self._policy, spec, self._observer, self._threads)
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
         """See `Pool.pending`."""
@@ -144,7 +147,7 @@ class McpHub:
         with anyio.move_on_after(END_SECONDS):
             for connection in leaving:
                 await connection.wait_ended()
-        await anyio.to_thread.run_sync(self._policy.remove_homes, domain)
+        await self._threads.run(domain, self._policy.remove_homes, domain)
 
     def restart_users(self) -> None:
         """Restart all servers of users, as far as they may still start."""
@@ -169,7 +172,14 @@ class McpHub:
         redactor = self._vault.redact
         self._lists = make_lists(self._database, redactor)
         async with make_hub(
-            self._retriever, self._roles, self._policy, redactor, self._children, self._observer, self._max_memories
+            self._retriever,
+            self._roles,
+            self._policy,
+            redactor,
+            self._children,
+            self._observer,
+            self._max_memories,
+            self._threads,
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

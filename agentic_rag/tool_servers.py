@@ -4,14 +4,15 @@ Owns which servers run in this process and how an entry becomes a launch spec. I
 second (`mcp`): the composition root does so in a thread, after the server listens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.errors import AgenticRagError, WorkspaceUnavailable
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store import tool_lists
@@ -19,6 +20,7 @@ from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tool_lists import ToolListRecord
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.connection import Connection as ServerConnection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, HubObserver
@@ -30,10 +32,14 @@ from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
+from mcp_servers.promptx.errors import WorkspaceBusy
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.retrieval import Searcher
 from mcp_servers.retriever.server import create_server as create_retriever
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 TRIAL_SECONDS = 25.0
 """How long a server may take to be ready when an admin asked for it: enough to be asked in both protocol eras."""
@@ -47,16 +53,34 @@ def make_hub(
     children: ChildRunner,
     observer: HubObserver,
     max_memories: int,
+    threads: DomainThreads,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
     builtin = {
         DELEGATION: create_delegate(children),
-        PROMPTX: create_promptx(PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories)),
+        PROMPTX: create_promptx(
+            PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories),
+            _WorkspaceThreads(threads),
+        ),
         RETRIEVER: create_retriever(retriever, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy, redactor=redactor, observer=observer)
+    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads)
+
+
+class _WorkspaceThreads:
+    """The domains' threads as our roles and memories know them. Implements `mcp_servers.promptx.server.Threads`."""
+
+    def __init__(self, threads: DomainThreads) -> None:
+        self._threads = threads
+
+    async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+        """See `Threads.run`."""
+        try:
+            return await self._threads.run(owner, work, *args)
+        except WorkspaceUnavailable as exc:
+            raise WorkspaceBusy(exc.reason) from exc
 
 
 def make_lists(database: Database, redactor: Redactor) -> ToolLists:
@@ -130,10 +154,14 @@ async def restart(hub: Hub, spec: LaunchSpec) -> ConnectionState:
 
 
 async def trial(
-    policy: LaunchPolicy, spec: LaunchSpec, observer: HubObserver, seconds: float = TRIAL_SECONDS
+    policy: LaunchPolicy,
+    spec: LaunchSpec,
+    observer: HubObserver,
+    threads: DomainThreads,
+    seconds: float = TRIAL_SECONDS,
 ) -> ConnectionState:
     """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
-    async with Hub(None, policy, observer=observer) as hub:
+    async with Hub(None, policy, observer=observer, threads=threads) as hub:
         try:
             await hub.prepare(spec)
         except AgenticRagError as exc:

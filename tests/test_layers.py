@@ -18,6 +18,7 @@ LAYERS = (
         "redaction",
         "forms",
         "workers",
+        "threads",
         "terminal",
         "outcomes",
     ),

@@ -19,6 +19,7 @@ from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
+from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import UnknownDocument
 from mcp_servers.retriever.formats import suffixes
@@ -37,10 +38,12 @@ class Documents:
         incoming: Path,
         max_bytes: int,
         reserve: DiskReserve,
+        threads: DomainThreads,
     ) -> None:
         self._db = database
         self._directory = directory
         self._incoming = incoming
+        self._threads = threads
         self.knowledge = knowledge
         self.max_bytes = max_bytes
         self._reserve = reserve
@@ -61,7 +64,16 @@ class Documents:
             raise DocumentUnsupported(cleaned, suffixes())
         await self._reserve.check()
         path = self._incoming / new_id("up")
-        return Incoming(self.knowledge.intake, domain_id, cleaned, path, self.max_bytes, self._reserve, replace=replace)
+        return Incoming(
+            self.knowledge.intake,
+            domain_id,
+            cleaned,
+            path,
+            self.max_bytes,
+            self._reserve,
+            self._threads,
+            replace=replace,
+        )
 
     async def rescan(self, domain_id: str) -> int:
         """Follow what the operator did in the documents folder (`Intake.rescan`); return how many files came in.

@@ -11,12 +11,10 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, Self
 
-import anyio
-import anyio.to_thread
-
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
 from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.threads import DomainThreads
 from mcp_servers.beneath import Folder, Refused
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
 
@@ -127,6 +125,7 @@ class Incoming:
         path: Path,
         limit: int,
         reserve: DiskReserve,
+        threads: DomainThreads,
         *,
         replace: bool,
     ) -> None:
@@ -136,6 +135,7 @@ class Incoming:
         self.replace = replace
         self.size = 0
         self._taker = taker
+        self._threads = threads
         self._limit = limit
         self._reserve = reserve
         self._digest = hashlib.sha256()
@@ -143,7 +143,7 @@ class Incoming:
         self._file: FileIO
 
     async def __aenter__(self) -> Self:
-        self._file = await anyio.to_thread.run_sync(_create, self.path)
+        self._file = await self._threads.run(self.domain_id, _create, self.path)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -175,7 +175,7 @@ class Incoming:
 
     async def _flush(self) -> None:
         pending, self._pending = bytes(self._pending), bytearray()
-        await anyio.to_thread.run_sync(self._write, pending)
+        await self._threads.run(self.domain_id, self._write, pending)
 
     def _write(self, data: bytes) -> None:
         self._reserve.check_now()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 import anyio
-import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag import failpoints
@@ -32,6 +31,7 @@ from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
+from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import FairQueue, Workers
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
@@ -87,11 +87,13 @@ class Ingestion:
         workers: Workers,
         max_bytes: int,
         reserve: DiskReserve,
+        threads: DomainThreads,
     ) -> None:
         self._db = database
         self._index = index
         self._directory = directory
         self._dense = dense
+        self._threads = threads
         self._limits = ParseLimits(max_bytes=max_bytes)
         self._reserve = reserve
         self._owner = new_id("proc")
@@ -276,7 +278,7 @@ class Ingestion:
             document_id, status=DocumentStatus.PARSING, progress=DocumentProgress(stage=DocumentStatus.PARSING)
         )
         await self._reserve.check()
-        with await anyio.to_thread.run_sync(open_document, folder, document.path) as file:
+        with await self._threads.run(document.domain_id, open_document, folder, document.path) as file:
             failpoints.reached("ingest.parsing")
             summary = await reader.begin(file, document.name, document_id, document.sha256)
         progress = DocumentProgress(stage=DocumentStatus.CHUNKING, pages=summary.pages, of=summary.chunks)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import PurePosixPath
 
-import anyio.to_thread
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -26,6 +25,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
 from mcp_servers.beneath import Folder, Refused
 from mcp_servers.retriever.errors import MISSING_FILE
 from mcp_servers.retriever.formats import media_type
@@ -39,11 +39,19 @@ MISSING = "DOCUMENT_MISSING"
 class Intake:
     """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
 
-    def __init__(self, database: Database, directory: Directory, ingestion: Ingestion, reindexing: Reindexing) -> None:
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        ingestion: Ingestion,
+        reindexing: Reindexing,
+        threads: DomainThreads,
+    ) -> None:
         self._db = database
         self._directory = directory
         self._ingestion = ingestion
         self._reindexing = reindexing
+        self._threads = threads
         self._storing = Pauses()
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
         """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
@@ -78,17 +86,17 @@ class Intake:
             await self.remove(domain, known)  # its ending was wrong; this one may be right
         await self._check_room(domain.id, before, incoming)
         put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
-        path = await anyio.to_thread.run_sync(put)
+        path = await self._threads.run(domain.id, put)
         failpoints.reached("upload.placed")
         if before is not None:
             return await self._change_bytes(before, folder, path, incoming.size, incoming.sha256)
         try:
             document, new = await self._insert(domain.id, folder, path, incoming.size, incoming.sha256)
         except QuotaExceeded:
-            await anyio.to_thread.run_sync(folder.remove, path)
+            await self._threads.run(domain.id, folder.remove, path)
             raise
         if not new and document.path != path:  # the same bytes came twice at once
-            await anyio.to_thread.run_sync(folder.remove, path)
+            await self._threads.run(domain.id, folder.remove, path)
         return document
 
     async def _check_room(self, domain_id: str, before: DocumentRecord | None, incoming: Incoming) -> None:
@@ -100,10 +108,10 @@ class Intake:
 
     async def _restore(self, known: DocumentRecord, folder: Folder, incoming: Incoming) -> DocumentRecord:
         """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
-        if await anyio.to_thread.run_sync(folder.is_file, known.path):
+        if await self._threads.read(known.domain_id, folder.is_file, known.path):
             return known
         around, _, name = known.path.rpartition("/")
-        again = await anyio.to_thread.run_sync(place, incoming.path, folder.at(around), name)
+        again = await self._threads.run(known.domain_id, place, incoming.path, folder.at(around), name)
         path = f"{around}/{again}" if around else again
         return await self._change_bytes(known, folder, path, incoming.size, incoming.sha256)
 
@@ -121,7 +129,7 @@ class Intake:
             size=size,
             sha256=sha256,
             path=path,
-            file_stamp=await anyio.to_thread.run_sync(stamp_of, folder, path),
+            file_stamp=await self._threads.run(domain_id, stamp_of, folder, path),
             created_at=created,
             updated_at=created,
         )
@@ -147,7 +155,7 @@ class Intake:
         self, document: DocumentRecord, folder: Folder, path: str, size: int, sha256: str
     ) -> DocumentRecord:
         """Ingest a document's new bytes; other bytes have other chunks, so that no old citation gets a new text."""
-        stamp = await anyio.to_thread.run_sync(stamp_of, folder, path)
+        stamp = await self._threads.run(document.domain_id, stamp_of, folder, path)
         try:
             return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
         except IntegrityError:  # another document has these bytes: this one is a second name of it
@@ -182,7 +190,7 @@ class Intake:
         await self._db.write(mark, durable=True)
         self._directory.collection_changed(document.domain_id)
         failpoints.reached("delete.marked")
-        await anyio.to_thread.run_sync(_remove_file, documents_of(domain.workspace), document)
+        await self._threads.run(domain.id, _remove_file, documents_of(domain.workspace), document)
         failpoints.reached("delete.unlinked")
         try:
             await self._take_out(document, lambda conn: documents.delete(conn, document.id))
@@ -211,7 +219,7 @@ class Intake:
             if stamp_of(folder, document.path) == document.file_stamp:
                 _remove_file(folder, document)
 
-        await anyio.to_thread.run_sync(unlink)
+        await self._threads.run(domain.id, unlink)
         await self._take_out(document, lambda conn: documents.delete(conn, document.id))
 
     async def _forget(self, document: DocumentRecord) -> None:
@@ -264,10 +272,10 @@ class Intake:
     async def _follow_folder(self, domain_id: str, folder: Folder) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         deleting = {each.path for each in await self._db.read(documents.list_deleting) if each.domain_id == domain_id}
-        if not await anyio.to_thread.run_sync(folder.is_there):  # a disk that is not mounted: nothing was deleted
+        if not await self._threads.read(domain_id, folder.is_there):  # a disk that is not mounted: nothing was deleted
             log.warning("%s is not there, or is a link, which is not followed", folder.path)
             return 0
-        found = await anyio.to_thread.run_sync(lambda: list(folder.walk(hidden=False)))
+        found = await self._threads.run(domain_id, lambda: list(folder.walk(hidden=False)))
         stamps = {entry.path: entry.stamp for entry in found if entry.kind == "file"}
         self._tell_strange(domain_id, frozenset(entry.path for entry in found if entry.kind != "file"))
         known = {document.path: document for document in listed}
@@ -280,7 +288,7 @@ class Intake:
                 continue
             await self._directory.get(domain_id)  # its deletion waits for this look to end
             try:
-                size, digest = await anyio.to_thread.run_sync(folder.hash, path)
+                size, digest = await self._threads.run(domain_id, folder.hash, path)
             except OSError as exc:
                 log.warning("%s cannot be read: %s", folder.path / path, exc.strerror)
                 continue
@@ -322,7 +330,9 @@ class Intake:
 
     async def _lose(self, document: DocumentRecord, folder: Folder) -> None:
         """Take out a document whose file was taken away; its record stays and says why."""
-        if document.error_code == MISSING or await anyio.to_thread.run_sync(folder.is_file, document.path):
+        if document.error_code == MISSING or await self._threads.read(
+            document.domain_id, folder.is_file, document.path
+        ):
             return
         log.warning("%s was taken away", folder.path / document.path)
         fields: DocumentFields = {

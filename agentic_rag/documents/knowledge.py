@@ -24,6 +24,7 @@ from agentic_rag.documents.search import DomainSearch, SearchTraces, index_error
 from agentic_rag.errors import BadConfiguration
 from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.formats import all_formats
@@ -49,6 +50,7 @@ class Knowledge:
         index: Index,
         embedding: EmbeddingState,
         workers: Workers,
+        threads: DomainThreads,
     ) -> None:
         most = settings.max_upload_bytes
         self._workers = workers
@@ -62,12 +64,12 @@ class Knowledge:
         self.search = DomainSearch(index, self.embedding, directory, self.traces, self.lost, models)
         self.dense = DenseVectors(database, index, self.embedding, self.search, workers)
         reserve = DiskReserve(settings.data, settings.disk_reserve // 2)
-        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve)
+        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve, threads)
         self.recovery = Recovery(database, index, self.lost, self.ingestion, workers)
         self.reindexing = Reindexing(
             database, index, directory, self.ingestion, self.dense, self.embedding, workers, most
         )
-        self.intake = Intake(database, directory, self.ingestion, self.reindexing)
+        self.intake = Intake(database, directory, self.ingestion, self.reindexing, threads)
 
     async def resume(self) -> None:
         """Go on with the ingestion that earlier processes left."""
@@ -96,7 +98,9 @@ class Knowledge:
 
 
 @asynccontextmanager
-async def open_knowledge(settings: Settings, database: Database, directory: Directory) -> AsyncIterator[Knowledge]:
+async def open_knowledge(
+    settings: Settings, database: Database, directory: Directory, threads: DomainThreads
+) -> AsyncIterator[Knowledge]:
     """Open the index and make all parts; at the end their work stops before the index is closed.
 
     Raises:
@@ -109,7 +113,7 @@ async def open_knowledge(settings: Settings, database: Database, directory: Dire
         _open_index(settings) as index,
         Workers() as workers,
     ):
-        yield Knowledge(settings, database, directory, index, embedding, workers)
+        yield Knowledge(settings, database, directory, index, embedding, workers, threads)
 
 
 def _embedding(settings: Settings) -> EmbeddingState:

@@ -71,8 +71,7 @@ class _Kept:
 class ComponentFiles:
     """Reads the components of any workspace. Keeps the last good text of each file.
 
-    `read` blocks for a few system calls (an unchanged file is not opened again), so it is cheap enough for
-    the start of every turn.
+    `read` blocks for a few system calls (an unchanged file is not opened again); several threads may call it.
     """
 
     _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class ComponentFiles:
     def read(self, workspace: Path) -> Components:
         """Return the components as they are now. Never raises: a broken file is a problem, not a failure."""
         folder = Folder(workspace).at("prompt")
-        kept = self._kept.setdefault(folder, {})
+        kept = dict(self._kept.get(folder, {}))  # another thread may read the same folder
         problems: list[tuple[str, str]] = []
         try:
             entries = [entry for entry in folder.entries() if _counts(entry.name)]
@@ -95,6 +94,7 @@ class ComponentFiles:
                     kept[entry.name] = _read(folder, entry, kept.get(entry.name))
                 except (OSError, ValueError) as exc:
                     problems.append((entry.name, _reason(exc)))
+        self._kept[folder] = kept
         found = [(name, kept[name]) for name in sorted(kept) if kept[name].text]
         texts = _within_total([each for _, each in found])
         return Components(texts, tuple(problems), tuple(name for name, _ in found))

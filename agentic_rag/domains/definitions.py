@@ -18,6 +18,7 @@ from agentic_rag.events import Notice
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Binding
 
 
@@ -38,11 +39,14 @@ class Definitions:
         arrivals: tells whether a domain's documents are on their way; the first one is waited for.
     """
 
-    def __init__(self, directory: Directory, access: Access, arrivals: Arrivals, defaults: Defaults) -> None:
+    def __init__(
+        self, directory: Directory, access: Access, arrivals: Arrivals, defaults: Defaults, threads: DomainThreads
+    ) -> None:
         self._directory = directory
         self._access = access
         self._arrivals = arrivals
         self._defaults = defaults
+        self._threads = threads
         self._components = ComponentFiles()
 
     async def definition(self, user: User, conversation: ConversationRecord) -> tuple[Definition, tuple[Notice, ...]]:
@@ -50,12 +54,13 @@ class Definitions:
 
         Raises:
             NotFound: the domain is gone.
+            WorkspaceUnavailable: its workspace does not answer.
         """
         domain_id = conversation.domain_id
         facts = await self._directory.first_facts(domain_id, self._arrivals)
         settings = await self._directory.settings(domain_id)
         record = await self._directory.get(domain_id)
-        components = self._components.read(Path(record.workspace))
+        components = await self.components(domain_id, Path(record.workspace))
         alone = self._access.alone
         definition = definition_of(
             user, conversation, record, settings, facts, components.texts, self._defaults, alone=alone
@@ -66,9 +71,13 @@ class Definitions:
         )
         return definition, notices
 
-    def components(self, workspace: Path) -> Components:
-        """Return the prompt components of a workspace as they are now."""
-        return self._components.read(workspace)
+    async def components(self, domain_id: str, workspace: Path) -> Components:
+        """Return the prompt components of a domain's workspace as they are now.
+
+        Raises:
+            WorkspaceUnavailable: the workspace does not answer.
+        """
+        return await self._threads.read(domain_id, self._components.read, workspace)
 
 
 def definition_of(

@@ -12,7 +12,6 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import anyio
-import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
@@ -31,6 +30,7 @@ from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.secrets import SecretRecord
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.launch.policy import LaunchPolicy
 
@@ -64,6 +64,7 @@ class Domains:
         vault: seals the secrets in MCP entries.
         policy: decides which MCP entries may be stored.
         lifecycle: what others have to say to a change, and do after it.
+        threads: where folders are looked at and made.
         default_model: what answers in a domain that names none; empty: no language model at all.
     """
 
@@ -75,6 +76,7 @@ class Domains:
         vault: Vault,
         policy: LaunchPolicy,
         lifecycle: DomainLifecycle,
+        threads: DomainThreads,
         default_model: str = "",
     ) -> None:
         self._db = database
@@ -84,6 +86,7 @@ class Domains:
         self._policy = policy
         self._lifecycle = lifecycle
         self._default_model = default_model
+        self._threads = threads
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Held from reading a record to writing what was merged from it."""
 
@@ -98,8 +101,8 @@ class Domains:
     async def load_template(self, template: Path) -> Saved:
         """Make the domain of a template: its id is the folder's name, ``domain.json`` holds name and settings."""
         workspace = self._folder / template.name
-        about = json.loads(await anyio.to_thread.run_sync(lambda: (template / "domain.json").read_text("utf-8")))
-        await anyio.to_thread.run_sync(copy_template, template, workspace)
+        about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
+        await self._threads.run(template.name, copy_template, template, workspace)
         return await self._insert(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
 
     async def _insert(self, domain_id: str, name: str, description: str, settings: Json) -> Saved:
@@ -115,9 +118,9 @@ class Domains:
             replace_maps=True,
             default_model=self._default_model,
         )
-        change = await anyio.to_thread.run_sync(merge)
+        change = await self._threads.read(domain_id, merge)
         checked = change.settings
-        advice = await anyio.to_thread.run_sync(self._lifecycle.changing, workspace, DomainSettings(), checked)
+        advice = await self._threads.read(domain_id, self._lifecycle.changing, workspace, DomainSettings(), checked)
         created = now()
         record = DomainRecord(
             id=domain_id,
@@ -128,7 +131,7 @@ class Domains:
             created_at=created,
             updated_at=created,
         )
-        await anyio.to_thread.run_sync(make_workspace, workspace)
+        await self._threads.run(domain_id, make_workspace, workspace)
         sealed = self._seal_values(domain_id, change)
         told = audited("domain.create", domain_id, settings=sorted(settings))
 
@@ -213,9 +216,9 @@ class Domains:
             secrets=known,
             default_model=self._default_model,
         )
-        found = await anyio.to_thread.run_sync(merge)  # programs are looked at
+        found = await self._threads.read(domain_id, merge)  # programs are looked at
         settings = found.settings
-        advice = await anyio.to_thread.run_sync(self._lifecycle.changing, Path(record.workspace), before, settings)
+        advice = await self._threads.read(domain_id, self._lifecycle.changing, Path(record.workspace), before, settings)
         fields: domains.DomainFields = {"settings": settings.to_json()}
         if name is not None:
             fields["name"] = line("name", name, MAX_NAME, required=True)

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import anyio.to_thread
-
 from agentic_rag.access.auditing import change
 from agentic_rag.access.users import User
 from agentic_rag.directory.directory import Directory
@@ -21,6 +19,7 @@ from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerRe
 from agentic_rag.json_form import Json
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
@@ -98,12 +97,21 @@ class Trial:
 class Servers:
     """The MCP servers of all domains."""
 
-    def __init__(self, directory: Directory, domains: Domains, vault: Vault, pool: Pool, policy: LaunchPolicy) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        domains: Domains,
+        vault: Vault,
+        pool: Pool,
+        policy: LaunchPolicy,
+        threads: DomainThreads,
+    ) -> None:
         self._directory = directory
         self._domains = domains
         self._vault = vault
         self._pool = pool
         self._policy = policy
+        self._threads = threads
 
     async def effective(self, domain_id: str) -> list[EffectiveServer]:
         """Return the merged set with what its connections are doing.
@@ -125,7 +133,7 @@ class Servers:
             state = states[0] if states else ConnectionState(name, State.STOPPED)
             if not states and name in settings.mcp_servers and document["enabled"]:
                 spec = _spec(record, _own_entry(settings, name), secrets)
-                obstacle = await anyio.to_thread.run_sync(self._obstacle, spec)
+                obstacle = await self._threads.read(domain_id, self._obstacle, spec)
                 state = ConnectionState(name, State.STOPPED, reason=redaction(obstacle))
             count = sum(each.state is not State.STOPPED for each in states)
             servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
@@ -194,7 +202,7 @@ class Servers:
             for name, entry in change.entries.items():
                 entry = entry.with_variables(settings.variables)
                 spec = _spec(record, entry, secrets, user.id)
-                review = await anyio.to_thread.run_sync(self._policy.review, spec)
+                review = await self._threads.read(domain_id, self._policy.review, spec)
                 notes += [Note(f"mcpServers.{name}", sentence) for sentence in review.changes]
                 specs.append(_spec(record, replace(entry, target=review.target), secrets, user.id))
             states = [(await self._pool.trial(spec)).redact(redaction) for spec in specs]

@@ -9,7 +9,6 @@ is finished by the server itself; see `Intake.remove`.
 
 from pathlib import Path
 
-import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
@@ -24,6 +23,7 @@ from agentic_rag.domains.workspaces import remove_workspace
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import conversations, domains, sessions
 from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever.index import Index
 
 
@@ -41,6 +41,7 @@ class Deletion:
         index: Index,
         lifecycle: DomainLifecycle,
         workspaces: Path,
+        threads: DomainThreads,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -51,6 +52,7 @@ class Deletion:
         self._index = index
         self._lifecycle = lifecycle
         self._workspaces = workspaces
+        self._threads = threads
 
     async def domain(self, domain_id: str, *, workspace: bool = False) -> None:
         """Delete a domain with its conversations, documents, vectors and secrets. ``workspace``: its folder too.
@@ -68,7 +70,7 @@ class Deletion:
                 await self._lifecycle.leaving(domain_id)
                 await self._index.drop(collection_of(domain_id))
                 if workspace:
-                    await anyio.to_thread.run_sync(remove_workspace, self._workspaces, Path(record.workspace))
+                    await self._threads.run(domain_id, remove_workspace, self._workspaces, Path(record.workspace))
 
                 def forget(conn: Connection) -> None:
                     for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):

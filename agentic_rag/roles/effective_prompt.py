@@ -80,11 +80,12 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     """
     definition = await definition_now(definitions, user, domain_id)
     workspace = Path(definition.binding.workspace)
-    read = definitions.components(workspace)  # what the definition was made from: nothing was awaited since
+    read = await definitions.components(domain_id, workspace)
     tools = with_own_tools(definition, tuple(tool for server in definition.system for tool in _own_tools(server)))
     system = build_request(definition, tools, ()).request.system
     texts = [plain_text([block]) for block in system]
-    names = read.names if len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
+    same = read.texts == definition.persona.components  # a file may have been edited in between
+    names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role
     try:
         role = await roles.get(domain_id, role_id)

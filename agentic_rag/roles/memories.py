@@ -4,24 +4,21 @@ Owns whose memory a caller gets (the same as in a turn of theirs) and the mergin
 What a memory is, on disk and in recall, is `mcp_servers.promptx`'s. Knows no request.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
-
-import anyio.to_thread
 
 from agentic_rag.access.users import User
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, StorageFull
 from agentic_rag.roles.effective_prompt import definition_now
+from agentic_rag.threads import DomainThreads
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryFull, MemoryUnavailable
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,13 @@ class Export:
 
 
 class Memories:
-    """The memories of all domains."""
+    """The memories of all domains. Each method raises `WorkspaceUnavailable` when the workspace does not answer."""
 
-    def __init__(self, definitions: Definitions, limit: int) -> None:
+    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads) -> None:
         """``limit``: what one role's memory of one user may hold."""
         self._definitions = definitions
         self._limit = limit
+        self._threads = threads
 
     async def browse(
         self, user: User, domain_id: str, *, role: str | None, q: str, offset: int, limit: int
@@ -94,7 +92,8 @@ class Memories:
             total = sum(page.total for _, page in pages)
             return MemoryPage(place.scope, known, total, tuple(items[offset : offset + limit]))
 
-        return await _run(work)
+        with _own_errors():
+            return await self._threads.read(str(place.workspace), work)
 
     async def delete(self, user: User, domain_id: str, memory_id: str, *, role: str | None = None) -> None:
         """Forget one memory, its bytes too.
@@ -114,7 +113,9 @@ class Memories:
                 self._check_write(user, domain_id, place)
             return any(memory.delete([memory_id]) for memory, _ in found[:1])
 
-        if not await _run(work):
+        with _own_errors():
+            found = await self._threads.run(str(place.workspace), work)
+        if not found:
             raise NotFound("memory", memory_id)
 
     async def export(self, user: User, domain_id: str, role: str) -> Export:
@@ -133,7 +134,8 @@ class Memories:
             memory = place.memory(role)
             return Export(role, place.scope, tuple(memory.export()), memory.frequencies())
 
-        export = await _run(work)
+        with _own_errors():
+            export = await self._threads.read(str(place.workspace), work)
         if export is None:
             raise NotFound("memory", role)
         return export
@@ -161,7 +163,8 @@ class Memories:
                 memory.save_if_behind()
             return added
 
-        return await _run(work)
+        with _own_errors():
+            return await self._threads.run(str(place.workspace), work)
 
     async def _place(self, user: User, domain_id: str) -> Place:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
@@ -172,10 +175,11 @@ class Memories:
             raise Forbidden("The memories of this domain are shared: only its admin may change them.")
 
 
-async def _run(work: Callable[[], T]) -> T:
-    """Do blocking work in a thread; errors of the package become ours."""
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Turn errors of the package into ours."""
     try:
-        return await anyio.to_thread.run_sync(work)
+        yield
     except (BadRoleId, BadScope) as exc:
         raise InvalidInput(exc.field, str(exc)) from exc
     except MemoryFull as exc:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio.to_thread
-
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.roles.files import RoleText, remove, texts_of
 from agentic_rag.store import domains
 from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import BadRoleId, BrokenRole, RoleRefused, UnknownRole
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.promptx.nuwa import RoleFile, template
@@ -37,11 +36,15 @@ class RoleView:
 
 
 class Roles:
-    """The roles of all domains. ``builtin`` is the folder of the built-in ones."""
+    """The roles of all domains. ``builtin`` is the folder of the built-in ones.
 
-    def __init__(self, database: Database, builtin: Path) -> None:
+    Each method that reads or writes files raises `WorkspaceUnavailable` when the workspace does not answer.
+    """
+
+    def __init__(self, database: Database, builtin: Path, threads: DomainThreads) -> None:
         self._db = database
         self._builtin = builtin
+        self._threads = threads
 
     async def list_of(self, domain_id: str) -> list[RoleInfo]:
         """Return the domain's roles by id.
@@ -50,7 +53,7 @@ class Roles:
             NotFound: there is no such domain.
         """
         library = await self._library(domain_id)
-        return await anyio.to_thread.run_sync(library.list)
+        return await self._threads.read(str(library.workspace), library.list)
 
     async def get(self, domain_id: str, role: str) -> RoleView:
         """Render and check one role from the files as they are now.
@@ -59,7 +62,7 @@ class Roles:
             NotFound: there is no such domain or role.
         """
         library = await self._library(domain_id)
-        return await anyio.to_thread.run_sync(self._view, library, role)
+        return await self._threads.read(str(library.workspace), self._view, library, role)
 
     async def check(self, domain_id: str) -> list[Finding]:
         """Check all role files that the domain sees; by file and line.
@@ -68,13 +71,13 @@ class Roles:
             NotFound: there is no such domain.
         """
         library = await self._library(domain_id)
-        return await anyio.to_thread.run_sync(library.check)
+        return await self._threads.read(str(library.workspace), library.check)
 
     async def hash(self, domain_id: str, role: str) -> str | None:
         """Return the hash an activation would report now; None when the domain or the role is gone or broken."""
         try:
             library = await self._library(domain_id)
-            return await anyio.to_thread.run_sync(library.hash, role)
+            return await self._threads.read(str(library.workspace), library.hash, role)
         except (NotFound, BadRoleId):
             return None
 
@@ -98,7 +101,7 @@ class Roles:
             return tuple(path.relative_to(library.workspace).as_posix() for path in written.paths)
 
         try:
-            paths = await anyio.to_thread.run_sync(work)
+            paths = await self._threads.run(str(library.workspace), work)
         except BadRoleId as exc:
             raise InvalidInput("role", str(exc)) from exc
         except RoleRefused as exc:
@@ -116,7 +119,7 @@ class Roles:
         workspace = (await self._library(domain_id)).workspace
         assert workspace is not None
         try:
-            paths = await anyio.to_thread.run_sync(remove, workspace, self._builtin, role)
+            paths = await self._threads.run(str(workspace), remove, workspace, self._builtin, role)
         except (BadRoleId, UnknownRole) as exc:
             raise NotFound("role", role) from exc
         except OSError as exc:

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
@@ -25,6 +24,7 @@ from agentic_rag.errors import (
     TooManyServers,
 )
 from agentic_rag.redaction import Redactor
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
@@ -76,11 +76,13 @@ class Hub:
         redactor: Redactor | None = None,
         observer: HubObserver | None = None,
         share: Share | None = None,
+        threads: DomainThreads | None = None,
     ) -> None:
-        """``redactor``: all that a domain's servers say passes through it."""
+        """``redactor``: all that a domain's servers say passes here. ``threads``: where commands are looked up."""
         self._redactor = redactor or Redactor()
         self._observer = observer
         self._share = share or Share()
+        self._threads = threads or DomainThreads()
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
@@ -237,7 +239,7 @@ class Hub:
                     return HttpTransport(self._policy.endpoint(spec), spec.resolved.kind, lost, tell_refusal)
                 self._check_room(spec)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
-                command = await anyio.to_thread.run_sync(self._policy.resolve, spec)
+                command = await self._threads.run(spec.domain, self._policy.resolve, spec)
                 return StdioTransport(command, lost, tail, tell_refusal)
             except AgenticRagError as exc:
                 await self._refuse(spec, exc)

@@ -14,6 +14,7 @@
     │   ├── MemoryFull       the memory holds as much as it may
     │   └── MemoryUnavailable  the files cannot be read or written (locked, full, read-only, corrupt)
     ├── NotAllowed           the caller may not use this tool
+    ├── WorkspaceBusy        the workspace does not answer in time; nothing was begun
     └── NotBound             the host did not say for whom the call is made
 
 Constructors take data, `__str__` makes the text a model or a person reads. This module knows nothing of MCP.
@@ -187,3 +188,14 @@ class NotBound(PromptXError):
 
     def __str__(self) -> str:
         return f"This server is bound to its host: _meta[{self.key!r}] must be {self.expected}."
+
+
+class WorkspaceBusy(PromptXError):
+    """Other work in the workspace does not end; this was not begun. ``reason`` is the host's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Roles and memories do not answer now: {self.reason}. Nothing was changed; try again later."

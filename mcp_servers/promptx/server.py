@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio.to_thread
 from mcp.server import MCPServer
@@ -39,6 +39,9 @@ META_SCOPE: Final = "agentic_rag/scope"
 META_ADMIN: Final = "agentic_rag/admin"
 META_TURN: Final = "agentic_rag/turn"
 
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
 SAVE_SECONDS: Final = 10.0
 """How long the end of a session waits for the memories' files; the end of the process waits for them again."""
 
@@ -59,6 +62,22 @@ class PromptXConfig:
     bound_by_meta: bool = False
     role_write: bool = False
     max_memories: int | None = None
+
+
+class Threads(Protocol):
+    """Threads for blocking work; a host's bound what one workspace takes of them, so that the others go on."""
+
+    async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+        """Do work on behalf of ``owner``, the path of a workspace. May raise `WorkspaceBusy` before it has begun."""
+        ...
+
+
+class OneWorkspace:
+    """The threads of a server that runs alone: there is nobody else's work beside it."""
+
+    async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+        """Do work; see `Threads.run`."""
+        return await anyio.to_thread.run_sync(work, *args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +192,9 @@ _REPLACES: Final = ToolAnnotations(
 class _Tools:
     """The tools' bodies. Their parameters are the schema the model sees."""
 
-    def __init__(self, config: PromptXConfig) -> None:
+    def __init__(self, config: PromptXConfig, threads: Threads) -> None:
         self._config = config
+        self._threads = threads
 
     async def action(self, ctx: Context, role: RoleId, roleResources: Resources = "all") -> CallToolResult:
         def work(caller: _Caller) -> Result:
@@ -226,7 +246,7 @@ class _Tools:
         """Do blocking work in a worker thread; an error of ours becomes a result the model reads."""
         try:
             caller = self._caller(ctx)
-            text, structured = await anyio.to_thread.run_sync(work, caller)
+            text, structured = await self._threads.run(str(caller.workspace), work, caller)
         except PromptXError as exc:
             return CallToolResult(
                 content=[TextContent(text=str(exc))], structured_content=describe_error(exc), is_error=True
@@ -305,8 +325,8 @@ async def _lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
             await anyio.to_thread.run_sync(SHELF.save, abandon_on_cancel=True)
 
 
-def create_server(config: PromptXConfig) -> MCPServer[Any]:
-    """Build the server. In process, build it once and open many sessions on it.
+def create_server(config: PromptXConfig, threads: Threads | None = None) -> MCPServer[Any]:
+    """Build the server. In process, build it once and open many sessions on it; blocking work goes to ``threads``.
 
     In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
     `promptx_discover`, `role_write` and `role_check`; the host hides the last two where they do not apply, and they
@@ -314,7 +334,7 @@ def create_server(config: PromptXConfig) -> MCPServer[Any]:
     names, and the last two only with `config.role_write`.
     """
     server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan)
-    tools = _Tools(config)
+    tools = _Tools(config, threads or OneWorkspace())
     for prefix in ("promptx_",) if config.bound_by_meta else ("promptx_", ""):
         server.add_tool(tools.action, f"{prefix}action", "Activate role", _ABOUT_ACTION, _READS)
         server.add_tool(tools.recall, f"{prefix}recall", "Recall", _ABOUT_RECALL, _READS)

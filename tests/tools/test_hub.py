@@ -12,6 +12,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
 from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.threads import DomainThreads
 from agentic_rag.tool_servers import trial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import HARD_CAP, Connection
@@ -230,6 +231,6 @@ async def test_a_trial_of_a_server_that_does_not_start_in_time_says_so_and_leave
         async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
             raise AssertionError(error)
 
-    found = await trial(policy, hostile("silent"), Observer(), seconds=0.3)
+    found = await trial(policy, hostile("silent"), Observer(), DomainThreads(), seconds=0.3)
     assert (found.state, found.reason) == ("starting", "it was not ready after 0.3 s")
     assert policy.sweep() == 0

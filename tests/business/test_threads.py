@@ -1,0 +1,139 @@
+"""Threads by domain: who waits for whom, what a hanging one takes, and what is left when all is done."""
+
+from collections.abc import Iterator
+from threading import Event
+
+import anyio
+import pytest
+
+from agentic_rag.errors import WorkspaceUnavailable
+from agentic_rag.threads import DomainThreads
+
+
+@pytest.fixture
+def disk() -> Iterator[Event]:
+    """Until it is set, whatever waits for it hangs; at the end nothing does."""
+    answers = Event()
+    yield answers
+    answers.set()
+
+
+async def until_idle(threads: DomainThreads) -> None:
+    """Wait until no thread is taken: one that nobody waits for says so by a call in the loop."""
+    with anyio.fail_after(30):
+        while threads.owners:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_domain_has_so_many_threads_and_another_one_its_own(disk: Event) -> None:
+    threads, begun = DomainThreads(3), []
+
+    def hang(number: int) -> bool:
+        begun.append(number)
+        return disk.wait()
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(60):
+            tasks.start_soon(threads.run, "one", hang, number)
+        await anyio.wait_all_tasks_blocked()
+        assert await threads.run("other", sum, (1, 2)) == 3
+        assert await threads.read("other", sum, (1, 2)) == 3
+        assert begun == [0, 1, 2]
+        assert threads.owners == {"one"}
+        disk.set()
+    assert sorted(begun) == list(range(60))
+    assert not threads.owners
+
+
+async def test_who_waits_for_a_thread_can_leave_and_nothing_was_begun(disk: Event) -> None:
+    threads, done = DomainThreads(1), []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, "one", disk.wait)
+        await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as leaving:
+            leaving.start_soon(threads.run, "one", done.append, 1)
+            leaving.start_soon(threads.read, "one", done.append, 2)
+            await anyio.wait_all_tasks_blocked()
+            leaving.cancel_scope.cancel()
+        disk.set()
+        await threads.run("one", done.append, 3)
+    assert done == [3]
+    assert not threads.owners
+
+
+async def test_who_waits_too_long_is_told_and_nothing_was_begun(disk: Event) -> None:
+    threads, done = DomainThreads(1, patience=0.01), []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, "one", disk.wait)
+        await anyio.wait_all_tasks_blocked()
+        for verb in (threads.run, threads.read):
+            with pytest.raises(WorkspaceUnavailable) as raised:
+                await verb("one", done.append, 1)
+            assert (raised.value.code, raised.value.status, raised.value.retryable) == (
+                "STORAGE_UNAVAILABLE",
+                503,
+                True,
+            )
+        disk.set()
+    assert done == []
+
+
+async def test_nobody_waits_for_a_read_that_hangs_and_its_place_is_taken_until_it_ends(disk: Event) -> None:
+    threads = DomainThreads(2, patience=0.01)
+    for _ in range(2):
+        with pytest.raises(WorkspaceUnavailable, match=r"a read did not end within 0\.01 s"):
+            await threads.read("one", disk.wait)
+    with pytest.raises(WorkspaceUnavailable, match="2 other operations in it do not end"):
+        await threads.read("one", sum, (1, 2))
+    assert threads.owners == {"one"}
+    disk.set()
+    await until_idle(threads)
+    assert await threads.read("one", sum, (1, 2)) == 3
+
+
+async def test_a_read_is_left_by_a_cancelled_caller_and_a_change_is_waited_for(disk: Event) -> None:
+    threads, ended = DomainThreads(), []
+
+    async def change() -> None:
+        try:
+            await threads.run("one", disk.wait)
+        finally:
+            ended.append("change")
+
+    async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(threads.read, "one", disk.wait)
+            await anyio.wait_all_tasks_blocked()
+            reading.cancel_scope.cancel()
+        tasks.start_soon(change)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await anyio.wait_all_tasks_blocked()
+        assert ended == []
+        disk.set()
+    assert ended == ["change"]
+    await until_idle(threads)
+
+
+@pytest.mark.parametrize("error", [OSError, TimeoutError, StopIteration])
+async def test_what_the_work_raises_comes_out_and_frees_the_place(error: type[Exception]) -> None:
+    threads = DomainThreads(1)
+
+    def fail() -> None:
+        raise error("it")
+
+    for verb in (threads.run, threads.read):
+        with pytest.raises(RuntimeError if error is StopIteration else error):
+            await verb("one", fail)
+    assert not threads.owners
+
+
+async def test_cancelled_callers_leave_no_place_taken() -> None:
+    threads = DomainThreads(2)
+    for verb in (threads.run, threads.read):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await verb("one", sum, (1, 2))
+        assert scope.cancelled_caught
+    await until_idle(threads)

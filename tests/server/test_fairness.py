@@ -1,0 +1,78 @@
+"""A domain whose folder hangs holds up itself: the others' roles, memories, documents and turns go on."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.testing.scripted import Scripted
+from agentic_rag.testing.steps import say, use
+from mcp_servers.promptx.ledger import LOCK_FILE
+from tests.server.rig import Json, Rig, types_of
+
+ENGRAM = {"content": "The archive closes at five.", "schema": "archive\nhours", "type": "ATOMIC", "strength": 0.8}
+IMPORTED = {"content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
+MANY = 45
+"""More than the forty threads that everything shared once."""
+
+REMEMBER = use("promptx_remember", role="assistant", engrams=[ENGRAM])
+
+
+@contextmanager
+def held_memory(rig: Rig, domain: str) -> Iterator[None]:
+    """Keep a memory's lock, as another process that hangs does: whoever writes to it blocks in a thread."""
+    [lock] = (rig.settings.workspaces / domain).rglob(LOCK_FILE)
+    with lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Stuck:
+    """What goes on in the domain that hangs; each ``act`` is noted when it is answered."""
+
+    def __init__(self, rig: Rig, domain: str) -> None:
+        self._rig = rig
+        self._domain = domain
+        self.answered: list[Json | list[Json]] = []
+
+    async def add(self, number: int) -> None:
+        path = f"/api/domains/{self._domain}/memories/import?role=assistant"
+        self.answered.append(await self._rig.ok("POST", path, {"engrams": [{**IMPORTED, "id": f"{number}_a"}]}))
+
+    async def remember(self, number: int) -> None:
+        conversation = await self._rig.conversation(self._domain)
+        self.answered.append(await self._rig.say(conversation, f"Keep {number}"))
+
+
+@pytest.mark.parametrize("act", ["add", "remember"])
+async def test_what_hangs_in_one_domain_holds_up_nothing_of_another(tmp_path: Path, act: str) -> None:
+    turns = act == "remember"
+    hanging: list[Scripted] = [REMEMBER] * MANY if turns else []
+    recall = use("promptx_recall", role="assistant", query="archive")
+    rest: list[Scripted] = [say("Kept.")] * len(hanging)
+    steps = [REMEMBER, say("Kept."), REMEMBER, say("Kept."), *hanging, recall, say("At five."), *rest]
+    async with Rig(tmp_path, *steps, messages_per_minute=1000) as rig:
+        one, other = await rig.domain(), await rig.domain()
+        for each in (one, other):
+            await rig.say(await rig.conversation(each), "Keep that.")
+        stuck = Stuck(rig, one)
+        async with anyio.create_task_group() as tasks:
+            with held_memory(rig, one):
+                for number in range(MANY):
+                    tasks.start_soon(getattr(stuck, act), number)
+                await anyio.wait_all_tasks_blocked()
+                roles = (await rig.ok("GET", f"/api/domains/{other}/roles"))["items"]
+                assert "assistant" in [role["id"] for role in roles]
+                assert (await rig.ok("GET", f"/api/domains/{other}/memories"))["total"] == 1
+                assert (await rig.upload(other, "hours.md", b"# Hours\n\nThe archive closes."))["status"] == "indexed"
+                said = await rig.say(await rig.conversation(other), "When?")
+                assert types_of(said)[-1] == "done"
+                assert "retrieval" in types_of(said)
+                assert stuck.answered == []
+        assert len(stuck.answered) == MANY
+        kept = (await rig.ok("GET", f"/api/domains/{one}/memories?limit=1"))["total"]
+        assert kept == MANY + 1
+        assert rig.application.ground.threads.owners == frozenset()
