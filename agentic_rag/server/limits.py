@@ -1,11 +1,12 @@
 """How much one key may take of the server. Pure: time is an argument, in seconds of a clock that does not go back.
 
-Owns the token bucket and what is counted for a key. Knows no socket and no request.
+Owns what is counted for a key. Knows no socket and no request.
 """
 
 from dataclasses import dataclass
 
 from agentic_rag.errors import RateLimited
+from agentic_rag.token_bucket import TokenBucket
 
 CONNECTION_RETRY_SECONDS = 10.0
 """What a client is told to wait when it holds as many connections as it may: nobody knows when one ends."""
@@ -21,28 +22,6 @@ class Limits:
     messages_per_minute: float = 60
     connections: int = 100
     subscriptions: int = 1_000
-
-
-class TokenBucket:
-    """Allows ``rate`` takings a second on average and ``burst`` at once; full at first."""
-
-    __slots__ = ("_at", "_burst", "_level", "_rate")
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate = rate
-        self._burst = max(1.0, burst)
-        self._level = self._burst
-        self._at = float("-inf")
-
-    def take(self, now: float) -> float:
-        """Take one and return 0; or take nothing and return the seconds until there is one."""
-        if now > self._at:
-            self._level = min(self._burst, self._level + (now - self._at) * self._rate)
-            self._at = now
-        if self._level >= 1:
-            self._level -= 1
-            return 0.0
-        return (1 - self._level) / self._rate
 
 
 class Load:

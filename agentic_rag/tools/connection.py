@@ -31,13 +31,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.redaction import Redaction
+from agentic_rag.token_bucket import TokenBucket
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
 from agentic_rag.tools.listing import clean, clean_description
 from agentic_rag.tools.status import ConnectionState, ListedTool, Patience, State
-from agentic_rag.tools.transports.inbound import BoundedTransport, Bucket
+from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
 """A call that keeps reporting progress is given up after this many times its timeout."""
@@ -107,7 +108,7 @@ class Connection:
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
         self._listing = anyio.Lock()
-        self._listings = Bucket(LISTINGS, LISTINGS_A_SECOND)
+        self._listings = TokenBucket(LISTINGS_A_SECOND, LISTINGS)
         self._attempt: Attempt | None = None
         self._poke = anyio.Event()
         self._owned = False
@@ -148,7 +149,7 @@ class Connection:
         attempt, session = await self._ready(timeout)
         with anyio.move_on_after(deadline - anyio.current_time()):
             async with self._listing:
-                if attempt.stale and self._listings.take(anyio.current_time()):
+                if attempt.stale and self._listings.take(anyio.current_time()) == 0:
                     await self._list_again(attempt, session)
                 return self.known_tools
         raise ServerUnavailable(self.name, f"its tools were not listed within {timeout:g} s")

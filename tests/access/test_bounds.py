@@ -12,7 +12,8 @@ from agentic_rag.access.refusals import MAX_KINDS, MAX_OF_SOURCE, WINDOW_SECONDS
 from agentic_rag.access.users import User
 from agentic_rag.errors import RateLimited
 from agentic_rag.server.auth import MAX_TICKETS, TICKET_SECONDS, Tickets
-from agentic_rag.server.limits import Limits, Load, TokenBucket
+from agentic_rag.server.limits import Limits, Load
+from agentic_rag.token_bucket import TokenBucket
 
 pytestmark = pytest.mark.attack(kind="web")
 
@@ -43,6 +44,13 @@ def test_who_waits_as_long_as_told_is_allowed(waits: list[float], rate: float) -
 def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
     bucket = TokenBucket(1, 2)
     assert [bucket.take(now) > 0 for now in (5, 5, 5, 4, 3)] == [False, False, True, True, True]
+
+
+def test_what_is_spent_beyond_the_burst_is_owed() -> None:
+    bucket = TokenBucket(2, 10)
+    assert [bucket.spend(0, 10), bucket.spend(0, 4), bucket.spend(1, 0)] == [0, 2, 1]
+    assert bucket.take(2, 3) == 1.5
+    assert bucket.take(3.5, 3) == 0
 
 
 def test_a_load_refuses_one_more_than_its_limits() -> None:

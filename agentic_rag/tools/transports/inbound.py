@@ -17,6 +17,8 @@ import mcp_types as types
 from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
+from agentic_rag.token_bucket import TokenBucket
+
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0
 """Requests of a server at once and on average; each costs an answer."""
 
@@ -37,48 +39,14 @@ _HANDSHAKE = frozenset({DISCOVER, "initialize"})
 Item = SessionMessage | Exception
 
 
-class Bucket:
-    """Allows ``rate`` takings a second on average and ``burst`` at once; full at first. Pure: time is an argument."""
-
-    __slots__ = ("_at", "_burst", "_level", "_rate")
-
-    def __init__(self, burst: float, rate: float) -> None:
-        self._burst = burst
-        self._rate = rate
-        self._level = burst
-        self._at = -math.inf
-
-    def take(self, now: float, amount: float = 1.0) -> bool:
-        """Take so much, if it is there."""
-        if self.seconds_until(now, amount) > 0:
-            return False
-        self._level -= amount
-        return True
-
-    def spend(self, now: float, amount: float) -> float:
-        """Take so much, there or not; return the seconds until nothing is owed."""
-        self.seconds_until(now, 0)
-        self._level -= amount
-        return max(0.0, -self._level / self._rate)
-
-    def seconds_until(self, now: float, amount: float) -> float:
-        """Return how long it takes until so much is there."""
-        if now > self._at:
-            self._level = self._burst if self._at == -math.inf else min(
-                self._burst, self._level + (now - self._at) * self._rate
-            )  # fmt: skip
-            self._at = now
-        return max(0.0, (amount - self._level) / self._rate)
-
-
 class Inflow:
     """Counts what one server sends. Pure: time is an argument."""
 
     def __init__(self) -> None:
         self._asked: dict[str, None] = {}
-        self._requests = Bucket(REQUESTS, REQUESTS_A_SECOND)
-        self._notices = Bucket(NOTICES, NOTICES_A_SECOND)
-        self._messages = Bucket(MESSAGES, MESSAGES_A_SECOND)
+        self._requests = TokenBucket(REQUESTS_A_SECOND, REQUESTS)
+        self._notices = TokenBucket(NOTICES_A_SECOND, NOTICES)
+        self._messages = TokenBucket(MESSAGES_A_SECOND, MESSAGES)
 
     def ask(self, message: types.JSONRPCMessage) -> None:
         """Note a message of ours: its answer is asked for, once."""
@@ -93,9 +61,9 @@ class Inflow:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and str(message.id) in self._asked:
             del self._asked[str(message.id)]
             return ""
-        if not self._messages.take(now):
+        if self._messages.take(now) > 0:
             return f"it sent more than {MESSAGES} messages that nobody asked for"
-        if isinstance(message, types.JSONRPCRequest) and not self._requests.take(now):
+        if isinstance(message, types.JSONRPCRequest) and self._requests.take(now) > 0:
             return f"it sent more than {REQUESTS} requests, and more than {REQUESTS_A_SECOND:g} a second"
         return ""
 
@@ -103,7 +71,7 @@ class Inflow:
         """Whether to pass a message on; the others cost nothing but their reading."""
         if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
             return True
-        return self._notices.take(now)
+        return self._notices.take(now) == 0
 
 
 class BoundedTransport:

@@ -31,10 +31,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from agentic_rag.token_bucket import TokenBucket
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.usage import PERIOD_SECONDS, Meter
-from agentic_rag.tools.transports.inbound import Bucket
 from agentic_rag.tools.transports.network import Refused, unheard
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class StdioTransport:
 
     async def _keep_stderr(self, process: Process) -> None:
         assert process.stderr is not None
-        allowance = Bucket(STDERR_BYTES, STDERR_BYTES_A_SECOND)
+        allowance = TokenBucket(STDERR_BYTES_A_SECOND, STDERR_BYTES)
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, _EndlessLine):
             async for line, _ in _Lines(process.stderr):
                 # Also with nothing owed: many short lines may lie in the buffer, and others want their turn.
@@ -206,8 +206,8 @@ class _Inbox:
         self._tail = tail
         self._ended = False
         self._burst = self._burst_bytes = 0
-        self._allowance = Bucket(READ_BYTES, READ_BYTES_A_SECOND)
-        self._garbage = Bucket(GARBAGE, GARBAGE_A_SECOND)
+        self._allowance = TokenBucket(READ_BYTES_A_SECOND, READ_BYTES)
+        self._garbage = TokenBucket(GARBAGE_A_SECOND, GARBAGE)
         self._reading = anyio.CancelScope()
 
     def lose(self, reason: str) -> None:
@@ -242,7 +242,7 @@ class _Inbox:
             if message is not None:
                 return SessionMessage(message)
             if line.strip():
-                if not self._garbage.take(anyio.current_time()):
+                if self._garbage.take(anyio.current_time()) > 0:
                     self.lose(f"it wrote more than {GARBAGE} lines that are no messages")
                 self._tail.append(f"stdout, not a message: {line[:STDERR_CHARS].decode('utf-8', 'replace')}")
         raise StopAsyncIteration
