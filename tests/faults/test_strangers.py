@@ -1,0 +1,29 @@
+"""Clients without a key flood the socket: one that has a key is refused nothing, and the server answers afterwards.
+
+A small part of ``scripts/faults strangers``, on a server of its own: with a key nobody else comes in without one.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.faults.strangers import KINDS, flood_beside_turns, make_key
+from tests.faults.sweep import Rig, rig
+
+SEED = 20
+SOCKETS = 40
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, str]]:
+    with rig(tmp_path_factory.mktemp("strangers")) as made:
+        yield made, make_key(made)
+
+
+@pytest.mark.parametrize("kind", Random(SEED).sample(sorted(KINDS), 4))
+def test_a_client_with_a_key_has_its_turn_beside_a_flood(keyed: tuple[Rig, str], kind: str) -> None:
+    made, key = keyed
+    figures = flood_beside_turns(made, key, kind, seed=SEED, sockets=SOCKETS, turns=1)
+    assert figures.turns == 1
+    assert figures.opened >= SOCKETS
