@@ -19,7 +19,7 @@ from agentic_rag.documents.files import Incoming, documents_of, place, split_nam
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
-from agentic_rag.errors import IndexUnavailable, NotFound, QuotaExceeded
+from agentic_rag.errors import IndexUnavailable, NotFound, QuotaExceeded, WorkspaceUnavailable
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -204,8 +204,8 @@ class Intake:
                 await self._finish_removal(await self._directory.get(document.domain_id), document)
             except NotFound:
                 continue  # its domain is being deleted, and it with that
-            except IndexUnavailable as exc:
-                log.warning("chunks of %s are removed later: %s", document.name, exc)
+            except (IndexUnavailable, WorkspaceUnavailable) as exc:
+                log.warning("what is left of %s is removed later: %s", document.name, exc)
 
     async def _finish_removal(self, domain: DomainRecord, document: DocumentRecord) -> None:
         """Go on with a removal. A file of that name may be another by now: then it stays.

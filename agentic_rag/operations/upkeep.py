@@ -17,7 +17,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.domains.domains import Domains
-from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.errors import InvalidInput, NotFound, WorkspaceUnavailable
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.health import PROBE_SECONDS, Health
 from agentic_rag.settings import Settings
@@ -89,6 +89,8 @@ class Upkeep:
                 await self._documents.rescan(domain.id)
             except NotFound:
                 continue  # deleted meanwhile
+            except WorkspaceUnavailable as exc:  # the other folders are looked into all the same
+                log.warning("%s is looked into later: %s", domain.id, exc)
             finally:
                 self._directory.folder_seen(domain.id)
 
