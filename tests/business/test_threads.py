@@ -18,6 +18,10 @@ def disk() -> Iterator[Event]:
     answers.set()
 
 
+def wait_for(disk: Event) -> None:
+    disk.wait()
+
+
 async def until_idle(threads: DomainThreads) -> None:
     """Wait until no thread is taken: one that nobody waits for says so by a call in the loop."""
     with anyio.fail_after(30):
@@ -46,9 +50,10 @@ async def test_a_domain_has_so_many_threads_and_another_one_its_own(disk: Event)
 
 
 async def test_who_waits_for_a_thread_can_leave_and_nothing_was_begun(disk: Event) -> None:
-    threads, done = DomainThreads(1), []
+    done: list[int] = []
+    threads = DomainThreads(1)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(threads.run, "one", disk.wait)
+        tasks.start_soon(threads.run, "one", wait_for, disk)
         await anyio.wait_all_tasks_blocked()
         async with anyio.create_task_group() as leaving:
             leaving.start_soon(threads.run, "one", done.append, 1)
@@ -62,9 +67,10 @@ async def test_who_waits_for_a_thread_can_leave_and_nothing_was_begun(disk: Even
 
 
 async def test_who_waits_too_long_is_told_and_nothing_was_begun(disk: Event) -> None:
-    threads, done = DomainThreads(1, patience=0.01), []
+    done: list[int] = []
+    threads = DomainThreads(1, patience=0.01)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(threads.run, "one", disk.wait)
+        tasks.start_soon(threads.run, "one", wait_for, disk)
         await anyio.wait_all_tasks_blocked()
         for verb in (threads.run, threads.read):
             with pytest.raises(WorkspaceUnavailable) as raised:
@@ -82,7 +88,7 @@ async def test_nobody_waits_for_a_read_that_hangs_and_its_place_is_taken_until_i
     threads = DomainThreads(2, patience=0.01)
     for _ in range(2):
         with pytest.raises(WorkspaceUnavailable, match=r"a read did not end within 0\.01 s"):
-            await threads.read("one", disk.wait)
+            await threads.read("one", wait_for, disk)
     with pytest.raises(WorkspaceUnavailable, match="2 other operations in it do not end"):
         await threads.read("one", sum, (1, 2))
     assert threads.owners == {"one"}
@@ -96,13 +102,13 @@ async def test_a_read_is_left_by_a_cancelled_caller_and_a_change_is_waited_for(d
 
     async def change() -> None:
         try:
-            await threads.run("one", disk.wait)
+            await threads.run("one", wait_for, disk)
         finally:
             ended.append("change")
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as reading:
-            reading.start_soon(threads.read, "one", disk.wait)
+            reading.start_soon(threads.read, "one", wait_for, disk)
             await anyio.wait_all_tasks_blocked()
             reading.cancel_scope.cancel()
         tasks.start_soon(change)
