@@ -27,6 +27,7 @@ from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
 from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever.errors import IndexFault
 
 DATABASE = "agentic-rag.db"
@@ -91,7 +92,7 @@ async def _examine_records(settings: Settings, database: Database, repair: bool)
     findings = await examine_payloads(database, files)
     findings += await examine_originals(database, repair=repair)
     try:
-        async with open_knowledge(settings, database, Directory(database)) as knowledge:
+        async with open_knowledge(settings, database, Directory(database), DomainThreads()) as knowledge:
             await knowledge.intake.finish_removals()  # what is left of them would be found otherwise
             findings += await Doctor(database, files, knowledge.index).examine(repair=repair)
     except (IndexFault, BadConfiguration) as exc:

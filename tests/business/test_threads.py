@@ -94,7 +94,7 @@ async def test_nobody_waits_for_a_read_that_hangs_and_its_place_is_taken_until_i
     assert threads.owners == {"one"}
     disk.set()
     await until_idle(threads)
-    assert await threads.read("one", sum, (1, 2)) == 3
+    assert await threads.run("one", sum, (1, 2)) == 3
 
 
 async def test_a_read_is_left_by_a_cancelled_caller_and_a_change_is_waited_for(disk: Event) -> None:
