@@ -6,8 +6,10 @@ Owns how a serving process begins, waits for its store and ends. Knows no route.
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
 """How long connections may take to close once no turn runs for them."""
+END_SECONDS = 40.0
+"""How long all the rest of a stop may take after the drain; after a second signal: everything."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -167,11 +171,13 @@ async def _obey_signals(
         task_status.started()
         async for _ in signals:
             break
+        end_at_last(seconds + END_SECONDS)
         for listening in server.servers:
             listening.close()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drain, server, application, seconds)
             async for _ in signals:
+                end_at_last(END_SECONDS)
                 server.should_exit = server.force_exit = True
                 tasks.cancel_scope.cancel()
 
@@ -179,3 +185,20 @@ async def _obey_signals(
 async def _drain(server: uvicorn.Server, application: Application, seconds: float) -> None:
     await application.drain(seconds)
     server.should_exit = True
+
+
+def end_at_last(seconds: float) -> None:
+    """End the process after so long, if it has not ended by then: nothing else ends a thread that a folder keeps.
+
+    What is stored is whole, as after a kill; the next start goes on from it.
+    """
+    timer = threading.Timer(seconds, _end, [seconds])
+    timer.daemon = True
+    timer.start()
+
+
+def _end(seconds: float) -> None:
+    log.error(
+        "the stop did not end within %g s: a folder or a device does not answer; the process ends without it", seconds
+    )
+    os._exit(1)

@@ -8,7 +8,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
@@ -79,13 +78,23 @@ class DomainThreads:
         return found[0]
 
     async def _enter(self, owner: str) -> "_Place":
+        place = _Place(self, owner)
         limiter = self._limiters.setdefault(owner, anyio.CapacityLimiter(self._places))
-        place = _Place(limiter, partial(self._forget, owner))
-        with anyio.move_on_after(self._patience) as waiting:
-            await place.enter()
+        try:
+            with anyio.move_on_after(self._patience) as waiting:
+                await limiter.acquire_on_behalf_of(place)
+        except BaseException:
+            self._forget(owner)
+            raise
         if waiting.cancelled_caught:
+            self._forget(owner)
             raise WorkspaceUnavailable(f"{self._places} other operations in it do not end")
         return place
+
+    def leave(self, place: "_Place") -> None:
+        """Give a place to the next one who waits for it. In the event loop, once for each place."""
+        self._limiters[place.owner].release_on_behalf_of(place)
+        self._forget(place.owner)
 
     def _forget(self, owner: str) -> None:
         """Keep nothing of an owner for whom nothing goes on."""
@@ -95,24 +104,16 @@ class DomainThreads:
 
 
 class _Place:
-    """One of an owner's places, from `enter` until its thread is done, or until it is given up before that began."""
+    """One of an owner's places, until its thread is done, or until it is given up before that began."""
 
-    __slots__ = ("_free", "_left", "_limiter", "_loop")
+    __slots__ = ("_free", "_loop", "_threads", "owner")
 
-    def __init__(self, limiter: anyio.CapacityLimiter, left: Callable[[], None]) -> None:
-        """``left`` is called once the place is free again, or was not come by."""
-        self._limiter = limiter
-        self._left = left
+    def __init__(self, threads: DomainThreads, owner: str) -> None:
+        self.owner = owner
+        self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._free = [True]
         """Emptied in one step, by the thread or by who gives up: the other one finds nothing to do."""
-
-    async def enter(self) -> None:
-        try:
-            await self._limiter.acquire_on_behalf_of(self)
-        except BaseException:
-            self._left()
-            raise
 
     def work(self, work: Callable[[Unpack[Args]], T], args: tuple[*Args]) -> T:
         """Do the work, in its thread, and leave."""
@@ -122,19 +123,15 @@ class _Place:
             return work(*args)
         finally:
             with suppress(RuntimeError):  # the loop ended before the thread
-                self._loop.call_soon_threadsafe(self._leave)
+                self._loop.call_soon_threadsafe(self._threads.leave, self)
 
     def give_up(self) -> None:
         """Leave, unless a thread has it: that one leaves when it is done."""
         if self._claim():
-            self._leave()
+            self._threads.leave(self)
 
     def _claim(self) -> bool:
         try:
             return self._free.pop()
         except IndexError:
             return False
-
-    def _leave(self) -> None:
-        self._limiter.release_on_behalf_of(self)
-        self._left()

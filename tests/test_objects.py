@@ -8,8 +8,9 @@ import pytest
 
 from tests.test_layers import ROOT, sources, tree
 
-MAX_CALLABLE_PARAMETERS = 55
-"""In the whole product. A pure function may take one; what is more than that has a name: a protocol or an object."""
+MAX_CALLABLE_PARAMETERS = 60
+"""In the whole product. A pure function may take one, and what runs work in a thread; what is more than that has a
+name: a protocol or an object."""
 FRIENDS = {
     "agentic_rag/runtime/agent.py": ("agentic_rag/runtime/core/turn.py", "agentic_rag/runtime/log/runlog.py"),
     "agentic_rag/runtime/context.py": ("agentic_rag/runtime/core/transcript.py",),

@@ -63,6 +63,9 @@ OVERVIEW_CHARS: Final = 4_000
 """Budget of the overview: about a thousand tokens of what the role knows best."""
 MAX_OPEN: Final = 64
 MAX_ENGRAMS: Final = 300_000
+CLOSER: Final = "memory-closer"
+CLOSE_SECONDS: Final = 1.0
+"""How long somebody else's memory is waited for that makes room for one; its folder may hang, and is left to that."""
 """Memories, and engrams in all of them, kept open; above that the least recently used memory is closed."""
 NETWORK_LOCK: Final = ".network.lock"
 LAG_SHARE: Final = 10
@@ -461,8 +464,10 @@ class Shelf:
             while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
                 evicted.append(self._memories.popitem(last=False)[1])
                 engrams -= evicted[-1].size
-        for each in evicted:
-            each.close()
+        if evicted:
+            closing = threading.Thread(target=_close_all, args=(evicted,), name=CLOSER, daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS)
         return memory
 
     def save(self) -> None:
@@ -479,6 +484,11 @@ class Shelf:
             self._memories.clear()
         for memory in memories:
             memory.close()
+
+
+def _close_all(memories: Sequence[Memory]) -> None:
+    for each in memories:
+        each.close()
 
 
 SHELF: Final = Shelf()

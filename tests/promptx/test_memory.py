@@ -1,5 +1,6 @@
 """One memory: what enters it, what it says, and what survives on disk."""
 
+import fcntl
 import json
 import os
 import sqlite3
@@ -13,7 +14,17 @@ import pytest
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import MAX_BATCH, MAX_CONTENT, MAX_OPEN, Memory, Shelf, memory_folder, read_batch
+from mcp_servers.promptx.memory import (
+    CLOSER,
+    MAX_BATCH,
+    MAX_CONTENT,
+    MAX_OPEN,
+    NETWORK_LOCK,
+    Memory,
+    Shelf,
+    memory_folder,
+    read_batch,
+)
 
 from .conftest import ROLE
 
@@ -410,5 +421,23 @@ def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_
     assert len(cues_on_disk(memory.folder.path)) < 24
     for number in range(MAX_OPEN):
         shelf.memory(Folder(tmp_path / str(number)))
+    assert len(cues_on_disk(memory.folder.path)) == 24
+    shelf.close()
+
+
+def test_a_memory_whose_folder_hangs_makes_room_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    shelf = Shelf()
+    memory = shelf.memory(Folder(tmp_path / ROLE))
+    for number in range(12):
+        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
+    memory.save_if_behind()
+    with (memory.folder.path / NETWORK_LOCK).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for number in range(MAX_OPEN):
+            shelf.memory(Folder(tmp_path / str(number)))
+        assert len(cues_on_disk(memory.folder.path)) < 24
+    for thread in threading.enumerate():
+        if thread.name == CLOSER:
+            thread.join(30)
     assert len(cues_on_disk(memory.folder.path)) == 24
     shelf.close()

@@ -209,3 +209,11 @@ def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path
             assert child.process.poll() is None, child.said
         assert child.stop() == 0
         assert "Traceback" not in child.said
+
+
+def test_a_stop_that_a_hanging_folder_holds_up_ends_at_last_and_says_so() -> None:
+    hanging = "threading.Thread(target=threading.Event().wait).start()"
+    program = f"import threading; from agentic_rag.serving import end_at_last; end_at_last(0.1); {hanging}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 1
+    assert "a folder or a device does not answer" in ended.stderr
