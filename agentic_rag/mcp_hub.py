@@ -198,4 +198,5 @@ def launch_policy(settings: Settings, access: Access, any_command: bool, unsandb
         loopback=is_loopback(settings.host),
         people=access,
         data=settings.data,
+        disk_reserve=settings.disk_reserve,
     )

@@ -26,6 +26,10 @@ Why = Literal["link", "not-a-file", "not-a-folder", "second-name", "too-large", 
 
 MAX_DEPTH: Final = 32
 """Folders below folders that are looked into: each is an open descriptor meanwhile."""
+MEASURED_DEPTH: Final = 128
+"""The same where only room is measured."""
+NAME_BYTES: Final = 4096
+"""What a name takes of a disk at least, an empty file's too."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -173,6 +177,18 @@ class Folder:
                 yield from _walk(folder, "", hidden, MAX_DEPTH)
         except FileNotFoundError:
             return
+
+    def taken(self, most: int) -> int:
+        """Return how many bytes of the disk everything below takes, a name `NAME_BYTES` at least.
+
+        More than ``most`` is returned as soon as there is more, or where it cannot be told: below `MEASURED_DEPTH`
+        folders, and in a folder of ours that was closed to us.
+        """
+        try:
+            with self.descriptor() as folder:
+                return _taken(folder, most, MEASURED_DEPTH)
+        except FileNotFoundError:
+            return 0
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -414,6 +430,35 @@ def _scan(folder: int, before: str) -> list[Entry]:
             with suppress(FileNotFoundError):
                 found.append(_entry(each, before))
     return sorted(found, key=lambda entry: entry.path)
+
+
+def _taken(folder: int, most: int, depth: int) -> int:
+    total, inner = 0, []
+    with os.scandir(folder) as names:
+        for each in names:
+            with suppress(FileNotFoundError):
+                status = each.stat(follow_symlinks=False)
+                total += max(NAME_BYTES, status.st_blocks * 512)
+                if stat.S_ISDIR(status.st_mode):
+                    inner.append((each.name, status.st_uid))
+            if total > most:
+                return total
+    for name, owner in inner:
+        try:
+            below = _step(folder, name, False)
+        except PermissionError:
+            if owner == os.geteuid():
+                return most + 1
+            continue
+        except OSError:  # gone, or swapped
+            continue
+        try:
+            total += _taken(below, most - total, depth - 1) if depth else most + 1
+        finally:
+            os.close(below)
+        if total > most:
+            break
+    return total
 
 
 def _entry(each: "os.DirEntry[str]", before: str) -> Entry:

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "agentic_rag/store/database.py": "the database",
     "agentic_rag/store/payloads.py": "payloads",
     "agentic_rag/tools/launch/allowed.py": "the catalogue, and programs",
+    "agentic_rag/tools/launch/disk.py": "how much room a disk has, and open files of processes",
     "agentic_rag/tools/launch/launcher.py": "what a child is given, opened without links",
     "agentic_rag/tools/launch/leftovers.py": "processes",
     "agentic_rag/tools/launch/packages.py": "packages",

@@ -45,10 +45,10 @@ async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> Launc
 
 @asynccontextmanager
 async def captive(
-    folder: Path, *args: str, limits: Mapping[str, int] | None = None, **grant: Any
+    folder: Path, *args: str, limits: Mapping[str, int] | None = None, disk_reserve: int = 0, **grant: Any
 ) -> AsyncIterator["Captive"]:
     """Run the captive in its sandbox; at the end no process of it is left and its heart stands still."""
-    policy = policy_in(folder)
+    policy = policy_in(folder, disk_reserve=disk_reserve)
     spec = await allow_captive(policy, *args, **grant)
     if limits is not None:
         set_limits(folder, limits)

@@ -252,6 +252,26 @@ async def test_a_child_with_too_many_processes_is_ended_with_the_reason(tmp_path
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("way", ["files", "names", "nameless", "closed"])
+async def test_a_child_that_keeps_more_on_the_disk_than_it_may_is_ended_with_the_reason(
+    tmp_path: Path, way: str
+) -> None:
+    async with captive(tmp_path, limits={"disk_bytes": 20 << 20}) as child:
+        could, seen = await child.try_to("keep", way)
+        assert not could
+        assert "what it may write holds more than 20 MiB" in seen
+
+
+@needs_bubblewrap
+async def test_a_child_that_writes_while_the_disk_is_low_is_ended_with_the_reason(tmp_path: Path) -> None:
+    async with captive(tmp_path, disk_reserve=1 << 60) as child:
+        could, seen = await child.try_to("keep", "files")
+        assert not could
+        assert "less than the reserve of" in seen
+        assert "it went on writing" in seen
+
+
+@needs_bubblewrap
 async def test_a_killed_child_takes_everything_with_it_and_is_started_again(tmp_path: Path) -> None:
     async with captive(tmp_path, "--heartbeat") as child:
         pids = marked(child.policy.marker)

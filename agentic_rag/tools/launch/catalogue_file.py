@@ -11,7 +11,7 @@ from typing import Any
 from agentic_rag.errors import CatalogueProblem
 from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Part, Program, Refusal, SlotKind, read_line
 
-_LIMITS = {"open_files", "processes", "file_bytes", "memory_bytes", "cpu_seconds"}
+_LIMITS = {"open_files", "processes", "file_bytes", "memory_bytes", "cpu_seconds", "disk_bytes"}
 _SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
 
 

@@ -47,7 +47,8 @@ More would keep servers from starting at all on a machine that does much else.""
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
     """What a child may take. ``processes``, ``memory_bytes`` and ``cpu_seconds`` (of one processor, an hour) are
-    those of all its processes together, measured from outside (`usage`).
+    those of all its processes together, ``disk_bytes`` is what may lie in the folders that it may write; they are
+    measured from outside (`usage`).
     """
 
     open_files: int = 1024
@@ -55,6 +56,7 @@ class ProcessLimits:
     file_bytes: int = 1 << 30
     memory_bytes: int = 1 << 30
     cpu_seconds: int = 900
+    disk_bytes: int = 4 << 30
 
     def as_pairs(self) -> list[tuple[str, int]]:
         """Return ``(name in the resource module, value)``; core dumps are always off.
@@ -70,11 +72,6 @@ class ProcessLimits:
             ("RLIMIT_FSIZE", self.file_bytes),
             ("RLIMIT_DATA", 2 * self.memory_bytes),
         ]
-
-    @property
-    def allowance(self) -> Allowance:
-        """What is measured while the child runs."""
-        return Allowance(self.memory_bytes, self.cpu_seconds, self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +91,21 @@ class StdioCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[tuple[str, bool], ...] = ()
     sandbox: tuple[str, ...] = ()
+    disk_reserve: int = 0
+    """Bytes of the disk that are kept free of what it writes."""
+
+    @property
+    def allowance(self) -> Allowance:
+        """What is measured while the child runs."""
+        limits = self.limits
+        return Allowance(
+            limits.memory_bytes, limits.cpu_seconds, limits.processes, limits.disk_bytes, self.disk_reserve
+        )
+
+    @property
+    def places(self) -> list[Path]:
+        """The folders that it may write in, as far as they are known: without a sandbox it may write anywhere."""
+        return [Path(folder) for folder, writable in self.folders if writable] or [self.cwd]
 
     def plan(self) -> str:
         """Return what the launcher is told, as JSON."""
@@ -165,9 +177,11 @@ class LaunchPolicy:
         loopback: bool = False,
         people: "People | None" = None,
         data: Path | None = None,
+        disk_reserve: int = 0,
     ) -> None:
         """``homes``: folder for the private directories of children (made on first use, 0700). ``data``: the data
-        folder, of which no child sees anything else than what is its own.
+        folder, of which no child sees anything else than what is its own. ``disk_reserve``: bytes of its disk that
+        children leave free.
 
         ``sandbox``: the one to use, or why there is none; None: find out when it is needed. ``hosts``: the
         operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
@@ -176,6 +190,7 @@ class LaunchPolicy:
         """
         self.homes = homes.resolve()
         self._data = None if data is None else data.resolve()
+        self._disk_reserve = disk_reserve
         self._any_command = allow_any_command and loopback
         self._unsandboxed = (allow_unsandboxed or allow_any_command) and loopback
         self._people = people
@@ -404,7 +419,8 @@ class LaunchPolicy:
         home.chmod(0o700)
         self._spawned += 1
         marker = f"{self.marker}:{os.getpid()}-{self._spawned}"
-        return StdioCommand("", (), base_environment(str(home), marker), home, marker)
+        environment = base_environment(str(home), marker)
+        return StdioCommand("", (), environment, home, marker, disk_reserve=self._disk_reserve)
 
     def _packages(self, package: Package) -> Packages:
         if self.packages is None:

@@ -1,4 +1,4 @@
-"""What a child and all it started take of the machine: memory, processor time, processes.
+"""What a child and all it started take of the machine: memory, processor time, processes, and room on the disk.
 
 Owns the walk from a process to its descendants through ``/proc`` and the words for what is too much. Linux only;
 elsewhere nothing is measured. Why not the kernel's own limits: one on address space breaks every runtime that
@@ -8,9 +8,11 @@ where the operator has handed one over.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from agentic_rag.tools.launch.disk import DiskMeter
 
 PERIOD_SECONDS = 1.0
 """Between two looks. What a process can take meanwhile is bounded by its own limit on private memory."""
@@ -35,17 +37,24 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much a child may take. ``cpu_seconds``: of one processor, in `CPU_WINDOW_SECONDS`."""
+    """How much a child may take. ``cpu_seconds``: of one processor, in `CPU_WINDOW_SECONDS`.
+
+    ``disk_bytes``: what may lie in the folders it may write. ``disk_reserve``: bytes of the disk that it leaves free.
+    """
 
     memory_bytes: int
     cpu_seconds: float
     processes: int
+    disk_bytes: int
+    disk_reserve: int
 
 
 class Meter:
     """Compares what one child takes with what it may; processor time that was taken long ago is forgotten."""
 
-    def __init__(self, pid: int, allowance: Allowance) -> None:
+    def __init__(self, pid: int, allowance: Allowance, places: Sequence[Path]) -> None:
+        """``places``: the folders it may write in."""
+        self._disk = DiskMeter(places, allowance.disk_bytes, allowance.disk_reserve)
         self._pid = pid
         self._allowance = allowance
         self._at = 0.0
@@ -53,7 +62,7 @@ class Meter:
         self._level = 0.0
 
     def exceeds(self, now: float) -> str:
-        """Return what is exceeded, as a reason; empty: nothing. ``now``: a clock's seconds. Blocks for milliseconds."""
+        """Return what is exceeded, as a reason; empty: nothing. ``now``: a clock's seconds. Blocks if a disk does."""
         allowed = self._allowance
         usage = measure_usage(self._pid, allowed.memory_bytes, allowed.processes)
         if usage.memory_bytes > allowed.memory_bytes:
@@ -65,7 +74,7 @@ class Meter:
         self._at, self._spent = now, usage.cpu_seconds
         if self._level > allowed.cpu_seconds:
             return f"it used more than {allowed.cpu_seconds:g} s of processor time an hour"
-        return ""
+        return self._disk.exceeds(now, _family(self._pid, allowed.processes))
 
 
 def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:

@@ -186,11 +186,14 @@ class StdioTransport:
 
     async def _measure(self, process: Process, inbox: "_Inbox") -> None:
         """End a child that takes more of the machine than it may: at once, since it would go on taking."""
-        meter = Meter(process.pid, self._command.limits.allowance)
+        meter = Meter(process.pid, self._command.allowance, self._command.places)
+        own = anyio.CapacityLimiter(1)  # a folder that hangs keeps this thread, and nobody else's
         reason = ""
         while not reason:
-            await anyio.sleep(PERIOD_SECONDS)
-            reason = await anyio.to_thread.run_sync(meter.exceeds, anyio.current_time())
+            reason = await anyio.to_thread.run_sync(
+                meter.exceeds, anyio.current_time(), abandon_on_cancel=True, limiter=own
+            )
+            await anyio.sleep(0 if reason else PERIOD_SECONDS)
         inbox.lose(reason)
         _signal_group(process, signal.SIGKILL)
 

@@ -35,6 +35,7 @@ TOOLS = [
     "share",
     "spin",
     "swarm",
+    "keep",
 ]
 
 
@@ -94,6 +95,8 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
                     shared[page] = 1
                 time.sleep(600)
             return path
+        case "keep":
+            return keep(path)
         case "swarm":
             time.sleep(600 * sum(fork() for _ in range(int(path))))
             return path
@@ -156,6 +159,24 @@ def pile_up(folder: str) -> str:
             pass
     os.remove(f"{folder}/pile")
     return str(done >> 20)
+
+
+def keep(way: str) -> str:
+    """Leave 24 MiB on the disk in one of the ways there are, and stay."""
+    os.makedirs("a/b/c", exist_ok=True)
+    if way == "names":
+        for number in range(6200):
+            open(f"a/{number}", "x").close()
+    for number in range(6 * (way != "names")):
+        with open(f"a/b/c/{number}", "wb") as file:
+            file.write(b"x" * (4 << 20))
+            if way == "nameless":
+                os.remove(file.name)
+                os.dup(file.fileno())
+    if way == "closed":
+        os.chmod("a/b", 0)
+    time.sleep(600)
+    return way
 
 
 def fork() -> int:

@@ -1,0 +1,112 @@
+"""What a child keeps on the disk: in the folders it may write, and in open files that have no name any more.
+
+Owns when the folders are looked at and the words for what is too much. Linux has no quota that belongs to us, so that
+this is measured from outside, and what is written between two looks is on the disk.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+
+from mcp_servers.beneath import Folder
+
+SHARE = 20
+"""Looks at the folders take at most one part in so many of the time, however many files there are."""
+HURRIED_SHARE = 4
+"""The same while the disk fills fast, or is low."""
+GROWTH_BYTES = 1 << 20
+"""What a child may still write while the disk is below its reserve: a log that only says so is no reason to end it."""
+MOST_DESCRIPTORS = 20_000
+"""Open files of one child that are looked at."""
+
+
+class DiskMeter:
+    """Compares what one child keeps on the disk with what it may."""
+
+    def __init__(self, places: Sequence[Path], most: int, reserve: int) -> None:
+        """``places``: the folders it may write in. ``most``: bytes in all of them together. ``reserve``: bytes of the
+        disk that are kept free of it.
+        """
+        self._places = _outermost(places)
+        self._most = most
+        self._reserve = reserve
+        self._kept = 0
+        self._calm = 0
+        """What it kept when the disk was last above the reserve."""
+        self._free = 0
+        self._at = float("-inf")
+        self._cost = 0.0
+
+    def exceeds(self, now: float, pids: Iterable[int]) -> str:
+        """Return what is exceeded, as a reason; empty: nothing. ``now``: a clock's seconds. Blocks for a look."""
+        free = min((each for each in map(_free_bytes, self._places) if each is not None), default=None)
+        if free is None or not self._is_due(now, free):
+            return ""
+        begun = perf_counter()
+        before, self._kept = self._kept, self._measure(pids)
+        first, self._at = self._at == float("-inf"), now
+        self._cost, self._free = perf_counter() - begun, free
+        if self._kept > self._most:
+            return f"what it may write holds more than {self._most >> 20} MiB, or more than can be looked through"
+        if free >= self._reserve or first:
+            self._calm = self._kept
+            return ""
+        self._calm = min(self._calm, before)
+        if self._kept - self._calm > GROWTH_BYTES:
+            low = f"the disk has {free >> 20} MiB left, less than the reserve of {self._reserve >> 20} MiB"
+            return f"{low}, and it went on writing"
+        return ""
+
+    def _is_due(self, now: float, free: int) -> bool:
+        """Whether to look: often where the child may be about to exceed something, seldom where a look is long."""
+        hurried = free < self._reserve or self._free - free > (self._most - self._kept) // 4
+        return now - self._at >= self._cost * (HURRIED_SHARE if hurried else SHARE)
+
+    def _measure(self, pids: Iterable[int]) -> int:
+        kept, disks = 0, set()
+        for place in self._places:
+            with suppress(OSError):  # gone
+                disks.add(os.stat(place).st_dev)
+                kept += Folder(place).taken(self._most - kept)
+            if kept > self._most:
+                return kept
+        return kept + sum(_nameless(pids, disks).values())
+
+
+def _outermost(places: Sequence[Path]) -> list[Path]:
+    """Leave out folders that lie in another one of them."""
+    found: list[Path] = []
+    for each in sorted({place.resolve() for place in places}, key=lambda place: len(place.parts)):
+        if not any(each.is_relative_to(around) for around in found):
+            found.append(each)
+    return found
+
+
+def _free_bytes(place: Path) -> int | None:
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        return None
+
+
+def _nameless(pids: Iterable[int], disks: set[int]) -> dict[tuple[int, int], int]:
+    """Return the bytes of open files on these disks that were removed, by disk and number: no folder shows them."""
+    found: dict[tuple[int, int], int] = {}
+    for count, path in enumerate(_descriptors(pids)):
+        if count == MOST_DESCRIPTORS:
+            break
+        with suppress(OSError):  # closed meanwhile, or not ours to see
+            status = os.stat(path)
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_dev in disks:
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return found
+
+
+def _descriptors(pids: Iterable[int]) -> Iterator[str]:
+    for pid in pids:
+        with suppress(OSError):
+            yield from (f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd"))
