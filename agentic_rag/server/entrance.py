@@ -234,7 +234,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_header, self._in_body = False, True
         self._body_since = self.loop.time()
         self.scope["extensions"] = self._extensions
+        self._count_authority()
         super().on_headers_complete()
+
+    def _count_authority(self) -> None:
+        """Let the host in a target (``GET http://host/path``) count as a Host field: two that differ are refused."""
+        scheme, found, rest = self.url.partition(b"://")
+        if not found or b"/" in scheme:
+            return
+        authority = rest.partition(b"/")[0].partition(b"?")[0].lower()
+        if any(name == b"host" and value.lower() != authority for name, value in self.headers):
+            self.headers.append((b"host", authority))
 
     def on_body(self, body: bytes) -> None:
         self._body_since = self.loop.time()

@@ -8,6 +8,7 @@ buffered was taken. Only the transport can end that, and only the protocol holds
 and not in the endpoint. It costs nothing while there is room.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,12 +16,17 @@ import anyio
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 
 from agentic_rag.errors import MalformedRequest
 from agentic_rag.server.connection import CLOSE_SECONDS, EXTENSION, MAX_FRAME_BYTES, SEND_SECONDS, ConnectionGone
 from agentic_rag.server.entrance import encode_refusal
+
+log = logging.getLogger(__name__)
+
+CODE: Final = MalformedRequest.code
 
 LINGER_SECONDS: Final = 1.0
 """After a frame that breaks the protocol (too big, not UTF-8) input is read and thrown away for this long: a
@@ -114,6 +120,21 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         await super().run_asgi()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.close_seconds, self.transport.abort)
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a message to the endpoint. Text that is not UTF-8 ends the connection: uvicorn logs a traceback then."""
+        try:
+            if self.curr_msg_data_type == "text" and not self.close_sent:
+                b"".join(self.frames).decode()
+        except UnicodeDecodeError as exc:
+            self.frames = []
+            log.warning(
+                "%s: a WebSocket message that is text is not UTF-8 (%s at byte %d)", CODE, exc.reason, exc.start
+            )
+            self.conn.send_close(CloseCode.INVALID_DATA, "text is UTF-8")
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
         """Say why the connection ends, once, and let the peer read it."""

@@ -31,7 +31,9 @@ class Hosts:
             Forbidden: it was meant for another server, or comes from another site's page.
         """
         given = headers.getlist("host")
-        host = given[0] if len(given) == 1 else ""
+        if len(given) > 1:
+            raise Forbidden(f"The request names {len(given)} hosts; one of them is not this server.")
+        host = given[0] if given else ""
         if not self._own(_hostname(f"//{host}")):
             raise Forbidden(f"Host {host[:200]!r} is not this server. {self._advice}")
         for origin in headers.getlist("origin"):

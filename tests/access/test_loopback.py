@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from agentic_rag.events import ToolStatus
-from agentic_rag.server.peers import system_tells, uid_of
+from agentic_rag.server.peers import ask_system, look_up, system_tells, uid_of
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -122,10 +122,13 @@ def test_the_system_tells_whose_a_connection_is(family: int, host: str, target: 
     try:
         with pair(family, host, target) as (peer, own):
             seen = own.getpeername()[:2]
-            assert uid_of(seen, own.getsockname()[:2]) == os.geteuid()
-            assert uid_of((seen[0], 1), own.getsockname()[:2]) is None
+            to = own.getsockname()[:2]
+            ways = (uid_of, ask_system, look_up)
+            assert [way(seen, to) for way in ways] == [os.geteuid()] * 3
+            assert [way((seen[0], 1), to) for way in ways] == [None] * 3
+            assert [way(to, (to[0], 9)) for way in ways] == [None] * 3, "a socket that listens is no peer"
             peer.close()
-            assert uid_of(seen, own.getsockname()[:2]) is None
+            assert [way(seen, to) for way in ways] == [None] * 3
     except OSError as exc:
         pytest.skip(f"{target} cannot be used: {exc}")
 

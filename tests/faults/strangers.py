@@ -154,7 +154,9 @@ def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: in
             conversation = server.call("POST", "/api/conversations", body, **shown)["id"]
             content = f"Hello {conversation}-{number} long"
             address = server.url.replace("http", "ws") + "/ws"
-            with connect(address, additional_headers=shown, compression=None, proxy=None) as talk:
+            # No pings of its own: the flood's thread may keep this process from hearing their answers.
+            options: dict[str, Any] = {"compression": None, "proxy": None, "ping_interval": None}
+            with connect(address, additional_headers=shown, **options) as talk:
                 talk.send(json.dumps({"type": "message", "conversationId": conversation, "content": content}))
                 began = monotonic()
                 talk.send(json.dumps({"type": "ping"}))

@@ -274,6 +274,22 @@ async def test_a_handshake_that_is_refused_is_closed(line: bytes) -> None:
 # Strangers
 
 
+@pytest.mark.parametrize("target", [b"http://evil.example/echo", b"http://127.0.0.1@evil/echo", b"HTTP://evil?/echo"])
+@pytest.mark.parametrize("host", [b"127.0.0.1", b"evil.example"])
+async def test_a_target_that_names_another_host_is_refused_whatever_the_host_field_says(
+    target: bytes, host: bytes
+) -> None:
+    async with serving(plain_app(), http=Entrance(CALM)) as address, raw(address) as connection:
+        await connection.send(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host))
+        assert (await connection.read_to_the_end()).startswith(b"HTTP/1.1 403 ")
+
+
+async def test_a_target_that_names_the_host_of_the_request_is_answered() -> None:
+    async with serving(plain_app(), http=Entrance(CALM)) as address, raw(address) as connection:
+        await connection.send(b"GET http://127.0.0.1:1/echo HTTP/1.1\r\nHost: 127.0.0.1:1\r\nConnection: close\r\n\r\n")
+        assert (await connection.read_to_the_end()).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_of_too_many_strangers_the_longest_here_is_refused_and_a_client_with_a_key_is_not(tmp_path: Path) -> None:
     entrance = Entrance(replace(CALM, strangers=20))
     async with Rig(tmp_path) as rig, AsyncExitStack() as stack:

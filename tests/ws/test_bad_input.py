@@ -175,12 +175,14 @@ async def test_a_frame_just_below_the_limit_is_read() -> None:
         assert (await c.ask("ping", padding="x" * (1024 * 1024 - 100)))["type"] == "pong"
 
 
-async def test_text_that_is_not_utf_8_closes_that_socket_only() -> None:
+async def test_text_that_is_not_utf_8_closes_that_socket_only(caplog: pytest.LogCaptureFixture) -> None:
     it = desk()
     async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
         await c.connection.send(b'{"type":"\xff"}', text=True)
         assert await c.close_code() == 1007
         assert await other.ask("ping") == {"type": "pong"}
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    assert any(record.getMessage().startswith("BAD_REQUEST: ") for record in caplog.records)
 
 
 async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() -> None:
