@@ -178,7 +178,7 @@ class Folder:
         except FileNotFoundError:
             return
 
-    def taken(self, most: int) -> int:
+    def measure(self, most: int) -> int:
         """Return how many bytes of the disk everything below takes, a name `NAME_BYTES` at least.
 
         More than ``most`` is returned as soon as there is more, or where it cannot be told: below `MEASURED_DEPTH`
@@ -186,7 +186,7 @@ class Folder:
         """
         try:
             with self.descriptor() as folder:
-                return _taken(folder, most, MEASURED_DEPTH)
+                return _measure(folder, most, MEASURED_DEPTH)
         except FileNotFoundError:
             return 0
 
@@ -432,7 +432,7 @@ def _scan(folder: int, before: str) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.path)
 
 
-def _taken(folder: int, most: int, depth: int) -> int:
+def _measure(folder: int, most: int, depth: int) -> int:
     total, inner = 0, []
     with os.scandir(folder) as names:
         for each in names:
@@ -453,7 +453,7 @@ def _taken(folder: int, most: int, depth: int) -> int:
         except OSError:  # gone, or swapped
             continue
         try:
-            total += _taken(below, most - total, depth - 1) if depth else most + 1
+            total += _measure(below, most - total, depth - 1) if depth else most + 1
         finally:
             os.close(below)
         if total > most:

@@ -51,9 +51,9 @@ def test_room_is_measured_without_links_and_no_further_than_it_matters(tmp_path:
     (place / "a" / "pipe").symlink_to("/dev/zero")
     (place / "a" / "b" / "sparse").touch()
     os.truncate(place / "a" / "b" / "sparse", 1 << 40)
-    assert Folder(place).taken(1 << 30) == 8 * NAME_BYTES
-    assert Folder(place).taken(2 * NAME_BYTES) == 3 * NAME_BYTES
-    assert Folder(tmp_path / "nothing").taken(1) == 0
+    assert Folder(place).measure(1 << 30) == 8 * NAME_BYTES
+    assert Folder(place).measure(2 * NAME_BYTES) == 3 * NAME_BYTES
+    assert Folder(tmp_path / "nothing").measure(1) == 0
 
 
 def test_folders_that_are_too_deep_to_be_measured_count_as_too_much(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_folders_that_are_too_deep_to_be_measured_count_as_too_much(tmp_path: Pa
     for _ in range(MEASURED_DEPTH + 1):
         deep /= "d"
         deep.mkdir()
-    assert Folder(tmp_path).taken(1 << 30) > 1 << 30
+    assert Folder(tmp_path).measure(1 << 30) > 1 << 30

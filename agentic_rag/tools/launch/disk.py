@@ -71,7 +71,7 @@ class DiskMeter:
         for place in self._places:
             with suppress(OSError):  # gone
                 disks.add(os.stat(place).st_dev)
-                kept += Folder(place).taken(self._most - kept)
+                kept += Folder(place).measure(self._most - kept)
             if kept > self._most:
                 return kept
         return kept + sum(_nameless(pids, disks).values())
