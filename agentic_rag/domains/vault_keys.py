@@ -19,6 +19,8 @@ from pathlib import Path
 from agentic_rag.errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_SECRET_KEY"
+_REMEDY = "Make one with: openssl rand -base64 32"
+_RESTORE = "Put it back from a backup; where no secrets are stored, take it away, and a new one is made."
 FILE_NAME = "secret.key"
 KEY_BYTES = 32
 ID_BYTES = 8
@@ -84,8 +86,8 @@ def file_keys(folder: Path, *, make: bool) -> Keyring:
     return Keyring(tuple(read_file(file)), file)
 
 
-def parse_key(text: str, setting: str) -> Key:
-    """Return a key written as 64 hex digits or as base64 of 32 bytes.
+def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> Key:
+    """Return a key written as 64 hex digits or as base64 of 32 bytes. ``remedy``: what is said where it is none.
 
     Raises:
         BadConfiguration: it is neither, or no random number. The message holds nothing of it.
@@ -100,13 +102,10 @@ def parse_key(text: str, setting: str) -> Key:
         except binascii.Error:
             data = b""
     if len(data) != KEY_BYTES:
-        raise BadConfiguration(setting, f"32 bytes as base64 or hex are expected. {_REMEDY}")
+        raise BadConfiguration(setting, f"32 bytes as base64 or hex are expected. {remedy}")
     if _weak(data):
-        raise BadConfiguration(setting, f"this key is no random number. {_REMEDY}")
+        raise BadConfiguration(setting, f"this key is no random number. {remedy}")
     return Key(data)
-
-
-_REMEDY = "Make one with: openssl rand -base64 32"
 
 
 def _weak(data: bytes) -> bool:
@@ -121,7 +120,7 @@ def read_file(file: Path) -> list[Key]:
         BadConfiguration: it is no regular file of ours alone, or its content is no key.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as exc:
         raise BadConfiguration(SETTING, f"{file} cannot be read: {exc.strerror}") from exc
     with open(descriptor, encoding="ascii", errors="replace") as opened:
@@ -130,8 +129,8 @@ def read_file(file: Path) -> list[Key]:
             raise BadConfiguration(SETTING, f"{file} must be a file that only its owner can read: chmod 600 {file}")
         lines = opened.read(10_000).split()
     if not lines:
-        raise BadConfiguration(SETTING, f"{file} is empty.")
-    return [parse_key(line, str(file)) for line in lines]
+        raise BadConfiguration(SETTING, f"{file} is empty. {_RESTORE}")
+    return [parse_key(line, str(file), _RESTORE) for line in lines]
 
 
 def write_file(file: Path, keys: tuple[Key, ...]) -> None:

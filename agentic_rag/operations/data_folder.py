@@ -23,6 +23,13 @@ log = logging.getLogger(__name__)
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """What group and everybody else may do with a file."""
 
+FILES = (
+    *("lock", "server.json", "secret.key"),
+    *("agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm", "agentic-rag.db-journal"),
+)
+FOLDERS = ("workspaces", "payloads", "index", "incoming", "mcp")
+"""What of the data folder is a file, and what a folder, if it is there."""
+
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
 
@@ -52,13 +59,15 @@ class DataFolder:
 
         Raises:
             DataFolderOwned: another process has it.
-            BadConfiguration: its name is none that a folder can have.
+            BadConfiguration: its name is none that a folder can have, or something else stands in place of a file
+                or a folder of ours in it.
             StorageUnavailable: it cannot be made or written now; its disk may yet come.
         """
         os.umask(OTHERS)
         try:
             path.mkdir(parents=True, exist_ok=True)
             _close_to_others(path)
+            _check_kinds(path)
             lock = (path / "lock").open("a+", encoding="utf-8")
         except OSError as exc:
             raise _error_of(path, exc) from exc
@@ -101,6 +110,30 @@ def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable
     if in_its_place or exc.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
         return BadConfiguration("AGENTIC_RAG_DATA", problem)
     return StorageUnavailable(f"the data folder {problem}")
+
+
+def _check_kinds(path: Path) -> None:
+    """Refuse a folder, pipe or device where a file of ours belongs, and a file where a folder does: each would be met
+    later, by a program that says less about it or waits for it.
+    """
+    for names, fits, expected in ((FILES, stat.S_ISREG, "a file"), (FOLDERS, stat.S_ISDIR, "a folder")):
+        for each in (path / name for name in names):
+            try:
+                mode = each.stat().st_mode
+            except FileNotFoundError:
+                continue
+            if not fits(mode):
+                kind = next((words for is_it, words in _KINDS if is_it(mode)), "something else")
+                problem = f"{each} is {kind} and must be {expected}: move it away, or put a backup in its place"
+                raise BadConfiguration("AGENTIC_RAG_DATA", problem)
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def _close_to_others(path: Path) -> None:

@@ -1,5 +1,7 @@
 """Who owns the data folder, and how the command line finds its server."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,26 @@ def test_a_folder_that_cannot_be_made_is_bad_configuration(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATA"):
         DataFolder.own(tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lock", "server.json", "secret.key", "agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm"],
+)
+@pytest.mark.parametrize(("make", "kind"), [(os.mkdir, "folder"), (os.mkfifo, "pipe")])
+def test_what_stands_in_place_of_a_file_is_said_in_one_line(
+    tmp_path: Path, name: str, make: Callable[[Path], None], kind: str
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(BadConfiguration) as raised:
+        DataFolder.own(tmp_path)
+    said = str(raised.value)
+    assert f"{tmp_path / name} is a {kind} and must be a file" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["workspaces", "payloads", "index", "incoming", "mcp"])
+def test_a_file_in_place_of_a_folder_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(BadConfiguration, match=f"{name} is a file and must be a folder"):
+        DataFolder.own(tmp_path)

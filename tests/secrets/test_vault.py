@@ -241,3 +241,21 @@ async def test_a_rotation_killed_half_way_leaves_every_secret_readable_and_goes_
         assert await rotate(database, tmp_path, None) == (70, 0)
         assert read_file(tmp_path / FILE_NAME) == [new]
         assert await (await Vault.open(database, tmp_path, None, Redactor())).values("dom_1") == expected
+
+
+@pytest.mark.parametrize("content", ["", "\n", "c2hvcnQ=", "0" * 63])
+def test_an_empty_or_cut_key_file_names_itself_and_what_would_be_right(tmp_path: Path, content: str) -> None:
+    file = tmp_path / FILE_NAME
+    file.touch(mode=0o600)
+    file.write_text(content)
+    with pytest.raises(BadConfiguration) as raised:
+        read_file(file)
+    assert str(file) in str(raised.value)
+    assert "Put it back from a backup" in str(raised.value)
+    assert "openssl" not in str(raised.value), "another key would open nothing"
+
+
+def test_a_pipe_in_place_of_the_key_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME, 0o600)
+    with pytest.raises(BadConfiguration, match="must be a file"):
+        read_file(tmp_path / FILE_NAME)
