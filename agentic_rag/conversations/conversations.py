@@ -13,9 +13,8 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import denied_call
 from agentic_rag.access.users import User
-from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.conversations.transcripts import Transcripts
+from agentic_rag.conversations.transcripts import ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import (
@@ -26,7 +25,7 @@ from agentic_rag.errors import (
     MessageTooLong,
     NotFound,
 )
-from agentic_rag.events import AgentEvent, Done, EventBody, Terminal, Title, ToolStatus
+from agentic_rag.events import AgentEvent, Done, Error, EventBody, Terminal, Title, ToolStatus
 from agentic_rag.forms import is_visible, one_line
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.runtime import Runtime
@@ -174,17 +173,13 @@ class Conversations:
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
         return await self.get(user, conversation_id)
 
-    async def messages(
-        self, user: User, conversation_id: str, limit: int = 50, before: str | None = None
-    ) -> list[ShownMessage]:
+    async def messages(self, user: User, conversation_id: str, limit: int = 50, before: str | None = None) -> ShownPage:
         """Return the last messages in order, two a turn; ``before``: those before this message.
 
         Raises:
             NotFound: there is no such conversation of this user, or it has no message ``before``.
         """
-        conversation = await self.get(user, conversation_id)
-
-        return await self._transcripts.page(conversation, limit, before)
+        return await self._transcripts.page(await self.get(user, conversation_id), limit, before)
 
     async def compact(self, user: User, conversation_id: str) -> CompactionRecord:
         """Put a summary in the place of the messages in what the model is sent; people go on reading them.
@@ -210,7 +205,7 @@ class Conversations:
 
     async def archived_messages(
         self, user: User, conversation_id: str, archive_id: str, limit: int = 50, before: str | None = None
-    ) -> list[ShownMessage]:
+    ) -> ShownPage:
         """Return the messages that one summary stands for, as `messages` does all of them.
 
         Raises:
@@ -300,6 +295,10 @@ class Conversations:
         conversation = await self.get(user, conversation_id)
         return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
 
+    async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
+        """Return the turns that run or wait in these conversations, by session: of each the one that runs first."""
+        return await self._db.read(lambda conn: turns.current(conn, [each.session_id for each in found]))
+
     async def turn(self, user: User, turn_id: str) -> TurnRecord:
         """Return one turn.
 
@@ -349,11 +348,7 @@ class TurnBookkeeping:
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         """Count a turn's messages."""
-        count = 2
-        if not isinstance(final, Done):  # the answer may be missing, or the turn may never have begun
-            rows = sessions.page(conn, turn.session_id, 2)
-            count = len({row.message_id for row in rows if row.turn_id == turn.id})
-        conversations.add_messages(conn, turn.conversation_id, count, now())
+        conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
 
     def session_compacted(self, conn: Connection, session_id: str) -> None:
         """Count the messages that a summary stands for."""
@@ -363,6 +358,16 @@ class TurnBookkeeping:
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         """Write a call that was denied into the audit log."""
         denied_call(conn, turn, call)
+
+
+def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:
+    """Return how many messages of a turn that has ended clients see."""
+    if isinstance(final, Done):
+        return 2
+    if not sessions.has_message(conn, turn.session_id, turn.user_message_id):  # it was queued and never began
+        return 0
+    failed = isinstance(final, Error)
+    return 2 if failed or sessions.has_message(conn, turn.session_id, turn.message_id) else 1
 
 
 def _owns(user: User, conversation: ConversationRecord) -> bool:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.events import Reference
-from agentic_rag.json_form import Json
+from agentic_rag.json_form import Json, to_json
 from agentic_rag.messages import CONTINUES, NOTE, REF, STRUCTURED, Block, plain_text, text_block, without_private
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -44,16 +44,19 @@ def shown_messages(
     """Group the rows of whole messages (in transcript order) into what clients see.
 
     ``of`` holds their turns, ``found`` the objects that `refs_in` named. For the messages up to ``compacted_to`` a
-    summary stands in what the model is sent.
+    summary stands in what the model is sent. A turn that failed has an answer also when the model said nothing.
     """
     shown = []
+    answered = {row.message_id for row in rows if row.role == "assistant"}
     for message_id, group in groupby(rows, key=lambda row: row.message_id):
         parts = list(group)
         turn = of[parts[0].turn_id]
         compacted = {"compacted": parts[-1].seq <= compacted_to}
         if message_id == turn.user_message_id:
             shown.append(_question(conversation_id, parts[0], turn, compacted))
-        elif any(row.role == "assistant" for row in parts):
+            if turn.status is TurnStatus.FAILED and turn.message_id not in answered:
+                shown.append(_answer(conversation_id, (), turn, {}, compacted))
+        elif message_id in answered:
             shown.append(_answer(conversation_id, parts, turn, found or {}, compacted))
     return shown
 
@@ -138,9 +141,10 @@ def _answer(
         role="assistant",
         content=_text_of([row.content for row in rows if row.role == "assistant"]),
         blocks=[_shown_block(block, found) for row in rows for block in row.content if NOTE not in block],
-        created_at=rows[0].created_at,
+        created_at=rows[0].created_at if rows else turn.ended_at or turn.started_at,
         references=turn.references,
         metadata=metadata
+        | ({} if turn.error is None else {"error": to_json(turn.error)})
         | {
             "model": next((row.model for row in rows if row.model), None),
             "usage": turn.usage.to_json() if turn.usage else {},

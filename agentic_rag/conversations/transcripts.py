@@ -5,6 +5,7 @@ session, and one that cannot be read costs that one item. Knows no user and no p
 """
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -25,6 +26,14 @@ MAX_RESOLVED = 4 * 1024 * 1024
 """Bytes of one stored object that a page of messages holds; a larger one is named as unavailable."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """Messages in order; ``has_more``: there are earlier ones."""
+
+    messages: list[ShownMessage]
+    has_more: bool
+
+
 class Transcripts:
     """What conversations hold."""
 
@@ -34,7 +43,7 @@ class Transcripts:
 
     async def page(
         self, conversation: ConversationRecord, limit: int, before: str | None = None, archive_id: str | None = None
-    ) -> list[ShownMessage]:
+    ) -> ShownPage:
         """Return the last messages in order, two a turn, or the last of those that one archive's summary stands for.
 
         Raises:
@@ -49,14 +58,17 @@ class Transcripts:
                 if archive is None:
                     raise NotFound("archive", archive_id)
                 places = archive.from_seq, archive.to_seq
-            rows = sessions.page(conn, session_id, limit, before, places)
+            rows = sessions.page(conn, session_id, limit + 1, before, places)
             session = sessions.get(conn, session_id)
             of = turns.by_ids(conn, sorted({row.turn_id for row in rows}))
             return rows, of, 0 if session is None else session.compacted_to
 
         rows, of, compacted_to = await self._db.read(read)
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        return shown_messages(conversation.id, rows, of, found, compacted_to)
+        shown = shown_messages(conversation.id, rows, of, found, compacted_to)
+        if shown and shown[-1].id == before:  # an answer without rows comes with its question
+            del shown[-1]
+        return ShownPage(shown[-limit:], has_more=len(shown) > limit)
 
     async def archives(self, conversation: ConversationRecord) -> list[CompactionRecord]:
         """Return the compactions, newest first."""

@@ -28,13 +28,14 @@ from agentic_rag.errors import (
     ServerStopping,
     first_cause,
 )
-from agentic_rag.events import Done, Error, Notice, Retrying, StepReset, ToolProgress, ToolStatus
+from agentic_rag.events import Done, Notice, Retrying, StepReset, ToolProgress, ToolStatus
 from agentic_rag.messages import REFUSED, Block, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall, Policy
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.failures import failure_of
 from agentic_rag.runtime.core.request import (
     OUTCOME_UNKNOWN,
     build_request,
@@ -176,8 +177,7 @@ class Agent:
 
     async def _end_plainly(self, exc: Exception) -> None:
         """End a turn whose end cannot be stored as it came with nothing but the error: the last resort."""
-        error = first_cause(exc) or self._internal_error(exc)
-        final = Error(error.code, str(error), error.retryable)
+        final = failure_of(first_cause(exc) or self._internal_error(exc))
         self.over = self.garbled = True
         self.log.withdraw()
 
@@ -220,6 +220,8 @@ class Agent:
         if isinstance(failure, LeaseLost | ServerStopping):
             raise failure
         if failure is not None:
+            if not isinstance(failure, InternalError):  # which is in the log already, with its traceback
+                logger.warning("turn %s failed: %s", self.row.id, failure)
             self._turn.fail(failure)
         elif self.interrupted:
             self._turn.interrupt()
@@ -352,7 +354,7 @@ class Agent:
                 attempts = after(error, attempts, delay)
                 for body in self._turn.reset_step():
                     self.log.append(body)
-                self.log.append(Retrying(attempts.failed, round(delay * 1000), str(error)))
+                self.log.append(Retrying(attempts.failed, round(delay * 1000), failure_of(error).message))
                 await anyio.sleep(delay)
         spent = round((time.monotonic() - began) * 1000)
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.conversations.transcripts import ShownPage
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Error, ToolStatus
 from agentic_rag.forms import Form, OwnJson
@@ -118,12 +119,22 @@ class ToolCallQuery(Form):
 
 
 @answer()
+class CurrentTurn:
+    """The turn of a conversation that has not ended."""
+
+    id: str
+    status: TurnStatus
+
+
+@answer()
 class Conversation:
-    """A conversation's record; its messages have a route of their own."""
+    """A conversation's record; its messages have a route of their own. ``turn``: what runs or waits in it, if any."""
 
     id: str
     domain_id: str
     owner_id: str
+    session_id: str
+    turn: CurrentTurn | None
     title: str
     title_source: str
     status: ConversationStatus
@@ -163,6 +174,13 @@ class Message:
     references: Sequence[Reference]
     metadata: Json
     created_at: str
+
+
+@answer()
+class Messages(Items[Message]):
+    """Messages in order; ``hasMore``: there are earlier ones."""
+
+    has_more: bool
 
 
 @answer()
@@ -234,9 +252,8 @@ class ConversationRoutes:
     @route("POST", CONVERSATIONS, allow="user", status=201)
     async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
         """Begin a conversation in a domain."""
-        return _conversation(
-            await self._conversations.create(user, body.domain_id, body.title, body.context_document_ids)
-        )
+        record = await self._conversations.create(user, body.domain_id, body.title, body.context_document_ids)
+        return _conversation(record, None)
 
     @route("GET", CONVERSATIONS, allow="user")
     async def list_page(self, user: User, query: ConversationQuery) -> Page[Redacted[Conversation]]:
@@ -251,21 +268,22 @@ class ConversationRoutes:
             status=query.status,
             q=query.q,
         )
-        return Page([_conversation(item) for item in page.items], page.total, page.page, page.page_size)
+        current = await self._conversations.current_turns(page.items)
+        items = [_conversation(item, current.get(item.session_id)) for item in page.items]
+        return Page(items, page.total, page.page, page.page_size)
 
     @route("GET", CONVERSATION, allow="user")
     async def get(self, user: User, conversation: str) -> Redacted[Conversation]:
         """Show a conversation's record."""
-        return _conversation(await self._conversations.get(user, conversation))
+        return await self._show(await self._conversations.get(user, conversation))
 
     @route("PATCH", CONVERSATION, allow="user")
     async def change(self, user: User, conversation: str, body: ConversationChange) -> Redacted[Conversation]:
         """Change title, status or metadata."""
-        return _conversation(
-            await self._conversations.change(
-                user, conversation, title=body.title, status=body.status, metadata=body.metadata
-            )
+        record = await self._conversations.change(
+            user, conversation, title=body.title, status=body.status, metadata=body.metadata
         )
+        return await self._show(record)
 
     @route("DELETE", CONVERSATION, allow="user")
     async def delete(self, user: User, conversation: str) -> None:
@@ -273,10 +291,10 @@ class ConversationRoutes:
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{CONVERSATION}/messages", allow="user")
-    async def messages(self, user: User, conversation: str, query: MessageQuery) -> Redacted[Items[Message]]:
+    async def messages(self, user: User, conversation: str, query: MessageQuery) -> Redacted[Messages]:
         """List messages, oldest first."""
-        messages = await self._conversations.messages(user, conversation, query.limit, query.before)
-        return await self._within(user, conversation, Items([_message(message) for message in messages]))
+        page = await self._conversations.messages(user, conversation, query.limit, query.before)
+        return await self._within(user, conversation, _messages(page))
 
     @route("POST", f"{CONVERSATION}/messages", allow="user", sends=True, streams=True, status=202)
     async def send(
@@ -324,10 +342,10 @@ class ConversationRoutes:
     @route("GET", f"{CONVERSATION}/archives/{{archive}}/messages", allow="user")
     async def list_archived_messages(
         self, user: User, conversation: str, archive: str, query: MessageQuery
-    ) -> Redacted[Items[Message]]:
+    ) -> Redacted[Messages]:
         """List the messages that a summary stands for."""
-        messages = await self._conversations.archived_messages(user, conversation, archive, query.limit, query.before)
-        return await self._within(user, conversation, Items([_message(message) for message in messages]))
+        page = await self._conversations.archived_messages(user, conversation, archive, query.limit, query.before)
+        return await self._within(user, conversation, _messages(page))
 
     @route("GET", f"{CONVERSATION}/tool-calls", allow="user")
     async def tool_calls(self, user: User, conversation: str, query: ToolCallQuery) -> Redacted[Items[ToolCall]]:
@@ -336,6 +354,11 @@ class ConversationRoutes:
             user, conversation, limit=query.limit, tool_name=query.tool_name, status=query.status
         )
         return await self._within(user, conversation, Items([_tool_call(each) for each in calls]))
+
+    async def _show(self, record: ConversationRecord) -> Redacted[Conversation]:
+        """Return a conversation's record with what runs in it."""
+        current = await self._conversations.current_turns([record])
+        return _conversation(record, current.get(record.session_id))
 
     async def _within(self, user: User, conversation: str, answer: Any) -> Redacted[Any]:
         """Return an answer about what was said in a conversation."""
@@ -365,8 +388,13 @@ class TurnRoutes:
         return EventStream(self._conversations.events(turn, after), dialect)
 
 
-def _conversation(record: ConversationRecord) -> Redacted[Conversation]:
-    return Redacted(record.domain_id, answer_from(Conversation, record, metadata=record.meta))
+def _conversation(record: ConversationRecord, turn: TurnRecord | None) -> Redacted[Conversation]:
+    shown = None if turn is None else answer_from(CurrentTurn, turn)
+    return Redacted(record.domain_id, answer_from(Conversation, record, metadata=record.meta, turn=shown))
+
+
+def _messages(page: ShownPage) -> Messages:
+    return Messages([_message(message) for message in page.messages], page.has_more)
 
 
 def _message(message: ShownMessage) -> Message:

@@ -16,7 +16,7 @@ from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Role, text_block
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
-from agentic_rag.store.turns import TURNS, TurnRecord
+from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,13 +213,33 @@ def page(
     if places is not None:
         groups = groups.where(_messages.seq.between(*places))
     if before_message_id is not None:
-        end = conn.execute(select(first).where(here, _messages.message_id == before_message_id)).scalar()
-        if end is None:
-            raise NotFound("message", before_message_id)
-        groups = groups.having(first < end)
+        groups = groups.having(first < _place(conn, session_id, before_message_id))
     chosen = list(conn.execute(groups.order_by(first.desc()).limit(limit)).scalars())
     query = _IN_ORDER.where(here, _messages.message_id.in_(chosen))
     return MESSAGES.all(conn, query)
+
+
+def _place(conn: Connection, session_id: str, message_id: str) -> int:
+    """Return where a message begins; an answer that failed without a word stands behind the rest of its turn.
+
+    Raises:
+        NotFound: the session holds no such message.
+    """
+    here = _messages.session_id == session_id
+    place = conn.execute(select(func.min(_messages.seq)).where(here, _messages.message_id == message_id)).scalar()
+    if place is None:
+        failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.message_id == message_id)
+        end = select(func.max(_messages.seq)).where(here, _messages.turn_id.in_(failed))
+        place = (conn.execute(end).scalar() or -1) + 1
+    if place == 0:
+        raise NotFound("message", message_id)
+    return int(place)
+
+
+def has_message(conn: Connection, session_id: str, message_id: str) -> bool:
+    """Say whether a session holds anything of a message."""
+    query = select(_messages.seq).where(_messages.session_id == session_id, _messages.message_id == message_id)
+    return conn.execute(query.limit(1)).first() is not None
 
 
 def set_content(conn: Connection, session_id: str, seq: int, content: list[Block]) -> None:
@@ -268,10 +288,15 @@ def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, 
 def count_messages(conn: Connection, session_id: str) -> MessageCounts:
     """Return how many messages a session holds."""
     last = func.max(_messages.seq).label("last")
-    groups = select(last).where(_messages.session_id == session_id).group_by(_messages.message_id).subquery()
+    said = func.count(_messages.message_id.distinct()).label("said")
+    rows = select(_messages.turn_id, said, last).where(_messages.session_id == session_id).group_by(_messages.turn_id)
+    groups = rows.subquery()
     to_seq = select(_sessions.compacted_to).where(_sessions.id == session_id).scalar_subquery()
-    query = select(func.count(), func.count().filter(groups.c.last <= to_seq)).select_from(groups)
-    return MessageCounts(*conn.execute(query).one())
+    failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.status == TurnStatus.FAILED)
+    count = sa.case((groups.c.turn_id.in_(failed), 2), else_=groups.c.said)
+    compacted = sa.case((groups.c.last <= to_seq, count), else_=0)
+    every = conn.execute(select(func.coalesce(func.sum(count), 0), func.coalesce(func.sum(compacted), 0))).one()
+    return MessageCounts(int(every[0]), int(every[1]))
 
 
 def children(conn: Connection, session_id: str) -> list[str]:

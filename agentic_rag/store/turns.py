@@ -98,6 +98,16 @@ def list_queued(conn: Connection, session_id: str | None = None) -> list[TurnRec
     return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
 
 
+def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
+    """Return the turns that have not ended, of each session the one that runs, or else the first that is queued."""
+    found: dict[str, TurnRecord] = {}
+    for turn in TURNS.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
+        known = found.get(turn.session_id)
+        if known is None or (known.status is TurnStatus.QUEUED and turn.status is not TurnStatus.QUEUED):
+            found[turn.session_id] = turn
+    return found
+
+
 def of_session(conn: Connection, session_id: str) -> list[TurnRecord]:
     """Return all turns of a session, oldest first."""
     return TURNS.all(conn, _IN_ORDER.where(_OF_SESSION), session_id=session_id)

@@ -163,7 +163,9 @@ async def test_a_failing_delegate_is_an_error_result_that_the_parent_reads(tmp_p
     script = Crew(Ask=(handed(("digger", "Dig here")), say("It failed.")), Dig=(broken,))
     async with crew(tmp_path, script) as b:
         events = await b.say("Ask them", definition=leading())
-        assert results_of(events) == [("error", "The delegate did not finish: No such model.")]
+        assert results_of(events) == [
+            ("error", "The delegate did not finish: The model's service refused the request.")
+        ]
         assert [event.type for event in events if event.terminal] == ["done"]
         assert (await b.transcript())[2]["content"][0]["is_error"]
 

@@ -210,7 +210,7 @@ async def test_a_model_that_refuses_ends_the_turn_in_plain_words(tmp_path: Path)
         row = await b.turn(events[0].turn_id)
         assert row.status == "failed"
         assert row.error is not None
-        assert row.error.message.startswith("The API key")
+        assert row.error.message.endswith("check ANTHROPIC_API_KEY.")
         assert text_of(await b.say("Again")) == "Works now."
 
 

@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import NotFound
+from agentic_rag.errors import ModelError, NotFound, StorageFull
+from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import conversations, run_events
-from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.scripted import Broken, Scripted, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from tests.server.rig import Rig, events_of, types_of
 
@@ -243,3 +244,71 @@ async def test_context_documents_must_be_of_the_domain(tmp_path: Path) -> None:
         domain = await rig.domain()
         body = {"domainId": domain, "contextDocumentIds": ["doc_x"]}
         assert (await rig.refused("POST", "/api/conversations", body))[:2] == (404, "DOCUMENT_NOT_FOUND")
+
+
+def fail_with(error: Exception) -> Scripted:
+    """Return a step that fails in a way no model client maps."""
+
+    def step(request: ModelRequest) -> Step:
+        raise error
+
+    return step
+
+
+PLACE = "http://10.1.2.3:8081/v1"
+FAILURES: dict[str, tuple[Scripted, bool]] = {
+    "overloaded": (ModelError(f"failed (529): {PLACE} says no", http_status=529), True),
+    "too many requests": (ModelError(f"slow down, org-42 at {PLACE}", http_status=429), True),
+    "unreachable": (ModelError(f"{PLACE} cannot be reached. Check ANTHROPIC_BASE_URL.", retryable=True), True),
+    "not allowed": (ModelError(f"{PLACE} says org-42 may not", http_status=403), False),
+    "broken off": (Broken(say("Half of it"), 3, ModelError(f"lost {PLACE}", http_status=200, started=True)), False),
+    "no room": (fail_with(StorageFull("[Errno 28] /var/lib/data/agentic-rag.db")), False),
+    "a bug": (fail_with(RuntimeError("/srv/app.py")), False),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_turn_that_failed_stays_visible_with_a_reason_fit_for_people(tmp_path: Path, name: str) -> None:
+    failure, retryable = FAILURES[name]
+    async with Rig(tmp_path, failure, say("Now it works."), retry_budget_seconds=0) as rig:
+        conversation = await rig.conversation()
+        events = await rig.say(conversation, "Hello?")
+        path = f"/api/conversations/{conversation}"
+        question, answer = (await rig.ok("GET", f"{path}/messages"))["items"]
+        error = answer["metadata"]["error"]
+        assert (question["content"], answer["role"], answer["turnId"]) == ("Hello?", "assistant", events[0]["turnId"])
+        assert answer["id"] == events[0]["messageId"]
+        assert error == {key: events[-1][key] for key in ("code", "message", "retryable")}
+        assert error["retryable"] is retryable
+        assert error["message"].endswith((".", ")."))
+        for secret in ("10.1.2.3", "8081", "org-42", "Errno", "/var", "/srv"):
+            assert secret not in str((answer, events))
+        assert (await rig.ok("GET", path))["messageCount"] == 2
+        await rig.say(conversation, "And now?")
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert [item["role"] for item in items] == ["user", "assistant"] * 2
+        assert (await rig.ok("GET", path))["messageCount"] == 4
+        for limit in (1, 2, 3):  # a page may end between a question and an answer that has no words
+            last = await rig.ok("GET", f"{path}/messages", params={"limit": str(limit)})
+            before = {"before": last["items"][0]["id"]}
+            rest = await rig.ok("GET", f"{path}/messages", params=before)
+            assert ([*rest["items"], *last["items"]], last["hasMore"], rest["hasMore"]) == (items, True, False)
+
+
+async def test_what_runs_or_waits_is_seen_on_the_conversation(tmp_path: Path) -> None:
+    stalled = Stalled(say("Long."), 1)
+    async with Rig(tmp_path, stalled, say("Next.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        assert (await rig.ok("GET", path))["turn"] is None
+        as_json = {"accept": "application/json"}
+        turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
+        await stalled.reached.wait()
+        queued = {"content": "Then", "onBusy": "queue"}
+        follower = await rig.ok("POST", f"{path}/messages", queued, headers=as_json)
+        running = {"id": turn["id"], "status": "running"}
+        assert (await rig.ok("GET", path))["turn"] == running
+        assert (await rig.ok("GET", "/api/conversations"))["items"][0]["turn"] == running
+        stalled.until.set()
+        await rig.http.get(f"/api/turns/{follower['id']}/events")
+        assert (await rig.ok("GET", path))["turn"] is None

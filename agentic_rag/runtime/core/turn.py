@@ -23,7 +23,6 @@ from typing import Literal
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import (
     Done,
-    Error,
     EventBody,
     Interrupted,
     IterationStart,
@@ -65,6 +64,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
 from agentic_rag.runtime.core.citations import references_of, verify
+from agentic_rag.runtime.core.failures import failure_of
 from agentic_rag.runtime.core.request import CitablePassage, last_step_note
 from agentic_rag.runtime.core.results import FinishedCall, finished_call
 from agentic_rag.runtime.core.told import note_block
@@ -413,7 +413,7 @@ class Turn:
         answered = self._answered or partial
         final: Terminal
         if isinstance(self._stop, AgenticRagError):
-            final = Error(self._stop.code, str(self._stop), self._stop.retryable)
+            final = failure_of(self._stop)
         else:
             final = Interrupted(self.message_id if answered else None)
         bodies = tuple(body for call in ended for body in call.finished.bodies)

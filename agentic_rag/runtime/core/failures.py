@@ -1,0 +1,50 @@
+"""How the failure of a turn is told to people. Pure.
+
+Owns the words of the ``error`` event and of the failed turn's message: what happened, without an address, a path
+or a word of the provider's. What the operator needs is in the log. Knows no turn.
+"""
+
+import re
+
+from agentic_rag.errors import AgenticRagError, ModelError, StorageError, TurnError
+from agentic_rag.events import Error
+
+_SETTINGS = re.compile(r"\b(?:AGENTIC_RAG_[A-Z_]+|[A-Z]+_API_KEY|[A-Z]+_BASE_URL)\b")
+"""Names of settings, which tell an operator what to look at and a stranger nothing."""
+_OURS = (None, 401, 403, 404)
+"""Statuses whose reason is in our own words."""
+
+
+def failure_of(error: AgenticRagError) -> Error:
+    """Return what the end of a turn says of an error. ``retryable``: asking again may well succeed."""
+    if isinstance(error, ModelError):
+        passing = error.http_status == 429 or (error.http_status or 0) >= 500
+        return Error(error.code, _words_of(error), error.retryable or passing)
+    if isinstance(error, StorageError):
+        return Error(error.code, "The server cannot store anything at the moment.", error.retryable)
+    if isinstance(error, TurnError):
+        return Error(error.code, str(error), error.retryable)
+    return Error(error.code, "The turn could not be finished.", error.retryable)
+
+
+def _words_of(error: ModelError) -> str:
+    named = sorted(set(_SETTINGS.findall(error.reason))) if error.http_status in _OURS else []
+    hint = f" Whoever runs this server should check {' and '.join(named)}." if named else ""
+    match error.http_status:
+        case None if error.retryable:
+            return f"The model's service cannot be reached.{hint}"
+        case 200:
+            return "The model's service broke off its answer."
+        case 401 | 403:
+            return f"The model's service refused this server's key.{hint}"
+        case 404:
+            return f"The model's service does not know the model.{hint}"
+        case 413:
+            return "The conversation is too large for the model's service."
+        case 429:
+            return "The model's service takes no more requests for now. Try again in a moment."
+        case int(status) if status >= 500:
+            return "The model's service failed or has too much to do. Try again in a moment."
+        case int():
+            return "The model's service refused the request."
+    return f"The model's service could not be asked.{hint}"
