@@ -40,6 +40,7 @@ from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.health import Health
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.upkeep import SCAN_SECONDS, Upkeep
+from agentic_rag.operations.usage import UsageReports
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
@@ -299,7 +300,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     documents = Documents(
         database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve, threads
     )
-    conversations = Conversations(database, directory, definitions, runtime)
+    conversations = Conversations(database, directory, definitions, runtime, settings.default_domain)
     return Business(
         directory=directory,
         domains=domains,
@@ -324,6 +325,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
         health=Health(machinery.watched, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
+        usage=UsageReports(database),
     )
 
 

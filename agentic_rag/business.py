@@ -14,6 +14,7 @@ from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.health import Health
+from agentic_rag.operations.usage import UsageReports
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.runtime import Runtime
@@ -35,3 +36,4 @@ class Business:
     vault: Vault
     servers: Servers
     health: Health
+    usage: UsageReports

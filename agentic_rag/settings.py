@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     mcp_hosts: str = ""
     """Hosts of MCP servers, ``host:port`` with commas between, that may be reached whatever their address, by http."""
     default_domain: str = "demo"
+    """Where a conversation is begun that names no domain."""
     model: str = "claude-sonnet-5-5"
     thinking: Literal["auto", "off", "adaptive"] = "auto"
     """Of domains that say nothing: ``auto``, or ``off`` for as little as the model allows (``adaptive``: an older

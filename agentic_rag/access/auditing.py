@@ -28,6 +28,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
+from agentic_rag.events import ToolStatus
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import Because, PlannedCall
 from agentic_rag.store import audit as rows
@@ -36,6 +37,7 @@ from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, a
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.system import BY_NAME, ROLE_WRITE
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,21 @@ def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
     if conversation is not None:
         details |= {"conversationId": conversation.id, "domainId": conversation.domain_id}
     append(conn, Entry(owner, "tool.call", call.name, AuditOutcome.DENIED, details))
+
+
+def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
+    """Tell a call of a tool of ours that changes something; runs inside the transaction of its result.
+
+    Also when it failed, or nobody knows whether it was done: the row says so.
+    """
+    tool = BY_NAME.get(call.name)
+    if tool is None or not (tool.effects or tool.shared_effects):
+        return
+    conversation = conversations.get(conn, turn.conversation_id)
+    owner, domain = (SYSTEM, "") if conversation is None else (conversation.owner_id, conversation.domain_id)
+    details = {"turnId": turn.id, "toolCallId": call.id, "conversationId": turn.conversation_id, "status": status.value}
+    action = "role.write" if tool is ROLE_WRITE else "memory.add"
+    append(conn, Entry(owner, action, f"{domain}/{call.arguments.get('role', '')}", details=details))
 
 
 def _why_denied(call: PlannedCall) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agentic_rag.access.auditing import denied_call
+from agentic_rag.access.auditing import denied_call, made_call
 from agentic_rag.access.users import User
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.conversations.transcripts import ShownPage, Transcripts
@@ -62,8 +62,17 @@ class Page:
 class Conversations:
     """The conversations of all users."""
 
-    def __init__(self, database: Database, directory: Directory, definitions: Definitions, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        definitions: Definitions,
+        runtime: Runtime,
+        default_domain: str,
+    ) -> None:
+        """``default_domain``: where a conversation is begun for which nobody named one."""
         self._db = database
+        self._default_domain = default_domain
         self._directory = directory
         self._definitions = definitions
         self._runtime = runtime
@@ -71,16 +80,21 @@ class Conversations:
         self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
 
     async def create(
-        self, user: User, domain_id: str, title: str | None = None, context_document_ids: Sequence[str] = ()
+        self, user: User, domain_id: str | None, title: str | None = None, context_document_ids: Sequence[str] = ()
     ) -> ConversationRecord:
-        """Begin a conversation. ``context_document_ids`` limits what its searches see.
+        """Begin a conversation, in the default domain if none is named.
+
+        ``context_document_ids`` limits what its searches see.
 
         Raises:
             NotFound: there is no such domain, or it has no such document.
-            InvalidInput: the title is too long, or there are too many documents.
+            InvalidInput: the title is too long, there are too many documents, or no domain is named and the default
+                one is not there for this user.
             QuotaExceeded: the domain has as many conversations as it may.
         """
-        if not user.sees(domain_id):
+        if domain_id is None:
+            domain_id = await self._find_default(user)
+        elif not user.sees(domain_id):
             raise NotFound("domain", domain_id, hidden=True)
         await self._directory.get(domain_id)
         created = now()
@@ -106,6 +120,16 @@ class Conversations:
 
         await self._db.write(store, durable=True)
         return conversation
+
+    async def _find_default(self, user: User) -> str:
+        """Return the id of the default domain. Raises `InvalidInput` when this user has none."""
+        try:
+            if user.sees(self._default_domain):
+                return (await self._directory.get(self._default_domain)).id
+        except NotFound:
+            pass
+        problem = f"required: the default domain {self._default_domain!r} is not there, or not for you"
+        raise InvalidInput("domainId", problem)
 
     async def get(self, user: User, conversation_id: str) -> ConversationRecord:
         """Return the record.
@@ -358,6 +382,10 @@ class TurnBookkeeping:
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         """Write a call that was denied into the audit log."""
         denied_call(conn, turn, call)
+
+    def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
+        """Write a call that changes something of ours into the audit log."""
+        made_call(conn, turn, call, status)
 
 
 def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:

@@ -90,11 +90,13 @@ class Deletion:
             NotFound: there is no such conversation of this user.
         """
         record = await self._conversations.get(user, conversation_id)
+        told = change("conversation.delete", conversation_id, domainId=record.domain_id)
         await self._runtime.drop(record.session_id)
 
         def forget(conn: Connection) -> None:
             sessions.delete(conn, record.session_id)
             conversations.delete(conn, conversation_id)
+            audit(conn, told)
 
         await self._db.write(forget, durable=True)
 

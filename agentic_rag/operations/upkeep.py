@@ -63,6 +63,14 @@ class Upkeep:
         await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))
         await self._knowledge.intake.finish_removals()  # before a search can find what a kill left of them
         await self._load_demo()
+        await self._look_for_default_domain()
+
+    async def _look_for_default_domain(self) -> None:
+        name = self._settings.default_domain
+        try:
+            await self._directory.get(name)
+        except NotFound:
+            log.warning("there is no domain %r (AGENTIC_RAG_DEFAULT_DOMAIN): each conversation has to name one", name)
 
     def keep_records(self, workers: Workers, access: Access, audit: AuditLog, health: Health) -> None:
         """Begin what every serving process does, whether it listens yet or not."""

@@ -422,6 +422,8 @@ class Agent:
             store_result(conn, self.row, call, outcome, finished)
             if outcome.status is ToolStatus.DENIED:
                 self.resources.hooks.call_denied(conn, self.row, call)
+            elif call.refusal is None:
+                self.resources.hooks.call_made(conn, self.row, call, outcome.status)
 
         with anyio.CancelScope(shield=True):
             for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss

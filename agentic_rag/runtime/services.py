@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.events import EventBody, Notice, Terminal
+from agentic_rag.events import EventBody, Notice, Terminal, ToolStatus
 from agentic_rag.models.base import Model
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import PlannedCall
@@ -78,6 +78,10 @@ class TurnHooks(Protocol):
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         """Take notice of a call that was denied, in the transaction of its result."""
+        ...
+
+    def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
+        """Take notice of a call that was run, or may have been, in the transaction of its result."""
         ...
 
 

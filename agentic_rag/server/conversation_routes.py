@@ -43,9 +43,12 @@ _SORT_KEYS: dict[str, SortBy] = {
 
 
 class NewConversation(Form):
-    """A conversation to begin. ``contextDocumentIds``: its searches find these documents only."""
+    """A conversation to begin; without ``domainId`` in the default domain (``AGENTIC_RAG_DEFAULT_DOMAIN``).
 
-    domain_id: str
+    ``contextDocumentIds``: its searches find these documents only.
+    """
+
+    domain_id: str | None = None
     title: str | None = None
     context_document_ids: list[str] = Field(default_factory=list)
 
@@ -285,7 +288,7 @@ class ConversationRoutes:
         )
         return await self._show(record)
 
-    @route("DELETE", CONVERSATION, allow="user")
+    @route("DELETE", CONVERSATION, allow="user", audited=True)
     async def delete(self, user: User, conversation: str) -> None:
         """Delete a conversation with all that belongs to it."""
         await self._deletion.conversation(user, conversation)

@@ -25,6 +25,7 @@ from agentic_rag.server.replies import Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
+from agentic_rag.server.usage_routes import UsageRoutes
 from agentic_rag.server.ws import websocket_endpoint
 
 
@@ -45,6 +46,7 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
         TurnRoutes(business.conversations),
         KeyRoutes(access),
         AuditRoutes(audit),
+        UsageRoutes(business.usage),
         TicketRoutes(gate.use),
     ]
     kinds = [*map(type, owners), DocumentationRoutes]

@@ -144,6 +144,9 @@ class Hooks:
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         self.denied_calls.append(call)
 
+    def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
+        pass
+
 
 @dataclass
 class Bench:

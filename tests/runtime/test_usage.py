@@ -9,7 +9,6 @@ from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
-from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say
@@ -36,7 +35,7 @@ async def test_each_step_leaves_a_row_with_its_labels_and_the_turn_adds_them_up(
             (2, 1, 60, 2, 5),
         ]
         assert {(row.turn_id, row.agent, row.model) for row in rows} == {(events[0].turn_id, "", "scripted-1")}
-        assert rows[0].labels == SessionLabels(conversation_id="conv_test")
+        assert (rows[0].conversation_id, rows[0].domain_id, rows[0].user_id) == ("conv_test", "", "")
         assert events[-1].fields()["usage"] == Usage(11, 80, 32, 9).to_json()
 
 

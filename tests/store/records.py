@@ -7,7 +7,7 @@ from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.payloads import PayloadRecord
-from agentic_rag.store.sessions import MessageRecord, SessionLabels
+from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.usage import UsageRecord
@@ -103,7 +103,7 @@ def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) 
     given: dict[str, Any] = {
         "id": usage_id,
         "session_id": session_id,
-        "labels": SessionLabels(user_id="local"),
+        "user_id": "local",
         "model": "m",
         "input": 1,
         "cache_read": 2,

@@ -188,13 +188,14 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
             compactions.put(conn, compaction(f"comp_{name}", f"sess_{name}"))
 
     def counts(conn: Connection) -> list[int]:
-        nouns = ("sessions", "messages", "turns", "run_events", "tool_calls", "payloads", "usage", "compactions")
+        nouns = ("sessions", "messages", "turns", "run_events", "tool_calls", "payloads", "compactions")
         return [conn.execute(select(func.count()).select_from(METADATA.tables[noun])).scalar_one() for noun in nouns]
 
     await database.write(fill)
     refs = await database.read(lambda conn: payloads.refs_of(conn, "sess_1"))
     assert sorted(refs) == ["ref_1", "ref_child", "ref_grandchild"]
     assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is True
-    assert await database.read(counts) == [1] * 8
+    assert await database.read(counts) == [1] * 7
+    assert await database.read(lambda conn: usage.of_session(conn, "sess_1")) != [], "what was spent stays spent"
     assert await database.read(lambda conn: sessions.get(conn, "sess_other")) is not None
     assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is False

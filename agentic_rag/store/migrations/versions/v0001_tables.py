@@ -283,7 +283,9 @@ def _beside_transcripts() -> None:
         Column("session_id", String(), nullable=False),
         Column("turn_id", String(), nullable=True),
         Column("step", Integer(), nullable=False),
-        Column("labels", JSON(), nullable=False),
+        Column("conversation_id", String(), nullable=False),
+        Column("domain_id", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
         Column("agent", String(), nullable=False),
         Column("model", String(), nullable=False),
         Column("input", Integer(), nullable=False),
@@ -293,6 +295,7 @@ def _beside_transcripts() -> None:
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
+    op.create_index("ix_usage_created_at", "usage", ["created_at"])
     op.create_index("ix_usage_session_id", "usage", ["session_id"])
     op.create_index("ix_usage_turn_id", "usage", ["turn_id"])
 

@@ -1,0 +1,49 @@
+"""REST of usage.
+
+Owns what this route takes and answers. Who sees what is ``operations.usage``'s.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, field_validator
+
+from agentic_rag.access.users import User
+from agentic_rag.forms import Form
+from agentic_rag.operations.usage import UsageReports
+from agentic_rag.server.replies import Items
+from agentic_rag.server.routes import route
+from agentic_rag.store.usage import Group, UsageTotal
+
+Moment = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\d(T[\d:.]{1,12}Z)?$")]
+
+
+class UsageQuery(Form):
+    """Calls ``from`` a day (or time) on, and before ``to``; summed for each value of what ``groupBy`` names."""
+
+    since: Moment | None = Field(None, alias="from")
+    until: Moment | None = Field(None, alias="to")
+    group_by: str = ""
+
+    @field_validator("group_by")
+    @classmethod
+    def _check_groups(cls, text: str) -> str:
+        unknown = [part for part in filter(None, text.split(",")) if part not in list(Group)]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(Group)}")
+        return text
+
+    @property
+    def groups(self) -> list[Group]:
+        return [Group(part) for part in dict.fromkeys(filter(None, self.group_by.split(",")))]
+
+
+class UsageRoutes:
+    """What model calls have cost."""
+
+    def __init__(self, usage: UsageReports) -> None:
+        self._usage = usage
+
+    @route("GET", "/api/usage", allow="user")
+    async def totals(self, user: User, query: UsageQuery) -> Items[UsageTotal]:
+        """Show tokens of model calls, deleted conversations' too: own, of administered domains, or all."""
+        return Items(await self._usage.totals(user, query.groups, query.since or "", query.until or ""))

@@ -1,0 +1,103 @@
+"""No change without a row: every route that changes something, and every tool of ours that does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.server import (
+    conversation_routes,
+    document_routes,
+    domain_routes,
+    http,
+    key_routes,
+    role_routes,
+    server_routes,
+    usage_routes,
+)
+from agentic_rag.server.routes import Declaration, declarations_of
+from agentic_rag.testing.steps import Step, Use, say
+from agentic_rag.tools.system import SYSTEM_TOOLS
+from tests.access.tenants import audited
+from tests.server.rig import Json, Rig
+
+OWN = "what an owner does in a conversation of his own; its messages say so themselves"
+READS = "it changes nothing"
+NOT_AUDITED = {
+    "POST /api/conversations": OWN,
+    "PATCH /api/conversations/{conversation}": OWN,
+    "POST /api/conversations/{conversation}/messages": OWN,
+    "POST /api/conversations/{conversation}/messages/{message}/retry": OWN,
+    "POST /api/conversations/{conversation}/messages/{message}/edit": OWN,
+    "POST /api/conversations/{conversation}/interrupt": OWN,
+    "POST /api/conversations/{conversation}/compact": OWN,
+    "POST /api/domains/{domain}/documents/search": READS,
+    "POST /api/ws-tickets": "a ticket opens one socket with the rights of the key that asked, within 30 seconds",
+}
+MODULES = (
+    conversation_routes,
+    document_routes,
+    domain_routes,
+    http,
+    key_routes,
+    role_routes,
+    server_routes,
+    usage_routes,
+)
+
+LEAVE = "<role><personality>Answers about leave.</personality></role>"
+CALLS: dict[str, tuple[Json, str, str]] = {
+    "role_write": (
+        {"role": "clerk", "files": [{"kind": "role", "id": "clerk", "content": LEAVE}]},
+        "role.write",
+        "clerk",
+    ),
+    "promptx_remember": (
+        {
+            "role": "assistant",
+            "engrams": [{"content": "Ann likes tea.", "schema": "Ann tea", "strength": 0.8, "type": "ATOMIC"}],
+        },
+        "memory.add",
+        "assistant",
+    ),
+}
+"""Of each tool of ours that changes something: arguments, the action of its row, and whose role or memory."""
+
+
+def changing() -> Iterator[Declaration]:
+    for module in MODULES:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == module.__name__:
+                yield from (each for each in declarations_of(kind) if each.method != "GET")
+
+
+def test_every_route_that_changes_something_leaves_a_row() -> None:
+    silent = {f"{each.method} {each.path}" for each in changing() if not each.rule.audited}
+    assert silent <= set(NOT_AUDITED)
+
+
+def test_the_tools_of_ours_that_change_something_are_these() -> None:
+    assert {tool.name for tool in SYSTEM_TOOLS if tool.effects or tool.shared_effects} == set(CALLS)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_path: Path, name: str) -> None:
+    arguments, action, target = CALLS[name]
+    async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
+        domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
+        events = await rig.say(await rig.conversation(domain), "Do it")
+        (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
+        assert status == "ok"
+        (row,) = [row for row in await audited(rig, outcome="done") if row["action"] == action]
+        assert (row["actor"], row["target"]) == ("local", f"{domain}/{target}")
+        assert row["details"]["turnId"] == events[0]["turnId"]
+        assert row["details"]["status"] == "ok"
+        assert "tea" not in str(row)
+
+
+async def test_a_conversation_that_is_deleted_leaves_a_row(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation()
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        rows = await audited(rig, outcome="done")
+        assert (rows[0]["action"], rows[0]["target"]) == ("conversation.delete", conversation)

@@ -1,0 +1,64 @@
+"""Usage: what model calls have cost, whose it was, and that it outlives what it was spent for."""
+
+from pathlib import Path
+
+from agentic_rag.events import Usage
+from agentic_rag.testing.steps import Say, Step
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.server.rig import Rig
+
+SPENT = Step((Say("Hello."),), usage=Usage(10, 20, 30, 4))
+TOTAL = {"calls": 1, "input": 10, "cacheRead": 20, "cacheWrite": 30, "output": 4}
+
+
+async def test_usage_outlives_its_conversation_and_its_domain(tmp_path: Path) -> None:
+    async with Rig(tmp_path, SPENT) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
+        asked = "/api/usage?groupBy=domain,user,model"
+        (row,) = (await rig.ok("GET", asked))["items"]
+        assert row.pop("model")
+        assert row == {"domainId": domain, "userId": "local", **TOTAL}
+        asked = "/api/usage?groupBy=domain,user"
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert (await rig.ok("GET", asked))["items"] == [row]
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        assert (await rig.ok("GET", asked))["items"] == [row]
+        assert (await rig.ok("GET", "/api/usage"))["items"] == [TOTAL]
+
+
+async def test_usage_is_grouped_by_day_and_agent_and_bounded_by_time(tmp_path: Path) -> None:
+    async with Rig(tmp_path, SPENT) as rig:
+        await rig.say(await rig.conversation(), "Hi")
+        (row,) = (await rig.ok("GET", "/api/usage?groupBy=day,agent"))["items"]
+        assert row["agent"] == ""
+        day = row["day"]
+        assert len(day) == len("2026-01-31")
+        assert len((await rig.ok("GET", f"/api/usage?from={day}"))["items"]) == 1
+        assert (await rig.ok("GET", f"/api/usage?to={day}"))["items"] == []
+        assert (await rig.refused("GET", "/api/usage?groupBy=colour"))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.refused("GET", "/api/usage?from=yesterday"))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_members_see_their_own_usage_admins_their_domains_and_operators_all(tmp_path: Path) -> None:
+    async with Rig(tmp_path, SPENT, SPENT, SPENT, requests_per_second=10_000) as rig:
+        one, two = await rig.domain(), await rig.domain()
+        keys = {
+            "mia": await make_key(rig, "mia", "member", one),
+            "max": await make_key(rig, "max", "member", one, two),
+            "ann": await make_key(rig, "ann", "admin", one),
+        }
+        for name, domain in (("mia", one), ("max", one), ("max", two)):
+            rig.http.headers.update(bearer(keys[name]))
+            await rig.say(await rig.conversation(domain), "Hi")
+        seen = {}
+        for name, key in keys.items():
+            rig.http.headers.update(bearer(key))
+            rows = (await rig.ok("GET", "/api/usage?groupBy=domain,user"))["items"]
+            seen[name] = {(row["domainId"], row["userId"]) for row in rows}
+        as_operator(rig)
+        rows = (await rig.ok("GET", "/api/usage?groupBy=domain,user"))["items"]
+        everything = {(one, "mia"), (one, "max"), (two, "max")}
+        assert {(row["domainId"], row["userId"]) for row in rows} == everything
+        assert seen == {"mia": {(one, "mia")}, "max": {(one, "max"), (two, "max")}, "ann": {(one, "mia"), (one, "max")}}
