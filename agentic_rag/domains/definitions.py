@@ -14,6 +14,7 @@ from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import ComponentFiles, Components
+from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
 from agentic_rag.store.conversations import ConversationRecord
@@ -60,16 +61,16 @@ class Definitions:
         facts = await self._directory.first_facts(domain_id, self._arrivals)
         settings = await self._directory.settings(domain_id)
         record = await self._directory.get(domain_id)
-        components = await self.components(domain_id, Path(record.workspace))
+        workspace = Path(record.workspace)
+        components = await self.components(domain_id, workspace)
+        misplaced = await self._threads.read(domain_id, find_misplaced, workspace)
         alone = self._access.alone
         definition = definition_of(
             user, conversation, record, settings, facts, components.texts, self._defaults, alone=alone
         )
-        notices = tuple(
-            Notice("PROMPT_COMPONENT_BROKEN", f"prompt/{name} cannot be used: {problem}.")
-            for name, problem in components.problems
-        )
-        return definition, notices
+        broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
+        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in misplaced]
+        return definition, tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
 
     async def components(self, domain_id: str, workspace: Path) -> Components:
         """Return the prompt components of a domain's workspace as they are now.

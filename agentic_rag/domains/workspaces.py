@@ -24,6 +24,23 @@ def make_workspace(workspace: Path) -> None:
             raise WorkspaceRefused(name, exc.strerror or exc.why) from exc
 
 
+def find_misplaced(workspace: Path) -> list[tuple[str, str]]:
+    """Return the folders that cannot be used, since something else stands in their place, each with what it is.
+
+    One that is missing is made by who needs it. What stands in place of ``prompt`` its components tell.
+    """
+    found: list[tuple[str, str]] = []
+    for name in ("documents", ".promptx", FILES):
+        try:
+            with Folder(workspace).at(name).descriptor():
+                pass
+        except Refused as exc:
+            found.append((name, exc.strerror or exc.why))
+        except OSError:  # missing, or its disk is away: that is told where it is used
+            continue
+    return found
+
+
 def copy_template(template: Path, workspace: Path) -> None:
     """Copy beside, then rename: a start that is killed leaves no half workspace under the real name."""
     if workspace.exists():

@@ -1,5 +1,8 @@
 """Domains and roles over REST: merge rules, versions, reserved names, deletion."""
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +275,22 @@ async def test_roles_are_listed_rendered_and_checked(tmp_path: Path) -> None:
         assert (await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "clerk"}}))[
             "version"
         ] == 2
+
+
+@pytest.mark.parametrize("strange", [os.mkfifo, Path.touch, lambda place: place.symlink_to("/")])
+async def test_what_stands_in_place_of_a_folder_is_noticed_and_the_turn_goes_on(
+    tmp_path: Path, strange: Callable[[Path], None]
+) -> None:
+    names = ("documents", ".promptx", "files")
+    async with Rig(tmp_path, say("Fine.")) as rig:
+        domain = await rig.domain()
+        for name in names:
+            shutil.rmtree(rig.settings.workspaces / domain / name)
+            strange(rig.settings.workspaces / domain / name)
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        notices = [event["message"] for event in events if event.get("code") == "WORKSPACE_FOLDER_BROKEN"]
+        assert [notice.partition(" cannot be used: ")[0] for notice in notices] == list(names)
+        assert types_of(events)[-1] == "done"
 
 
 async def test_a_broken_prompt_component_is_noticed_and_the_turn_goes_on(tmp_path: Path) -> None:

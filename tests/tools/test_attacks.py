@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,18 @@ def test_a_path_at_or_above_or_beside_the_files_is_refused_at_save_and_at_start(
         with pytest.raises(CommandNotAllowed, match="leads out of files/ of the workspace") as caught:
             look(spec)
         assert caught.value.details["path"] == "mcpServers.x.args"
+
+
+@pytest.mark.parametrize("strange", [os.mkfifo, Path.touch])
+def test_what_stands_in_place_of_the_files_is_no_folder_of_a_server(
+    tmp_path: Path, workspace: Path, strange: Callable[[Path], None]
+) -> None:
+    shutil.rmtree(workspace / "files")
+    strange(workspace / "files")
+    policy = policy_in(tmp_path, sandbox="none", allow_unsandboxed=True, loopback=True)
+    for look in (policy.review, policy.resolve):
+        with pytest.raises(InvalidInput, match="files/ of the workspace is no folder"):
+            look(entry("npx", *FILESYSTEM, ".", workspace=workspace))
 
 
 @pytest.mark.parametrize("name", ["documents", "prompt", ".promptx"])

@@ -393,6 +393,8 @@ class LaunchPolicy:
         if not Path(real).is_relative_to(files):
             reason = f"{value.text!r} leads out of {FILES}/ of the workspace, and a server sees nothing else of it"
             raise CommandNotAllowed(place, f'{reason}; name a folder inside it, or "." for all of it.')
+        if os.path.exists(files) and not os.path.isdir(files):
+            raise InvalidInput(place, f"{FILES}/ of the workspace is no folder; move away what stands there.")
         if real != files and not os.path.exists(real):
             raise InvalidInput(place, f"there is no {value.text!r} in {FILES}/ of the workspace.")
         return real
