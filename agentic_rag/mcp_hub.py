@@ -30,7 +30,7 @@ from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, PendingTools, State
-from mcp_servers.retriever.retrieval import Searcher
+from mcp_servers.retriever.reading import KnowledgeBase
 
 if TYPE_CHECKING:
     from agentic_rag.tools.hub import Hub, HubObserver
@@ -50,7 +50,7 @@ class McpHub:
 
     def __init__(
         self,
-        retriever: Searcher,
+        knowledge: KnowledgeBase,
         roles: Path,
         policy: LaunchPolicy,
         vault: Vault,
@@ -68,7 +68,7 @@ class McpHub:
         self._threads = threads
         self._children = children
         self._observer = observer
-        self._retriever = retriever
+        self._knowledge = knowledge
         self._roles = roles
         self._policy = policy
         self._vault = vault
@@ -172,7 +172,7 @@ class McpHub:
         redactor = self._vault.redact
         self._lists = make_lists(self._database, redactor)
         async with make_hub(
-            self._retriever,
+            self._knowledge,
             self._roles,
             self._policy,
             redactor,

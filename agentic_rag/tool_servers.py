@@ -35,7 +35,7 @@ from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.errors import WorkspaceBusy
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
-from mcp_servers.retriever.retrieval import Searcher
+from mcp_servers.retriever.reading import KnowledgeBase
 from mcp_servers.retriever.server import create_server as create_retriever
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ TRIAL_SECONDS = 25.0
 
 
 def make_hub(
-    retriever: Searcher,
+    knowledge: KnowledgeBase,
     roles: Path,
     policy: LaunchPolicy,
     redactor: Redactor,
@@ -63,7 +63,7 @@ def make_hub(
             PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories),
             _WorkspaceThreads(threads),
         ),
-        RETRIEVER: create_retriever(retriever, bound_by_meta=True),
+        RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
     }
     policy.sweep()
     return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads)

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypedDict
 import orjson
 
 from agentic_rag.directory.languages import languages_of
-from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id
+from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id, outline_of
 from mcp_servers.retriever.document import Json, ParseLimits
 from mcp_servers.retriever.errors import DocumentCode, DocumentError
 from mcp_servers.retriever.formats import format_of
@@ -65,6 +65,8 @@ class Frame(TypedDict, total=False):
     pages: int | None
     notes: Sequence[str]
     languages: Sequence[str]
+    date: str | None
+    outline: Sequence[str]
     chunks: int
     batch: list[tuple[Json, list[int], list[float]]]
     code: DocumentCode
@@ -92,7 +94,14 @@ def frames_of(job: Job) -> Iterator[Frame]:
         for chunk in chunk_document(parsed, job.document_id, job.name)
     ]
     languages = languages_of(parsed.text)
-    yield {"pages": parsed.pages, "notes": parsed.notes, "languages": languages, "chunks": len(chunks)}
+    yield {
+        "pages": parsed.pages,
+        "notes": parsed.notes,
+        "languages": languages,
+        "date": parsed.date,
+        "outline": outline_of(chunks),
+        "chunks": len(chunks),
+    }
     for at in range(0, len(chunks), UPSERT_BATCH):
         yield {"batch": [_pack(chunk) for chunk in chunks[at : at + UPSERT_BATCH]]}
 

@@ -294,7 +294,11 @@ class Ingestion:
             status=DocumentStatus.INDEXED,
             dense_state=DenseState.PENDING if self._dense.wanted else DenseState.NONE,
             progress=DocumentProgress(
-                stage=DocumentStatus.INDEXED, languages=tuple(summary.languages), notes=tuple(summary.notes)
+                stage=DocumentStatus.INDEXED,
+                languages=summary.languages,
+                notes=summary.notes,
+                date=summary.date,
+                outline=summary.outline,
             ),
             chunk_count=summary.chunks,
             lease_until=None,

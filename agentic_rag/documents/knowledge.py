@@ -61,7 +61,7 @@ class Knowledge:
         self.traces = SearchTraces(database, index)
         self.lost = LostDocuments(database, index)
         models = settings.model_cache.expanduser()
-        self.search = DomainSearch(index, self.embedding, directory, self.traces, self.lost, models)
+        self.search = DomainSearch(database, index, self.embedding, directory, self.traces, self.lost, models)
         self.dense = DenseVectors(database, index, self.embedding, self.search, workers)
         reserve = DiskReserve(settings.data, settings.disk_reserve // 2)
         self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve, threads)

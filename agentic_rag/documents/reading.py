@@ -52,6 +52,8 @@ class Summary:
     chunks: int
     languages: tuple[str, ...]
     notes: tuple[str, ...]
+    date: str | None
+    outline: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,14 @@ class ReadingProcess:
         frame = await self._frame(patience)
         if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
-        return Summary(frame["pages"], frame["chunks"], tuple(frame["languages"]), tuple(frame["notes"]))
+        return Summary(
+            pages=frame["pages"],
+            chunks=frame["chunks"],
+            languages=tuple(frame["languages"]),
+            notes=tuple(frame["notes"]),
+            date=frame["date"],
+            outline=tuple(frame["outline"]),
+        )
 
     async def batch(self) -> Batch | None:
         """Return the next chunks; None after the last ones.

@@ -33,6 +33,7 @@ from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavaila
 from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
 from mcp_servers.retriever.index import Calibration, FusionMethod, Index
+from mcp_servers.retriever.reading import DocumentFacts
 from mcp_servers.retriever.retrieval import Retriever
 
 log = logging.getLogger(__name__)
@@ -93,13 +94,14 @@ class KeptSearch:
 
 
 class DomainSearch:
-    """A `Searcher` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
+    """A `KnowledgeBase` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
 
     ``models`` is the folder in which rerankers are looked for.
     """
 
     def __init__(
         self,
+        database: Database,
         index: Index,
         embedder: Embedder | None,
         directory: Directory,
@@ -107,6 +109,7 @@ class DomainSearch:
         lost: LostDocuments,
         models: Path,
     ) -> None:
+        self._db = database
         self._index = index
         self._embedder = embedder
         self._directory = directory
@@ -125,10 +128,13 @@ class DomainSearch:
         threshold: float = 0.0,
         document_ids: Sequence[str] | None = None,
         document: str | None = None,
+        *,
+        file_type: str | None = None,
+        heading: str | None = None,
     ) -> Retrieval:
         """Search as `Retriever.search` does, and raise what it raises."""
         ids = None if document_ids is None else tuple(document_ids)
-        options = SearchOptions(document_ids=ids, document=document)
+        options = SearchOptions(document_ids=ids, document=document, file_type=file_type, heading=heading)
         return await self.search_with(options, collection, query, top_k, threshold)
 
     async def search_with(
@@ -168,6 +174,18 @@ class DomainSearch:
         if isinstance(fault, IndexUnavailable) and not isinstance(fault, IndexDamaged):
             self.outcomes.note_failure(time.time(), SearchUnavailable.code, str(fault))
 
+    async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
+        """See `Library.documents`; those that are still being read are left out."""
+        domain_id = domain_of(collection)
+        records = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
+        visible = None if document_ids is None else frozenset(document_ids)
+        facts = [_facts(each) for each in records if visible is None or each.id in visible]
+        return sorted(facts, key=lambda each: (each.name.casefold(), each.document_id))
+
+    async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
+        """See `Library.chunks`."""
+        return await self._index.chunks(collection, document_id, offset, limit)
+
     async def calibrate(self, collection: str) -> Calibration | None:
         """Measure what the dense leg is worth, so that the first search does not have to."""
         return await self._retriever("dbsf", None).calibrate(collection)
@@ -177,6 +195,19 @@ class DomainSearch:
             model = None if reranker is None else FastReranker(reranker, self._models)
             self._retrievers[fusion, reranker] = Retriever(self._index, self._embedder, fusion=fusion, reranker=model)
         return self._retrievers[fusion, reranker]
+
+
+def _facts(record: DocumentRecord) -> DocumentFacts:
+    progress = record.progress
+    return DocumentFacts(
+        document_id=record.id,
+        name=record.name,
+        passages=record.chunk_count or 0,
+        date=progress.date or record.created_at[:10],
+        languages=progress.languages or (),
+        pages=record.page_count,
+        outline=progress.outline or (),
+    )
 
 
 class SearchTraces:

@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import SystemServer, ToolInfo
-from agentic_rag.tools.system import SEARCH
+from agentic_rag.tools.system import SYSTEM_TOOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,6 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
 
 def _own_tools(server: SystemServer) -> list[ToolInfo]:
     """The tools of one of our own servers, by name alone: the prompt asks for no more."""
-    names = (
-        server.tools if server.tools is not None else {SEARCH.server: (SEARCH.name,)}.get(server.name, (server.name,))
-    )
+    every = tuple(tool.name for tool in SYSTEM_TOOLS if tool.server == server.name)
+    names = every if server.tools is None else server.tools
     return [ToolInfo(name, name, server.name, server.origin, "", {"type": "object"}) for name in names]

@@ -115,6 +115,8 @@ class Progress:
     chunks_per_second: Absent[float] = None
     languages: Absent[Sequence[str]] = None
     notes: Absent[Sequence[str]] = None
+    date: Absent[str] = None
+    outline: Absent[Sequence[str]] = None
 
 
 @answer()

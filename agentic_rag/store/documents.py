@@ -55,6 +55,10 @@ class DocumentProgress:
     languages: tuple[str, ...] | None = None
     notes: tuple[str, ...] | None = None
     """What was left out of the text, in plain words."""
+    date: str | None = None
+    """The latest that the file gives itself, `YYYY-MM-DD`."""
+    outline: tuple[str, ...] | None = None
+    """Its first headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

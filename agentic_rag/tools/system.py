@@ -84,6 +84,9 @@ SEARCH: Final = SystemTool(
     prompt_order=1,
     reader=ResultReader.HITS,
 )
+READ_DOCUMENT: Final = SystemTool("read_document", RETRIEVER, "builtin", reader=ResultReader.HITS)
+FIND_IN_DOCUMENT: Final = SystemTool("find_in_document", RETRIEVER, "builtin", reader=ResultReader.HITS)
+LIST_DOCUMENTS: Final = SystemTool("list_documents", RETRIEVER, "builtin")
 DELEGATE: Final = SystemTool(
     "delegate",
     DELEGATION,
@@ -118,6 +121,9 @@ SYSTEM_TOOLS: Final = (
     REMEMBER,
     DISCOVER,
     SEARCH,
+    READ_DOCUMENT,
+    FIND_IN_DOCUMENT,
+    LIST_DOCUMENTS,
     DELEGATE,
     READ_RESULT,
     FIND_TOOLS,

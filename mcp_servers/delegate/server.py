@@ -17,9 +17,10 @@ from pydantic import Field
 MAX_TASK = 10_000
 """Characters of a task."""
 
-DESCRIPTION = """Hand a self-contained task to another role, which works on it with its own context and tools and
-returns its answer. Use it for work that a listed role does better or that would fill your own context; several
-calls in one message run at the same time. The other role sees only the task: put into it all that it needs."""
+DESCRIPTION = (
+    "Hand a self-contained task to another role: it works with a context of its own and sees only the task. Several "
+    "calls in one message run at the same time."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,11 +119,11 @@ def _query(value: object) -> object:
     raise ValueError("query must be text, a list of cues, or null")
 
 
-RoleId = Annotated[str, Field(description="Role id, as promptx_discover lists it.")]
+RoleId = Annotated[str, Field(description="A role's id.")]
 NewRoleId = Annotated[str, Field(description="Id of the role to create or change.")]
 Mode = Annotated[
     Literal["creative", "balanced", "focused"],
-    Field(description="How far to spread: focused (few, close), balanced (default), creative (many, far)."),
+    Field(description="focused: few and close; creative: many and far."),
 ]
 # Declared as plain `str` because the SDK parses every other argument type as JSON first, which would turn the
 # query "null" into None. The validator lets None and lists through.
@@ -131,7 +131,7 @@ Query = Annotated[
     str,
     PlainValidator(_query),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
-    Field(description="Keywords from the memory map, separated by spaces. Leave out to see the map of everything."),
+    Field(description="Words of the map."),
 ]
 Engrams = Annotated[
     list[Any],
@@ -143,22 +143,21 @@ Engrams = Annotated[
                 "type": "object",
                 "required": ["content", "schema", "strength", "type"],
                 "properties": {
-                    "content": {"type": "string", "description": "The memory itself, understandable on its own."},
+                    "content": {"type": "string", "description": "Understandable on its own."},
                     "schema": {
                         "type": "string",
-                        "description": "At least two keywords, separated by spaces (or ' - ', or newlines), "
-                        "ordered as one leads to the next. Recall finds the memory by them.",
+                        "description": "Two or more keywords, as one leads to the next: recall finds it by them.",
                     },
                     "strength": {"type": "number", "minimum": 0, "maximum": 1, "description": "Importance."},
                     "type": {
                         "enum": ["ATOMIC", "LINK", "PATTERN"],
-                        "description": "ATOMIC a fact, LINK a relation, PATTERN a rule or procedure.",
+                        "description": "A fact, a relation, a procedure.",
                     },
                 },
             },
         }
     ),
-    Field(description="What to save, as one batch: all or nothing."),
+    Field(description="All are saved, or none."),
 ]
 Files = Annotated[
     list[Any],
@@ -296,16 +295,14 @@ def _now_ms() -> int:
 
 
 _ABOUT_ACTION: Final = (
-    "Take on a role. Call it at the start of the work, or when the task needs another role; follow what comes back: "
-    "the role's personality, principles and knowledge."
+    "Take on a role and follow what comes back. Call it at the start, or when the task needs another role."
 )
 _ABOUT_RECALL: Final = (
-    "Look into a role's memory. Call it without query before a task to see the map of what is known and the strongest "
-    "memories, then with words of that map to read them. Returns a keyword map and the memories found."
+    "Look into a role's memory: before a task without query, for the map of what is known and the strongest memories; "
+    "then with words of that map."
 )
 _ABOUT_REMEMBER: Final = (
-    "Save what is worth knowing next time: facts, preferences, decisions, procedures. Not for what a document already "
-    "says. Returns the cues the memories are found by."
+    "Save what is worth knowing next time: facts, preferences, decisions, procedures; nothing that a document says."
 )
 _ABOUT_DISCOVER: Final = "List the roles that can be activated, each with one line about it."
 _ABOUT_WRITE: Final = (

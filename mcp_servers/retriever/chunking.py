@@ -3,15 +3,16 @@
 Pure: no I/O, no clock, nothing that is awaited. It does not know file formats, vectors or the index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Self
 from uuid import UUID, uuid5
 
 from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument
 from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
 
-__all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id"]
+__all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id", "outline_of"]
 
 CHUNKER_VERSION = "2"
 """Part of every chunk id and of a collection's metadata: change it when spans would come out differently."""
@@ -22,6 +23,10 @@ OVERLAP_TOKENS = 40
 
 MINIMUM_TOKENS = 60
 """A shorter rest joins the chunk before it instead of becoming a chunk that matches by accident."""
+
+OUTLINE = 40
+OUTLINE_CHARACTERS = 80
+"""Headings of an outline, and characters of each."""
 
 _NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
 
@@ -113,6 +118,18 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
                 )
             )
     return chunks
+
+
+def outline_of(chunks: Sequence[Chunk]) -> tuple[str, ...]:
+    """Return the first headings of a document in reading order, at most `OUTLINE`.
+
+    These are the highest ones; those below it where there is a single one, a title, over everything.
+    """
+    paths = dict.fromkeys(chunk.heading_path[:2] for chunk in chunks)
+    highest = dict.fromkeys(path[0] for path in paths if path)
+    if len(highest) == 1 and (below := dict.fromkeys(path[1] for path in paths if len(path) > 1)):
+        highest = below
+    return tuple(heading[:OUTLINE_CHARACTERS] for heading in islice(highest, OUTLINE))
 
 
 def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]:

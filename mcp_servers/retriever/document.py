@@ -38,11 +38,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """Blocks in reading order, the page count where pages exist, and remarks about what could not be read."""
+    """Blocks in reading order, the page count where pages exist, and remarks about what could not be read.
+
+    `date` is `YYYY-MM-DD`, the latest that the file gives itself.
+    """
 
     blocks: tuple[Block, ...]
     pages: int | None = None
     notes: tuple[str, ...] = ()
+    date: str | None = None
 
     @property
     def text(self) -> str:

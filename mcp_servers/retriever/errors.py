@@ -10,6 +10,7 @@
     │   └── IndexMismatch    vectors do not fit what the collection records
     ├── ExtensionBroken      an installed extension cannot be used
     ├── UnknownDocument      a search named a document that the caller cannot see, or that does not exist
+    ├── UnreadableRequest    a place or pattern that a document does not have
     └── EmbeddingError
         ├── ModelMissing     weights are not on this machine
         │   ├── ModelUnknown fastembed has no model of this name
@@ -118,7 +119,17 @@ class UnknownDocument(RetrieverError):
 
     def __str__(self) -> str:
         known = "; ".join(self.names) or "none"
-        return f"there is no one document called {self.document!r}. Documents: {known}. Leave it out to search all."
+        return f"there is no one document called {self.document!r}. Documents: {known}."
+
+
+@dataclass(eq=False)
+class UnreadableRequest(RetrieverError):
+    """``reason`` says what would be right; a model reads it."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(eq=False)

@@ -5,9 +5,11 @@ REST and stored searches have the same names in camelCase: the server writes tho
 `Retrieval.from_json` reads its answer.
 """
 
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Literal, Self, TypeVar
 
+from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
 
 Mode = Literal["lexical", "hybrid"]
@@ -35,7 +37,8 @@ class Sentence:
 class Hit:
     """A passage: one chunk, or neighbouring chunks of one section.
 
-    ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the fusion's.
+    ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the fusion's. ``passage``
+    is the number of its first chunk in the document, from 1.
     """
 
     document_id: str
@@ -46,6 +49,7 @@ class Hit:
     score: float
     relevance_score: float
     sentences: tuple[Sentence, ...]
+    passage: int = 0
 
     def to_json(self) -> Json:
         """Return the hit as it stands in the structured content of a tool result."""
@@ -108,6 +112,45 @@ class Retrieval:
         )
 
 
+def share_place(one: Chunk, other: Chunk) -> bool:
+    """Tell whether all that a citation names (page, cells, section) is the same for both."""
+    return _place(one) == _place(other)
+
+
+def _place(chunk: Chunk) -> tuple[object, ...]:
+    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells
+
+
+def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score: float = 1.0) -> Hit:
+    """Return the passage of chunks of one place, which stand in their order."""
+    sentences: list[Sentence] = []
+    end = -1
+    for chunk in chunks:
+        for span in chunk.sentences:
+            # The overlap of two chunks is one passage of the document: it is shown, and cited, once.
+            if chunk.start + span.start >= end:
+                sentences.append(Sentence(chunk.chunk_id, chunk.text[span.start : span.end], span.start, span.end))
+                end = chunk.start + span.end
+    first = chunks[0]
+    return Hit(
+        document_id=first.document_id,
+        document_name=first.document_name,
+        heading_path=first.heading_path,
+        page=first.page,
+        cells=first.cells,
+        score=score,
+        relevance_score=relevance_score,
+        sentences=tuple(sentences),
+        passage=first.ordinal + 1,
+    )
+
+
 def _flat(kind: type[T], data: Json) -> T:
-    """Return the value of a class from a camelCase object. Raises KeyError on an object that lacks a field."""
-    return kind(**{each.name: data[camel(each.name)] for each in fields(kind)})
+    """Return the value of a class from a camelCase object.
+
+    Raises:
+        KeyError: it lacks a field that has no default.
+    """
+    keys = {each.name: camel(each.name) for each in fields(kind)}
+    optional = {each.name for each in fields(kind) if each.default is not MISSING}
+    return kind(**{name: data[key] for name, key in keys.items() if name not in optional or key in data})

@@ -33,9 +33,13 @@ class RemoteRetriever:
         threshold: float = 0.0,
         document_ids: Sequence[str] | None = None,
         document: str | None = None,
+        *,
+        file_type: str | None = None,
+        heading: str | None = None,
     ) -> Retrieval:
         """Raises `IndexUnavailable` when the server does not answer or refuses."""
-        body = {"query": query, "topK": top_k, "threshold": threshold, **({"document": document} if document else {})}
+        filters = {"document": document, "type": file_type, "heading": heading}
+        body = {"query": query, "topK": top_k, "threshold": threshold, "filters": filters}
         try:
             response = await self._client.post(self._path, json=body)
             if response.status_code != 200:

@@ -16,7 +16,7 @@ from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
-from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
+from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, join_chunks, share_place
 from mcp_servers.retriever.index import (
     Calibration,
     FusionMethod,
@@ -65,6 +65,9 @@ class Searcher(Protocol):
         threshold: float = 0.0,
         document_ids: Sequence[str] | None = None,
         document: str | None = None,
+        *,
+        file_type: str | None = None,
+        heading: str | None = None,
     ) -> Retrieval: ...
 
 
@@ -221,31 +224,11 @@ def _join(ranked: Sequence[tuple[Candidate, Chunk]], top_k: int) -> list[Hit]:
 
 
 def _neighbours(one: Chunk, other: Chunk) -> bool:
-    """Next to each other, and everything a citation names (page, cells, section) is the same for both."""
-    return abs(one.ordinal - other.ordinal) == 1 and _place(one) == _place(other)
-
-
-def _place(chunk: Chunk) -> tuple[object, ...]:
-    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells
+    return abs(one.ordinal - other.ordinal) == 1 and share_place(one, other)
 
 
 def _hit(group: Sequence[tuple[Candidate, Chunk]]) -> Hit:
-    best, first = group[0]
-    sentences: list[Sentence] = []
-    end = -1
-    for _, chunk in sorted(group, key=lambda item: item[1].ordinal):
-        for span in chunk.sentences:
-            # The overlap of two chunks is one passage of the document: it is shown, and cited, once.
-            if chunk.start + span.start >= end:
-                sentences.append(Sentence(chunk.chunk_id, chunk.text[span.start : span.end], span.start, span.end))
-                end = chunk.start + span.end
-    return Hit(
-        document_id=first.document_id,
-        document_name=first.document_name,
-        heading_path=first.heading_path,
-        page=first.page,
-        cells=first.cells,
-        score=best.fused,
-        relevance_score=max(candidate.relevance_score for candidate, _ in group),
-        sentences=tuple(sentences),
-    )
+    best = group[0][0]
+    chunks = sorted((chunk for _, chunk in group), key=lambda chunk: chunk.ordinal)
+    relevance = max(candidate.relevance_score for candidate, _ in group)
+    return join_chunks(chunks, score=best.fused, relevance_score=relevance)

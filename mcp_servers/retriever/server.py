@@ -1,11 +1,14 @@
-"""The `search_documents` tool as an MCP server.
+"""The tools that search and read documents, as an MCP server.
 
 In process the host binds collection, visible documents and settings to each call, out of the model's sight; alone,
-they are fixed when the server is made. It renders what `retrieval` found and knows nothing of indexes.
+they are fixed when the server is made. It renders what `retrieval` and `reading` found and knows nothing of indexes.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -14,10 +17,23 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from mcp_servers.retriever.document import Json
-from mcp_servers.retriever.errors import IndexFault, UnknownDocument
+from mcp_servers.retriever.errors import IndexFault, UnknownDocument, UnreadableRequest
+from mcp_servers.retriever.formats.dates import iso_date
 from mcp_servers.retriever.hits import Hit, Mode, Retrieval
+from mcp_servers.retriever.reading import (
+    LISTED,
+    LISTED_HEADINGS,
+    DocumentFacts,
+    Library,
+    Place,
+    Reading,
+    find_document,
+    find_words,
+    read,
+)
 from mcp_servers.retriever.retrieval import Searcher
 
 DEFAULT_TOP_K = 5
@@ -27,14 +43,25 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Of both forms of a result together; hits beyond it are left out whole, the last ones first."""
 
+WEAK = 0.3
+"""A best match that is less likely than this to be relevant is called weak."""
+
 META_PREFIX = "agentic_rag/"
 """Keys of a call's meta: collection, documents, top_k, threshold."""
 
+OTHERS_TEXT = "othersText"
+"""In structured content: true when a result without hits holds words of a document's author."""
+
 DESCRIPTION = (
-    "Search this knowledge base and return the passages that match best, with document, section and page. "
-    "Ask one thing at a time, and search again with other words if the passages do not answer it."
+    "Search this knowledge base for passages. Ask one thing at a time, and again in other words if they do not "
+    "answer it."
 )
+READ_DESCRIPTION = "Read a document in order: to summarise it, or around a passage."
+LIST_DESCRIPTION = "List documents: name, date, language, size, headings."
+FIND_DESCRIPTION = "Find exact words in a document: a number (searches know none), a code, a quote."
 INSTRUCTIONS = "Search the documents of this knowledge base before you answer from memory, and cite what you find."
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,58 +76,158 @@ class ServerConfig:
 
 @dataclass(frozen=True)  # with slots, the SDK would take their descriptors for defaults
 class SearchResult:
-    """The structured content of a result, as the tool's output schema declares it."""
+    """The structured content of a search, as the tool's output schema declares it."""
 
     retrieval_id: str
     mode: Mode
+    note: str
     hits: tuple[Hit, ...]
 
 
-def create_server(retriever: Searcher, *, bound_by_meta: bool, config: ServerConfig | None = None) -> MCPServer[Any]:
-    """The server with its one tool. With `bound_by_meta` each call's meta says what it may search and a call without
-    a collection is a protocol error; otherwise meta is ignored and `config` is required."""
+_Bound = Callable[[Context], ServerConfig]
+"""Tells what a call is bound to."""
+
+DocumentName = Annotated[str, Field(description="Name, part of it, or id.")]
+
+
+def create_server(
+    retriever: Searcher,
+    library: Library | None = None,
+    *,
+    bound_by_meta: bool,
+    config: ServerConfig | None = None,
+) -> MCPServer[Any]:
+    """Return the server with its tools; without a library, documents are searched only.
+
+    With `bound_by_meta` each call's meta says what it may search and a call without a collection is a protocol error;
+    otherwise meta is ignored and `config` is required.
+    """
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
     server: MCPServer[Any] = MCPServer("retriever", instructions=INSTRUCTIONS)
 
-    @server.tool(
-        title="Search documents",
-        description=DESCRIPTION,
-        annotations=ToolAnnotations(
-            read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-        ),
-    )
+    def bound(ctx: Context) -> ServerConfig:
+        return _from_meta(ctx.request_context.meta or {}) if config is None or bound_by_meta else config
+
+    _add_search(server, retriever, library, bound)
+    if library is not None:
+        _add_reading(server, library, bound)
+    return server
+
+
+def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | None, bound: _Bound) -> None:
+    @server.tool(title="Search documents", description=DESCRIPTION, annotations=READ_ONLY)
     async def search_documents(
         ctx: Context,
         query: Annotated[
             str,
             Field(
-                description="What to look for, in the words a document would use; any language.",
-                json_schema_extra={"maxLength": MAX_QUERY_CHARACTERS},
+                description="In a document's words; any language.",
             ),
         ],
         top_k: Annotated[
-            int | None,
-            Field(description=f"How many passages to return, 1 to {MAX_TOP_K}. Leave out for the usual number."),
+            int | SkipJsonSchema[None],
+            Field(description=f"How many passages, 1 to {MAX_TOP_K}."),
         ] = None,
         document: Annotated[
-            str | None, Field(description="Only search this document: its name, a part of its name, or its id.")
+            str | SkipJsonSchema[None],
+            Field(description="Name, part of it, or id."),
         ] = None,
+        section: Annotated[str | SkipJsonSchema[None], Field(description="A heading.")] = None,
+        type: Annotated[str | SkipJsonSchema[None], Field(description="File ending.")] = None,
+        after: Annotated[str | SkipJsonSchema[None], Field(description="YYYY-MM-DD")] = None,
+        before: Annotated[str | SkipJsonSchema[None], Field(description="YYYY-MM-DD")] = None,
     ) -> Annotated[CallToolResult, SearchResult]:
-        bound = _from_meta(ctx.request_context.meta or {}) if config is None or bound_by_meta else config
-        wanted = bound.top_k if top_k is None else top_k
+        config = bound(ctx)
+        wanted = config.top_k if top_k is None else top_k
         _check(query, wanted)
-        try:
+        with _plain_errors("Leave `document` out to search all."):
+            documents = config.documents
+            if after or before:
+                documents = await _dated(library, config, after, before)
             retrieval = await retriever.search(
-                bound.collection, query.strip(), wanted, bound.threshold, bound.documents, document or None
+                config.collection,
+                query.strip(),
+                wanted,
+                config.threshold,
+                documents,
+                document or None,
+                file_type=type.lower().removeprefix(".") if type else None,
+                heading=section or None,
             )
-        except UnknownDocument as error:
-            raise ToolError(str(error)) from error
-        except IndexFault as error:
-            raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now: {error}") from error
-        return _result(retrieval)
+            ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
+            facts = await library.documents(config.collection, ids) if library and ids else []
+        return _result(retrieval, {each.document_id: each for each in facts})
 
-    return server
+
+def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> None:
+    async def document_of(config: ServerConfig, wanted: str) -> DocumentFacts:
+        return find_document(await library.documents(config.collection, config.documents), wanted)
+
+    @server.tool(title="Read a document", description=READ_DESCRIPTION, annotations=READ_ONLY)
+    @_takes_from
+    async def read_document(
+        ctx: Context,
+        document: DocumentName,
+        section: Annotated[str | SkipJsonSchema[None], Field(description="Part of a heading.")] = None,
+        pages: Annotated[str | SkipJsonSchema[None], Field(description='"3" or "3-7"')] = None,
+        around: Annotated[int | SkipJsonSchema[None], Field(description="Number of a passage.")] = None,
+        start: Annotated[int | SkipJsonSchema[None], Field(alias="from", description="First passage.")] = None,
+    ) -> CallToolResult:
+        config = bound(ctx)
+        with _plain_errors():
+            found = await document_of(config, document)
+            place = Place(section or None, pages or None, around, start)
+            return _reading(await read(library, config.collection, found, place))
+
+    @server.tool(title="Find words in a document", description=FIND_DESCRIPTION, annotations=READ_ONLY)
+    @_takes_from
+    async def find_in_document(
+        ctx: Context,
+        document: DocumentName,
+        pattern: Annotated[str, Field(description="The words; case does not count.")],
+        start: Annotated[int, Field(alias="from", description="First passage.")] = 1,
+    ) -> CallToolResult:
+        config = bound(ctx)
+        with _plain_errors():
+            found = await document_of(config, document)
+            return _findings(await find_words(library, config.collection, found, pattern, start), pattern)
+
+    @server.tool(title="List documents", description=LIST_DESCRIPTION, annotations=READ_ONLY)
+    @_takes_from
+    async def list_documents(
+        ctx: Context,
+        contains: Annotated[str | SkipJsonSchema[None], Field(description="Part of a name or heading.")] = None,
+        start: Annotated[int, Field(alias="from", description="First document's number.")] = 1,
+    ) -> CallToolResult:
+        config = bound(ctx)
+        with _plain_errors():
+            return _list(await library.documents(config.collection, config.documents), contains or "", start)
+
+
+def _takes_from(function: Callable[..., Awaitable[CallToolResult]]) -> Callable[..., Awaitable[CallToolResult]]:
+    """Hand the argument `from`, which is no name in Python, to the parameter `start`."""
+
+    @wraps(function)
+    async def call(**arguments: Any) -> CallToolResult:
+        if "from" in arguments:
+            arguments["start"] = arguments.pop("from")
+        return await function(**arguments)
+
+    return call
+
+
+@contextmanager
+def _plain_errors(advice: str = "") -> Iterator[None]:
+    """Turn what the layers below raise into what a model is told."""
+    try:
+        yield
+    except UnknownDocument as error:
+        raise ToolError(f"{error} {advice}".strip()) from error
+    except UnreadableRequest as error:
+        raise ToolError(str(error)) from error
+    except IndexFault as error:
+        raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now: {error}") from error
 
 
 def _from_meta(meta: Json) -> ServerConfig:
@@ -126,30 +253,138 @@ def _check(query: str, top_k: int) -> None:
         raise ToolError(f"`top_k` is {top_k}, but must be from 1 to {MAX_TOP_K}.")
 
 
-def _result(retrieval: Retrieval) -> CallToolResult:
-    hits: list[Json] = []
-    passages: list[str] = []
-    size = 0
-    for number, hit in enumerate(retrieval.hits, 1):
-        structured, passage = hit.to_json(), _passage(number, hit)
-        size += len(json.dumps(structured, ensure_ascii=False).encode()) + len(passage.encode())
-        if hits and size > MAX_RESULT_BYTES:
-            break
-        hits.append(structured)
-        passages.append(passage)
-    if retrieval.incomplete:
-        passages.insert(0, retrieval.incomplete)
-    text = "\n\n".join(passages) or "Nothing in the documents matches. Try other words, or say that they do not tell."
+async def _dated(
+    library: Library | None, config: ServerConfig, after: str | None, before: str | None
+) -> tuple[str, ...]:
+    """Return the visible documents of a time. Raises `UnreadableRequest` when there are none."""
+    if library is None:
+        raise UnreadableRequest("The dates of these documents are not known: leave `after` and `before` out.")
+    for name, value in (("after", after), ("before", before)):
+        if value and iso_date(value) is None:
+            raise UnreadableRequest(f"`{name}` is {value[:40]!r}, but must be a date: YYYY-MM-DD.")
+    documents = await library.documents(config.collection, config.documents)
+    first, end = iso_date(after or "") or "", iso_date(before or "") or "9999-99-99"
+    ids = tuple(each.document_id for each in documents if each.date and first <= each.date < end)
+    if not ids:
+        dates = sorted(each.date for each in documents if each.date)
+        known = f" They are dated {dates[0]} to {dates[-1]}." if dates else ""
+        raise UnreadableRequest(f"No document is of that time.{known}")
+    return ids
+
+
+def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToolResult:
+    quality = "Nothing in the documents matches. Try other words, or say that they do not tell."
+    if retrieval.hits:
+        quality = _quality(retrieval)
+    note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
+    members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
+    return _passages(members, note, _fit(retrieval.hits, facts))
+
+
+def _quality(retrieval: Retrieval) -> str:
+    """Return how well the best hit fits, in words."""
+    best = max((hit.relevance_score for hit in retrieval.hits), default=0.0)
+    by = "by words only" if retrieval.mode == "lexical" else "by words and meaning"
+    if best < WEAK:
+        return f"Searched {by}. Even the best match is weak ({best:.2f}): it may not answer the question."
+    return f"Searched {by}. Best match {best:.2f} of 1."
+
+
+def _reading(reading: Reading) -> CallToolResult:
+    document, shown = reading.document, _shown(reading)
+    note = f"{document.name} has {document.passages} passages."
+    if shown.following is not None:
+        note += f" There is more: go on with from={shown.following}."
+    return _passages({"next": shown.following}, note, shown)
+
+
+def _findings(reading: Reading, pattern: str) -> CallToolResult:
+    document, shown = reading.document, _shown(reading)
+    if not reading.hits:
+        note = f"{pattern!r} does not stand in {document.name}. Search for its meaning with search_documents."
+    elif shown.following is None:
+        note = f"{len(reading.hits)} of {document.passages} passages hold {pattern!r}."
+    else:
+        note = f"The first {len(shown.hits)} passages with {pattern!r}; go on with from={shown.following}."
+    return _passages({"next": shown.following}, note, shown)
+
+
+def _list(documents: Sequence[DocumentFacts], contains: str, start: int) -> CallToolResult:
+    """Return one page of the documents with `contains` in a name or a heading."""
+    words = contains.casefold()
+    meant = [
+        each
+        for each in documents
+        if words in each.name.casefold() or any(words in heading.casefold() for heading in each.outline)
+    ]
+    if not 1 <= start <= max(len(meant), 1):
+        raise UnreadableRequest(f"`from` is {start}, but there are documents 1 to {len(meant)}.")
+    page = meant[start - 1 : start - 1 + LISTED]
+    following = start + LISTED if start - 1 + LISTED < len(meant) else None
+    lines = [f"{len(meant)} of {len(documents)} documents" + (f" with {contains!r}." if contains else ".")]
+    lines += [_line(number, each) for number, each in enumerate(page, start)]
+    if following is not None:
+        lines.append(f"There are more: go on with from={following}.")
+    listed = [
+        {"id": each.document_id, "name": each.name, "date": each.date, "passages": each.passages} for each in page
+    ]
     return CallToolResult(
-        content=[TextContent(text=text)],
-        structured_content={"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode, "hits": hits},
+        content=[TextContent(text="\n".join(lines))],
+        structured_content={"documents": listed, "next": following, OTHERS_TEXT: bool(page)},
     )
 
 
-def _passage(number: int, hit: Hit) -> str:
+def _line(number: int, document: DocumentFacts) -> str:
+    facts = [document.date, ", ".join(document.languages)]
+    facts += [f"{document.pages} pages" if document.pages else None, f"{document.passages} passages"]
+    headings = document.outline[:LISTED_HEADINGS]
+    more = "; …" if len(document.outline) > LISTED_HEADINGS else ""
+    outline = f": {'; '.join(headings)}{more}" if headings else ""
+    return f"{number}. {document.name} ({'; '.join(filter(None, facts))}){outline}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The hits that fit one result, in both forms. ``following``: the passage to go on with, or None."""
+
+    hits: list[Json]
+    texts: list[str]
+    following: int | None
+
+
+def _shown(reading: Reading) -> _Shown:
+    document = reading.document
+    shown = _fit(reading.hits, {document.document_id: document})
+    return shown if shown.following is not None else replace(shown, following=reading.following)
+
+
+def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
+    shown = _Shown([], [], None)
+    size = 0
+    for number, hit in enumerate(hits, 1):
+        document = facts.get(hit.document_id)
+        place: Json = {"passages": document.passages, "date": document.date} if document else {}
+        one, text = {**hit.to_json(), **place}, _passage(number, hit, document)
+        size += len(json.dumps(one, ensure_ascii=False).encode()) + len(text.encode())
+        if shown.hits and size > MAX_RESULT_BYTES:
+            return replace(shown, following=hit.passage)
+        shown.hits.append(one)
+        shown.texts.append(text)
+    return shown
+
+
+def _passages(members: Json, note: str, shown: _Shown) -> CallToolResult:
+    """Return passages in both forms, with what is said of all of them."""
+    return CallToolResult(
+        content=[TextContent(text="\n\n".join([note, *shown.texts]))],
+        structured_content={**members, "note": note, "hits": shown.hits},
+    )
+
+
+def _passage(number: int, hit: Hit, document: DocumentFacts | None) -> str:
     where = " › ".join((hit.document_name, *hit.heading_path))
-    if hit.page is not None:
-        where += f" (page {hit.page})"
-    if hit.cells:
-        where += f" ({hit.cells})"
-    return f"[{number}] {where}\n" + "\n".join(sentence.text for sentence in hit.sentences)
+    places = [f"page {hit.page}" if hit.page is not None else None, hit.cells]
+    if document:
+        places += [f"passage {hit.passage} of {document.passages}", document.date]
+    shown = ", ".join(filter(None, places))
+    return f"[{number}] {where}{f' ({shown})' if shown else ''}\n" + "\n".join(each.text for each in hit.sentences)

@@ -27,6 +27,11 @@ def titles(request: ModelRequest) -> list[str]:
     ]
 
 
+def names(request: ModelRequest) -> list[str]:
+    """Return the documents of all search results in a request, in order."""
+    return [title.split(" (")[0] for title in titles(request)]
+
+
 async def test_only_true_citations_come_out_with_page_and_cells(tmp_path: Path) -> None:
     def answer(request: ModelRequest) -> Step:
         places = {title.split(" ")[0]: number for number, title in enumerate(titles(request))}
@@ -87,7 +92,7 @@ async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
         events = await rig.say(conversation, "Say it again.")
         assert of_type(events, "source_reference") == []
         # What the session was told stays as it is, for a Claude's thinking is bound to it; a note says what holds.
-        assert titles(sent[0]) == ["pump.md"]
+        assert names(sent[0]) == ["pump.md"]
         assert "the document pump.md was deleted" in str(sent[0].messages[-2:])
 
 
@@ -95,7 +100,7 @@ async def test_without_the_index_a_deleted_document_stays_uncited_and_the_others
     asked: list[ModelRequest] = []
 
     def both(request: ModelRequest) -> Step:
-        places = {title: number for number, title in enumerate(titles(request))}
+        places = {name: number for number, name in enumerate(names(request))}
         return Step(tuple(Say(f"{name}. ", (Cite(places[name]),)) for name in ("pump.md", "valve.md", "other.md")))
 
     def again(request: ModelRequest) -> Step:
@@ -119,7 +124,7 @@ async def test_without_the_index_a_deleted_document_stays_uncited_and_the_others
     async with Rig(folder, again, qdrant_url="http://127.0.0.1:9") as rig:
         events = await rig.say(conversation, "And now?")
         assert [event["documentName"] for event in of_type(events, "source_reference")] == ["valve.md"]
-        assert sorted(titles(asked[0])) == ["other.md", "pump.md", "valve.md"]
+        assert sorted(names(asked[0])) == ["other.md", "pump.md", "valve.md"]
         assert "the document pump.md was deleted" in str(asked[0].messages[-2:])
 
 
@@ -169,3 +174,32 @@ async def test_marks_of_a_model_without_citations_become_them_and_invented_ones_
     assert "[[99]]" not in text
     assert "twelve bar" in text
     assert [reference["documentName"] for reference in events[-1]["references"]] == ["pump.md"]
+
+
+async def test_a_document_that_is_read_can_be_cited_and_its_passages_say_where_they_stand(tmp_path: Path) -> None:
+    shown: list[ModelRequest] = []
+
+    def summarise(request: ModelRequest) -> Step:
+        shown.append(request)
+        return say("The valve opens at nine bar.", Cite(1, cited_text="The valve opens at nine bar."))
+
+    steps = (
+        use("list_documents"),
+        use("read_document", document="valve", section="opening"),
+        use("find_in_document", document="valve.md", pattern="NINE bar"),
+        summarise,
+    )
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        text = b"# Valves\n\n## Opening\n\nThe valve opens at nine bar.\n\n## Closing\n\nIt closes.\n"
+        text = b"---\ndate: 2024-05-01\n---\n" + text
+        document = await rig.upload(domain, "valve.md", text)
+        progress = document["progress"]
+        assert (progress["date"], progress["outline"]) == ("2024-05-01", ["Opening", "Closing"])
+        events = await rig.say(await rig.conversation(domain), "Summarise the valve manual.")
+        listed, *_ = of_type(events, "tool_result")
+        assert "valve.md (2024-05-01; en; 3 passages): Opening; Closing" in listed["content"]
+        assert titles(shown[0]) == ["valve.md › Valves › Opening (passage 2 of 3; 2024-05-01)"] * 2
+        (cited,) = of_type(events, "source_reference")
+        assert (cited["documentName"], cited["citedText"]) == ("valve.md", "The valve opens at nine bar.")
+        assert not of_type(events, "retrieval"), "nothing was searched for"

@@ -1,6 +1,8 @@
 """Files as people really make them: merged cells, notes, text boxes, broken bytes, tables for the looks."""
 
+import time
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from reportlab.platypus import Paragraph, SimpleDocTemplate, Table
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.dates import iso_date
 from mcp_servers.retriever.parsing import parse
 
 from . import files
@@ -347,3 +350,45 @@ def test_a_pdf_of_a_thousand_pages_is_read_and_one_page_more_is_too_many(tmp_pat
     with pytest.raises(DocumentError) as caught:
         read(files.pdf(tmp_path / "b.pdf", pages))
     assert caught.value.code == "DOCUMENT_TOO_LARGE"
+
+
+def test_a_documents_date_is_the_latest_that_it_gives_itself(tmp_path: Path) -> None:
+    files = {
+        "front.md": "---\ntitle: Rules\ndate: 2023-01-02\nupdated: '2024-05-01T10:00:00'\n---\n# Rules\n\nText.\n",
+        "page.html": '<html><head><meta property="article:published_time" content="2022-02-03T00:00Z">'
+        "<meta content='2021-01-01' name='date'></head><body><p>Text.</p></body></html>",
+        "wrong.md": "---\ndate: 2023-02-31\n---\nText.\n",
+        "plain.txt": "date: 2023-01-02\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    word = docx.Document()
+    word.add_paragraph("Text.")
+    word.core_properties.created = datetime(2020, 1, 1, tzinfo=UTC)
+    word.core_properties.modified = datetime(2021, 6, 7, tzinfo=UTC)
+    word.save(str(tmp_path / "memo.docx"))
+    SimpleDocTemplate(str(tmp_path / "new.pdf")).build([Paragraph("Text.", getSampleStyleSheet()["Normal"])])
+    dates = {path.name: parse(path, path.name).date for path in sorted(tmp_path.iterdir())}
+    assert dates == {
+        "front.md": "2024-05-01",
+        "page.html": "2022-02-03",
+        "wrong.md": None,
+        "plain.txt": None,
+        "memo.docx": "2021-06-07",
+        "new.pdf": iso_date(time.strftime("%Y-%m-%d")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("D:20240501120000+02'00'", "2024-05-01"),
+        ("20240501", "2024-05-01"),
+        ("2024-05-01", "2024-05-01"),
+        ("2024-13-01", None),
+        ("", None),
+        ("May 2024", None),
+    ],
+)
+def test_dates_of_all_forms_are_one_form(text: str, date: str | None) -> None:
+    assert iso_date(text) == date

@@ -58,11 +58,12 @@ def text_of(result: CallToolResult) -> str:
     return content.text
 
 
-async def test_the_model_sees_one_read_only_tool_and_no_bound_argument(index: EdgeIndex) -> None:
+async def test_without_a_library_there_is_one_read_only_tool_and_no_bound_argument(index: EdgeIndex) -> None:
     async with Client(create_server(Retriever(index), bound_by_meta=True)) as client:
         (tool,) = (await client.list_tools()).tools
     assert tool.name == "search_documents"
-    assert set(tool.input_schema["properties"]) == {"query", "top_k", "document"}
+    arguments = {"query", "top_k", "document", "section", "type", "after", "before"}
+    assert set(tool.input_schema["properties"]) == arguments
     assert tool.input_schema["required"] == ["query"]
     assert tool.annotations is not None
     assert tool.annotations.read_only_hint
@@ -83,14 +84,15 @@ async def test_a_call_returns_structured_hits_beside_numbered_passages(index: Ed
     assert 0 < hit["relevance_score"] <= 1
     assert sentence["text"] == "Unused days expire on 31 March."
     assert handbook()[0].text[sentence["start"] : sentence["end"]] == sentence["text"]
-    assert text_of(result).startswith("[1] handbook.md › Handbook › Annual leave\nEvery employee")
+    assert text_of(result).startswith("Searched by words only. Best match ")
+    assert "\n\n[1] handbook.md › Handbook › Annual leave\nEvery employee" in text_of(result)
 
 
 async def test_page_and_cells_stand_in_the_passage(index: EdgeIndex) -> None:
     blocks = (Block("prose", "Octopus on a page.", page=7), Block("table", "name\nsquid", cells="Sea!A2:A2"))
     await index.upsert("domain_test", chunk_document(ParsedDocument(blocks), "sea", "sea.pdf"))
-    assert text_of(await search(index, query="octopus")).startswith("[1] sea.pdf (page 7)\n")
-    assert text_of(await search(index, query="squid")).startswith("[1] sea.pdf (Sea!A2:A2)\n")
+    assert "[1] sea.pdf (page 7)\n" in text_of(await search(index, query="octopus"))
+    assert "[1] sea.pdf (Sea!A2:A2)\n" in text_of(await search(index, query="squid"))
 
 
 async def test_nothing_found_is_said_in_plain_words_and_is_no_error(index: EdgeIndex) -> None:
@@ -273,11 +275,12 @@ async def test_a_running_server_is_asked_over_http() -> None:
     config = ServerConfig("domain_hr", threshold=0.1)
     async with aclosing(retriever), Client(create_server(retriever, bound_by_meta=False, config=config)) as client:
         result = await client.call_tool("search_documents", {"query": "leave", "document": "a.pdf"})
+    filters = {"document": "a.pdf", "type": None, "heading": None}
     assert asked == [
-        {"query": "leave", "topK": 5, "threshold": 0.1, "document": "a.pdf", "token": "Bearer secret", "domain": "hr"}
+        {"query": "leave", "topK": 5, "threshold": 0.1, "filters": filters, "token": "Bearer secret", "domain": "hr"}
     ]
     assert result.structured_content["mode"] == "hybrid"
-    assert text_of(result) == "[1] a.pdf › Leave (page 2)\nTwenty-five days."
+    assert text_of(result).endswith("Best match 0.80 of 1.\n\n[1] a.pdf › Leave (page 2)\nTwenty-five days.")
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ ROLES = ("clerk", "lawyer")
 
 async def own_tools() -> tuple[ToolInfo, ...]:
     """Return our tools as a model is shown them."""
-    nobody: Any = None  # nothing is called
+    nobody: Any = object()  # nothing is called
     servers = {
         DELEGATION: create_delegate(nobody),
         PROMPTX: create_promptx(PromptXConfig(bound_by_meta=True)),
-        RETRIEVER: create_retriever(nobody, bound_by_meta=True),
+        RETRIEVER: create_retriever(nobody, nobody, bound_by_meta=True),
     }
     async with Hub(servers) as hub:
         named = [*(SystemServer(name, "system") for name in (PROMPTX, DELEGATION)), SystemServer(RETRIEVER, "builtin")]

@@ -94,7 +94,9 @@ def finished_call(
     shown = plain_text(content)
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
+        note = outcome.structured.get("note")
         content = [search_result_block(hit) for hit in outcome.structured["hits"]]
+        content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
     content = [*content, *_evidence(name, outcome)] if ours else content
     result = ToolResult(
         tool_call_id=call_id,
@@ -106,7 +108,8 @@ def finished_call(
         duration_ms=outcome.duration_ms,
         ref=private.get(REF),
     )
-    retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if hits else ()
+    searched = hits and (source == "memory" or "retrieval_id" in outcome.structured)
+    retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if searched else ()
     return FinishedCall(
         block=tool_result_block(call_id, content, is_error=outcome.status is not ToolStatus.OK) | private,
         bodies=(*retrieval, result),
@@ -252,9 +255,9 @@ def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["do
 
 
 def search_result_block(hit: Json) -> Block:
-    """Return the ``search_result`` block of one hit of `search_documents`: one text block a sentence."""
+    """Return the ``search_result`` block of one passage that was found or read: one text block a sentence."""
     heading = " › ".join(hit.get("heading_path") or [])
-    place = f" ({_place(hit)})" if _place(hit) else ""
+    place = f" ({shown})" if (shown := _place(hit)) else ""
     name = hit["document_name"]
     return {
         "type": "search_result",
@@ -276,9 +279,11 @@ def search_result_block(hit: Json) -> Block:
 
 
 def _place(hit: Json) -> str:
-    if hit.get("page") is not None:
-        return f"p. {hit['page']}"
-    return str(hit.get("cells") or "")
+    """Return where a passage stands: what a model needs to ask for what is around it."""
+    places = [f"p. {hit['page']}" if hit.get("page") is not None else None, hit.get("cells")]
+    if hit.get("passages"):
+        places += [f"passage {hit.get('passage')} of {hit['passages']}", hit.get("date")]
+    return "; ".join(str(place) for place in places if place)
 
 
 def _query(arguments: Json) -> str:

@@ -1,15 +1,23 @@
 """HTML to blocks: headings, paragraphs, lists, tables and code as a reader sees them; no scripts, no markup."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.text import decode
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
+_META = re.compile(r"<meta\b([^<>]{0,1000})>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"([a-z-]{1,20})\s?=\s?[\"']([^\"']{0,200})[\"']", re.IGNORECASE)
+_DATE_NAMES = frozenset(
+    f"{prefix}{name}" for prefix in ("", "dc.", "dcterms.") for name in ("date", "created", "modified", "issued")
+) | {"article:published_time", "article:modified_time", "last-modified"}
+HEAD_CHARACTERS = 65_536
+"""Where `meta` elements are looked for."""
 _BROWSERS_CODECS = {
     **dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"),
     **dict.fromkeys(("gb2312", "gb_2312-80", "gbk"), "gb18030"),
@@ -31,7 +39,8 @@ MAX_SPAN = 1_000
 
 
 def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:
-    return ParsedDocument(tuple(html_blocks(_decode(path.read_bytes()))))
+    source = _decode(path.read_bytes())
+    return ParsedDocument(tuple(html_blocks(source)), date=latest_date(*_dates(source)))
 
 
 def html_blocks(source: str) -> list[Block]:
@@ -40,6 +49,14 @@ def html_blocks(source: str) -> list[Block]:
     builder.feed(source)
     builder.close()
     return builder.finish()
+
+
+def _dates(source: str) -> Iterator[str]:
+    """Values of the `meta` elements of a page's head that say when it was written or changed."""
+    for element in _META.findall(source[:HEAD_CHARACTERS]):
+        attributes = {name.lower(): value for name, value in _ATTRIBUTE.findall(element)}
+        if (attributes.get("name") or attributes.get("property") or "").lower() in _DATE_NAMES:
+            yield attributes.get("content", "")
 
 
 def _decode(data: bytes) -> str:

@@ -8,22 +8,26 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
 from mcp_servers.retriever.formats.text import decode
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+_DATE = re.compile(r"^(?:date|updated|modified|lastmod)[ \t]*:[ \t]*(\S{8,40})", re.MULTILINE | re.IGNORECASE)
 
 
 def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
     source = decode(path.read_bytes())
     blocks: list[Block] = []
+    date = None
     if front := _FRONT_MATTER.match(source):
         # To CommonMark it is a rule and a heading; to the author it is data.
         blocks.append(Block("code", front[1].strip()))
         source = source[front.end() :]
+        date = latest_date(*_DATE.findall(front[1]))
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(source)
     blocks.extend(_blocks(tokens))
-    return ParsedDocument(tuple(block for block in blocks if block.text.strip()))
+    return ParsedDocument(tuple(block for block in blocks if block.text.strip()), date=date)
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:

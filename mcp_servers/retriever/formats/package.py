@@ -1,14 +1,18 @@
 """Office files are zip packages of XML: what is checked before a library unpacks one."""
 
+import re
 import zipfile
 from pathlib import Path
 
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.dates import latest_date
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PROLOGUE_BYTES = 4096
 _MAX_MEMBERS = 20_000
+_PROPERTIES = "docProps/core.xml"
+_DATES = re.compile(r"<dcterms:(?:created|modified)\b[^<>]{0,200}>([^<]{0,40})<")
 
 
 def check_package(path: Path, limits: ParseLimits) -> None:
@@ -36,3 +40,15 @@ def _check_prologue(start: bytes) -> None:
     # Without its zero bytes, UTF-16 shows the same declaration.
     if b"<!DOCTYPE" in start.replace(b"\0", b"").upper():
         raise DocumentError("DOCUMENT_BROKEN", "the file declares XML entities, which no Office program writes")
+
+
+def package_date(path: Path) -> str | None:
+    """Return the later of the dates that a package was made and changed, as its properties have them.
+
+    `path` was checked by `check_package`.
+    """
+    with zipfile.ZipFile(path) as package:
+        if _PROPERTIES not in package.namelist():
+            return None
+        with package.open(_PROPERTIES) as member:
+            return latest_date(*_DATES.findall(member.read(_PROLOGUE_BYTES).decode(errors="ignore")))

@@ -17,6 +17,7 @@ import pypdfium2.raw as pdfium
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.dates import latest_date
 
 HEADING_RATIO = 1.15
 """A line this much larger than the body text is a heading."""
@@ -64,13 +65,14 @@ def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
             message = f"the PDF has {count} pages; the limit is {limits.max_pages}"
             raise DocumentError("DOCUMENT_TOO_LARGE", message)
         pages = [_lines(document, index) for index in range(count)]
+        date = latest_date(*map(document.get_metadata_value, ("CreationDate", "ModDate")))
     empty = sum(1 for lines in pages if not lines)
     missing = f"no text layer on {empty} of {count} pages"
     if empty == count:
         raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}")
     sizes, spacing = _heading_sizes(pages), _line_spacing(pages)
     blocks = tuple(block for number, lines in enumerate(pages, 1) for block in _page(lines, number, sizes, spacing))
-    return ParsedDocument(blocks, count, (missing,) if empty else ())
+    return ParsedDocument(blocks, count, (missing,) if empty else (), date)
 
 
 def _lines(document: pypdfium2.PdfDocument, index: int) -> list[_Line]:

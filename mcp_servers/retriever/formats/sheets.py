@@ -8,6 +8,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -17,7 +18,7 @@ from openpyxl.utils import get_column_letter
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.package import check_package
+from mcp_servers.retriever.formats.package import check_package, package_date
 from mcp_servers.retriever.formats.text import decode
 
 _SNIFFED_CHARACTERS = 1 << 12
@@ -55,7 +56,7 @@ class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
 def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
     check_package(path, limits)
     with path.open("rb") as file:  # of a path, openpyxl would look at the ending
-        return _read_workbook(file, limits)
+        return replace(_read_workbook(file, limits), date=package_date(path))
 
 
 def _read_workbook(file: BinaryIO, limits: ParseLimits) -> ParsedDocument:

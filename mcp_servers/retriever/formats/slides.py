@@ -8,7 +8,7 @@ import pptx
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.package import check_package
+from mcp_servers.retriever.formats.package import check_package, package_date
 
 MAX_GROUP_DEPTH = 16
 
@@ -24,7 +24,7 @@ def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
         shown = list(_slide(slide, page))
         titled = slide.shapes.title is not None and slide.shapes.title.text_frame.text.strip()
         blocks += shown if titled or len(shown) > 1 else []
-    return ParsedDocument(tuple(blocks), len(slides))
+    return ParsedDocument(tuple(blocks), len(slides), date=package_date(path))
 
 
 def _slide(slide: Any, page: int) -> Iterator[Block]:

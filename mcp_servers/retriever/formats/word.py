@@ -16,7 +16,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import qn
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
-from mcp_servers.retriever.formats.package import check_package
+from mcp_servers.retriever.formats.package import check_package, package_date
 
 MAX_NESTING = 16
 """Of text boxes and tables in each other; what lies deeper is left out."""
@@ -37,7 +37,7 @@ def read_docx(path: Path, limits: ParseLimits) -> ParsedDocument:
     check_package(path, limits)
     document = docx.Document(str(path))
     reader = _Reader(_styles(document), _notes(document))
-    return ParsedDocument(tuple(_joined_lists(reader.blocks(document.element.body))))
+    return ParsedDocument(tuple(_joined_lists(reader.blocks(document.element.body))), date=package_date(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,248 @@
+"""Reading documents: which there are, the passages of one in their order, and where exact words stand in it.
+
+Works on any `Library`. Knows no MCP and no index; the tools around it are in `server`.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.errors import UnknownDocument, UnreadableRequest
+from mcp_servers.retriever.hits import Hit, join_chunks, share_place
+from mcp_servers.retriever.retrieval import Searcher
+from mcp_servers.retriever.sentences import estimate_tokens
+
+READ_TOKENS = 4_000
+"""Of the passages that one answer holds, about."""
+MAX_JOINED = 8
+"""Chunks of one place that are one passage of an answer."""
+AROUND = 3
+"""Chunks before a passage that reading around it begins with."""
+BATCH = 128
+"""Chunks that are fetched at once."""
+LISTED = 20
+"""Documents of one page of a list."""
+LISTED_HEADINGS = 8
+"""Headings shown of each document of a list."""
+MAX_PATTERN_CHARACTERS = 200
+MAX_FOUND = 12
+"""Passages that one answer about exact words holds."""
+MAX_SUGGESTIONS = 20
+
+_PAGES = re.compile(r"\s*(\d{1,6})\s*(?:[-–]\s*(\d{1,6}))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFacts:
+    """A document that can be read. ``passages``: its chunks. ``date`` (`YYYY-MM-DD`) is the file's own, else the day
+    on which it was added. ``outline``: its first headings."""
+
+    document_id: str
+    name: str
+    passages: int
+    date: str | None = None
+    languages: tuple[str, ...] = ()
+    pages: int | None = None
+    outline: tuple[str, ...] = ()
+
+
+class Library(Protocol):
+    """The documents of collections."""
+
+    async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
+        """Return the documents that can be read, by name; only those of ``document_ids`` when given."""
+        ...
+
+    async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
+        """Return the document's chunks with ordinals from ``offset`` to below ``offset + limit``, in order.
+
+        Raises:
+            IndexFault: the index does not answer.
+        """
+        ...
+
+
+class KnowledgeBase(Searcher, Library, Protocol):
+    """Collections that can be searched and read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is read of a document; None means from its start and to its end. Numbers of passages count from 1.
+
+    ``section``: part of a heading. ``pages``: `3` or `3-7`. ``around``: a passage that stands in the middle of what
+    is read. ``start``: the first passage.
+    """
+
+    section: str | None = None
+    pages: str | None = None
+    around: int | None = None
+    start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Passages of a document. ``following``: the number of the next one that there was no room for, or None."""
+
+    document: DocumentFacts
+    hits: tuple[Hit, ...]
+    following: int | None
+
+
+def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFacts:
+    """Return the document of an id, a name, or a part of a name.
+
+    Raises:
+        UnknownDocument: it names none, or several.
+    """
+    exact = [each for each in documents if wanted in (each.document_id, each.name)]
+    meant = exact or [each for each in documents if wanted.strip().casefold() in each.name.casefold()]
+    if len(meant) != 1:
+        raise UnknownDocument(wanted, [each.name for each in meant or documents][:MAX_SUGGESTIONS])
+    return meant[0]
+
+
+async def read(library: Library, collection: str, document: DocumentFacts, place: Place) -> Reading:
+    """Return the passages of a place in their order, as many as one answer holds.
+
+    Raises:
+        UnreadableRequest: the place is none of this document.
+        IndexFault: the index does not answer.
+    """
+    first, last = _pages(place.pages)
+    begin = await _beginning(library, collection, document, place, first)
+    heading = " ".join((place.section or "").casefold().split())
+
+    def is_wanted(chunk: Chunk) -> bool:
+        in_section = not heading or any(heading in " ".join(each.casefold().split()) for each in chunk.heading_path)
+        return in_section and (last is None or (chunk.page is not None and first <= chunk.page <= last))
+
+    def is_behind(chunk: Chunk) -> bool:
+        return last is not None and chunk.page is not None and chunk.page > last
+
+    reading = await _collect(library, collection, document, begin, is_wanted, is_behind)
+    if not reading.hits:
+        raise UnreadableRequest(_nothing_there(document, place))
+    return reading
+
+
+async def find_words(
+    library: Library, collection: str, document: DocumentFacts, pattern: str, start: int = 1
+) -> Reading:
+    """Return the passages of a document that hold exact words, from passage ``start`` on, at most `MAX_FOUND`.
+
+    Case and white space do not count; nothing else is a pattern. Words that reach over the end of a chunk are found.
+
+    Raises:
+        UnreadableRequest: the pattern is empty or too long, or there is no passage ``start``.
+        IndexFault: the index does not answer.
+    """
+    words = _fold(pattern)
+    if not words or len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise UnreadableRequest(f"`pattern` must be 1 to {MAX_PATTERN_CHARACTERS} characters of the document's words.")
+    begin = _ordinal(document, start, "from")
+    hits: list[Hit] = []
+    before = ""
+    async for chunk in _walk(library, collection, document, begin):
+        text = _fold(chunk.text)
+        if words in text or words in f"{before} {text[: len(words)]}":
+            if len(hits) == MAX_FOUND:
+                return Reading(document, tuple(hits), chunk.ordinal + 1)
+            hits.append(join_chunks([chunk]))
+        before = text[-len(words) :]
+    return Reading(document, tuple(hits), None)
+
+
+async def _collect(
+    library: Library,
+    collection: str,
+    document: DocumentFacts,
+    begin: int,
+    is_wanted: Callable[[Chunk], bool],
+    is_behind: Callable[[Chunk], bool],
+) -> Reading:
+    groups: list[list[Chunk]] = []
+    room = READ_TOKENS
+    following: int | None = None
+    async for chunk in _walk(library, collection, document, begin):
+        if is_behind(chunk):
+            break
+        if not is_wanted(chunk):
+            continue
+        room -= estimate_tokens(chunk.text)
+        if room < 0 and groups:
+            following = chunk.ordinal + 1
+            break
+        last = groups[-1][-1] if groups else None
+        if last and last.ordinal + 1 == chunk.ordinal and share_place(last, chunk) and len(groups[-1]) < MAX_JOINED:
+            groups[-1].append(chunk)
+        else:
+            groups.append([chunk])
+    return Reading(document, tuple(join_chunks(group) for group in groups), following)
+
+
+async def _walk(library: Library, collection: str, document: DocumentFacts, begin: int) -> AsyncIterator[Chunk]:
+    while batch := await library.chunks(collection, document.document_id, begin, BATCH):
+        for chunk in batch:
+            yield chunk
+        begin += BATCH
+
+
+async def _beginning(library: Library, collection: str, document: DocumentFacts, place: Place, first_page: int) -> int:
+    """Return the ordinal at which reading begins."""
+    if place.start is not None:
+        return _ordinal(document, place.start, "from")
+    if place.around is not None:
+        return max(0, _ordinal(document, place.around, "around") - AROUND)
+    if place.pages is None:
+        return 0
+    if document.pages is None:
+        raise UnreadableRequest(f"{document.name} has no pages: read it by `section` or `from`.")
+    # Pages only grow, so that the first passage of one is found without reading those before it.
+    low, high = 0, document.passages
+    while low < high:
+        middle = (low + high) // 2
+        page = await _page_at(library, collection, document, middle)
+        low, high = (middle + 1, high) if page is not None and page < first_page else (low, middle)
+    return low
+
+
+async def _page_at(library: Library, collection: str, document: DocumentFacts, ordinal: int) -> int | None:
+    chunks = await library.chunks(collection, document.document_id, ordinal, 1)
+    return chunks[0].page if chunks else None
+
+
+def _pages(pages: str | None) -> tuple[int, int | None]:
+    """Return the first and the last page; 1 and None for all.
+
+    Raises:
+        UnreadableRequest: it is no page and no range of pages.
+    """
+    if pages is None:
+        return 1, None
+    match = _PAGES.fullmatch(pages)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise UnreadableRequest(f'`pages` is {pages[:40]!r}, but must be a page or a range of pages: "3" or "3-7".')
+    return first, last
+
+
+def _ordinal(document: DocumentFacts, number: int, argument: str) -> int:
+    if not 1 <= number <= max(document.passages, 1):
+        raise UnreadableRequest(f"`{argument}` is {number}, but {document.name} has passages 1 to {document.passages}.")
+    return number - 1
+
+
+def _nothing_there(document: DocumentFacts, place: Place) -> str:
+    if place.section is not None:
+        headings = "; ".join(document.outline[:MAX_SUGGESTIONS]) or "none"
+        return f"{document.name} has no section {place.section[:80]!r} there. Its first headings: {headings}."
+    if place.pages is not None:
+        return f"{document.name} has {document.pages} pages, and no text on {place.pages}."
+    return f"{document.name} has no text there."
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split())
