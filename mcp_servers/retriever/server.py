@@ -144,7 +144,7 @@ def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | 
         with _plain_errors("Leave `document` out to search all."):
             documents = config.documents
             if after or before:
-                documents = await _dated(library, config, after, before)
+                documents = await _documents_of_time(library, config, after, before)
             retrieval = await retriever.search(
                 config.collection,
                 query.strip(),
@@ -253,7 +253,7 @@ def _check(query: str, top_k: int) -> None:
         raise ToolError(f"`top_k` is {top_k}, but must be from 1 to {MAX_TOP_K}.")
 
 
-async def _dated(
+async def _documents_of_time(
     library: Library | None, config: ServerConfig, after: str | None, before: str | None
 ) -> tuple[str, ...]:
     """Return the visible documents of a time. Raises `UnreadableRequest` when there are none."""
@@ -291,7 +291,7 @@ def _quality(retrieval: Retrieval) -> str:
 
 
 def _reading(reading: Reading) -> CallToolResult:
-    document, shown = reading.document, _shown(reading)
+    document, shown = reading.document, _show(reading)
     note = f"{document.name} has {document.passages} passages."
     if shown.following is not None:
         note += f" There is more: go on with from={shown.following}."
@@ -299,7 +299,7 @@ def _reading(reading: Reading) -> CallToolResult:
 
 
 def _findings(reading: Reading, pattern: str) -> CallToolResult:
-    document, shown = reading.document, _shown(reading)
+    document, shown = reading.document, _show(reading)
     if not reading.hits:
         note = f"{pattern!r} does not stand in {document.name}. Search for its meaning with search_documents."
     elif shown.following is None:
@@ -352,7 +352,7 @@ class _Shown:
     following: int | None
 
 
-def _shown(reading: Reading) -> _Shown:
+def _show(reading: Reading) -> _Shown:
     document = reading.document
     shown = _fit(reading.hits, {document.document_id: document})
     return shown if shown.following is not None else replace(shown, following=reading.following)
