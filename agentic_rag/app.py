@@ -295,7 +295,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     domains = Domains(
         database, directory, settings.workspaces, vault, machinery.policy, lifecycle, threads, default_model
     )
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads)
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     documents = Documents(
         database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve, threads

@@ -125,6 +125,25 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model has named a tool and writes its arguments. `ToolCall` follows once the message is stored."""
+
+    type: ClassVar[str] = "tool_call_started"
+    tool_call_id: str
+    tool_name: str
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolArguments:
+    """A piece of the JSON of a started call's arguments; `ToolCall` has the whole."""
+
+    type: ClassVar[str] = "tool_arguments"
+    tool_call_id: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     type: ClassVar[str] = "tool_call"
     tool_call_id: str
@@ -193,7 +212,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class StepReset:
-    """Forget all text, thinking and citations of this iteration: it is run again."""
+    """Forget all text, thinking, citations and started calls of this iteration: it is run again."""
 
     type: ClassVar[str] = "step_reset"
     iteration: int
@@ -256,6 +275,8 @@ EventBody = (
     | IterationStart
     | Thinking
     | Text
+    | ToolCallStarted
+    | ToolArguments
     | ToolCall
     | ToolProgress
     | ToolResult
@@ -273,7 +294,7 @@ EventBody = (
 Terminal = Done | Error | Interrupted
 
 TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
-DELTA_TYPES = frozenset({"text", "thinking"})
+DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
 """Delivered at once and journalled in groups; everything else is durable when delivered."""
 
 

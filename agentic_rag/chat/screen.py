@@ -23,6 +23,7 @@ from agentic_rag.events import (
     Text,
     Thinking,
     ToolCall,
+    ToolCallStarted,
     ToolProgress,
     ToolResult,
     TurnStarted,
@@ -125,6 +126,10 @@ class Screen:
             self._midline = True
 
     @_show.register
+    def _(self, body: ToolCallStarted, agent: str) -> None:
+        self._line(f"  … {_tool(body, agent)}", "dim")
+
+    @_show.register
     def _(self, body: ToolCall, agent: str) -> None:
         arguments = ", ".join(
             f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in body.arguments.items()
@@ -209,7 +214,7 @@ class Screen:
             self._midline = False
 
 
-def _tool(body: ToolCall | ToolResult, agent: str) -> str:
+def _tool(body: ToolCall | ToolCallStarted | ToolResult, agent: str) -> str:
     return (f"{safe(agent)}: " if agent else "") + safe(body.tool_name)
 
 

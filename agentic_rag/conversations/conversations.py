@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import denied_call, made_call
 from agentic_rag.access.users import User
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.conversations.transcripts import ShownPage, Transcripts
+from agentic_rag.conversations.transcripts import Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import (
@@ -245,14 +245,15 @@ class Conversations:
         limit: int = 100,
         tool_name: str | None = None,
         status: ToolStatus | None = None,
+        agent: str | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last tool calls in order; only those of one tool or one status when given.
+        """Return the last tool calls in order, delegates' included; only those of a tool, status or agent when given.
 
         Raises:
             NotFound: there is no such conversation of this user.
         """
         conversation = await self.get(user, conversation_id)
-        return await self._transcripts.tool_calls(conversation, limit, tool_name=tool_name, status=status)
+        return await self._transcripts.tool_calls(conversation, limit, tool_name=tool_name, status=status, agent=agent)
 
     async def send(
         self,
@@ -322,6 +323,10 @@ class Conversations:
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
         """Return the turns that run or wait in these conversations, by session: of each the one that runs first."""
         return await self._db.read(lambda conn: turns.current(conn, [each.session_id for each in found]))
+
+    async def children(self, user: User, turn_id: str) -> list[Child]:
+        """Return the delegates that a turn has made. Raises as `turn` does."""
+        return await self._transcripts.children(await self.turn(user, turn_id))
 
     async def turn(self, user: User, turn_id: str) -> TurnRecord:
         """Return one turn.

@@ -18,7 +18,7 @@ from agentic_rag.store import compactions, sessions, tool_calls, turns
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
-from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.sessions import MessageRecord, SessionRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 
@@ -32,6 +32,17 @@ class ShownPage:
 
     messages: list[ShownMessage]
     has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A delegate's records: its path, the call it worked for, its turn, its task and answer, and its calls."""
+
+    agent: str
+    parent_tool_call_id: str
+    turn: TurnRecord
+    messages: tuple[ShownMessage, ...]
+    tool_calls: tuple[ToolCallRecord, ...]
 
 
 class Transcripts:
@@ -81,13 +92,31 @@ class Transcripts:
         *,
         tool_name: str | None = None,
         status: ToolStatus | None = None,
+        agent: str | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last calls in order; only those of one tool or one status when given."""
+        """Return the last calls in order; only those of one tool, one status or one agent when given."""
         return await self._db.read(
-            lambda conn: tool_calls.of_session(
-                conn, conversation.session_id, tool_name=tool_name, status=status, limit=limit
+            lambda conn: tool_calls.of_conversation(
+                conn, conversation.id, tool_name=tool_name, status=status, agent=agent, limit=limit
             )
         )
+
+    async def children(self, turn: TurnRecord) -> list[Child]:
+        """Return the delegates that a turn has made, in the order in which they began."""
+
+        def read(conn: Connection) -> list[tuple[SessionRecord, TurnRecord, list[MessageRecord], list[ToolCallRecord]]]:
+            return [
+                (session, own, sessions.transcript(conn, session.id), tool_calls.of_turn(conn, own.id))
+                for session in sessions.list_delegated(conn, turn.id)
+                for own in turns.of_session(conn, session.id)
+            ]
+
+        children = []
+        for session, own, rows, calls in await self._db.read(read):
+            found = {ref: await self._object(session.id, ref) for ref in sorted(refs_in(rows))}
+            shown = shown_messages(turn.conversation_id, rows, {own.id: own}, found)
+            children.append(Child(session.labels.agent, session.tool_call_id or "", own, tuple(shown), tuple(calls)))
+        return children
 
     async def _object(self, session_id: str, ref: str) -> Any:
         """Return the object that a ref stands for, or why there is none."""

@@ -3,7 +3,7 @@
 Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,7 @@ from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Binding
+from mcp_servers.promptx.roles import RoleLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,24 @@ class Definitions:
     Args:
         access: tells whether nobody but the local user can come in: memories are then shared, and effects allowed.
         arrivals: tells whether a domain's documents are on their way; the first one is waited for.
+        roles: the folder of the built-in roles.
     """
 
     def __init__(
-        self, directory: Directory, access: Access, arrivals: Arrivals, defaults: Defaults, threads: DomainThreads
+        self,
+        directory: Directory,
+        access: Access,
+        arrivals: Arrivals,
+        defaults: Defaults,
+        threads: DomainThreads,
+        roles: Path,
     ) -> None:
         self._directory = directory
         self._access = access
         self._arrivals = arrivals
         self._defaults = defaults
         self._threads = threads
+        self._roles = roles
         self._components = ComponentFiles()
 
     async def definition(self, user: User, conversation: ConversationRecord) -> tuple[Definition, tuple[Notice, ...]]:
@@ -62,6 +71,8 @@ class Definitions:
         settings = await self._directory.settings(domain_id)
         record = await self._directory.get(domain_id)
         workspace = Path(record.workspace)
+        library, sub_roles = RoleLibrary(workspace, self._roles), settings.sub_role_ids
+        lines = await self._threads.read(domain_id, library.summaries, sub_roles) if sub_roles else {}
         components = await self.components(domain_id, workspace)
         misplaced = await self._threads.read(domain_id, find_misplaced, workspace)
         alone = self._access.alone
@@ -70,7 +81,8 @@ class Definitions:
         )
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in misplaced]
-        return definition, tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
+        notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
+        return replace(definition, role_lines=lines), notices
 
     async def components(self, domain_id: str, workspace: Path) -> Components:
         """Return the prompt components of a domain's workspace as they are now.

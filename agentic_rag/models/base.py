@@ -84,6 +84,14 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class InputDelta:
+    """A piece of the JSON of the open ``tool_use``'s input, as the model writes it."""
+
+    index: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
 class CitationDelta:
     """A citation of the open text block."""
 
@@ -114,7 +122,7 @@ class MessageCompleted:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Bytes came that are no event yet: arguments of a call, or thinking that is not shown. Only time depends on it."""
+    """Bytes came that are no event yet, such as thinking that is not shown. Only time depends on it."""
 
 
 ModelEvent = (
@@ -123,6 +131,7 @@ ModelEvent = (
     | BlockStarted
     | TextDelta
     | ThinkingDelta
+    | InputDelta
     | CitationDelta
     | BlockStopped
     | MessageCompleted

@@ -18,6 +18,7 @@ from agentic_rag.models.base import (
     BlockStopped,
     Citation,
     CitationDelta,
+    InputDelta,
     ModelEvent,
     ModelRequest,
     TextDelta,
@@ -96,7 +97,7 @@ class MarkedAnswer:
                 return [BlockStopped(self._count - 1, event.block)]
             rest, self._held = self._held, ""
             return [*(self._say(rest) if rest else ()), self._stop()]
-        if isinstance(event, ThinkingDelta | CitationDelta):
+        if isinstance(event, ThinkingDelta | InputDelta | CitationDelta):
             return [replace(event, index=self._count - 1)]
         return [event]
 

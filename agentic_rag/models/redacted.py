@@ -11,7 +11,7 @@ whatever a tool is given are all made of this.
 from collections.abc import Iterator
 
 from agentic_rag.messages import BROKEN_INPUT, SECRET, Block, bounded_use
-from agentic_rag.models.base import BlockStarted, BlockStopped, ModelEvent, TextDelta, ThinkingDelta
+from agentic_rag.models.base import BlockStarted, BlockStopped, InputDelta, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.redaction import Pieces, Redaction
 
 
@@ -28,8 +28,14 @@ class RedactedAnswer:
             text = self._open.take(event.text)
             if text:
                 yield type(event)(event.index, text)
+        elif type(event) is InputDelta:
+            piece = self._open.take(event.json)
+            if piece:
+                yield InputDelta(event.index, piece)
         elif type(event) is BlockStarted and event.block["type"] == "text":
             yield BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])})
+        elif type(event) is BlockStarted and event.block["type"] == "tool_use":
+            yield BlockStarted(event.index, {**event.block, "name": self._redact.json(event.block["name"])})
         elif type(event) is BlockStopped:
             yield from self._close_block(event)
         else:
@@ -37,7 +43,9 @@ class RedactedAnswer:
 
     def _close_block(self, event: BlockStopped) -> Iterator[ModelEvent]:
         block, rest = event.block, self._open.end()
-        if rest:
+        if rest and block["type"] == "tool_use":
+            yield InputDelta(event.index, rest)
+        elif rest:
             yield (ThinkingDelta if block["type"] == "thinking" else TextDelta)(event.index, rest)
         yield BlockStopped(event.index, self._block(block))
 

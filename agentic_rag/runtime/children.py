@@ -155,7 +155,7 @@ class Delegations:
 
         def store(conn: Connection) -> Transcript:
             hold(conn, parent.row.id, parent.row.fence)  # one at a time: each sees the paths of those before it
-            path = free_path(parent.path, request.role, sessions.delegate_paths(conn, parent.row.id))
+            path = free_path(parent.path, request.role, _paths_of(conn, parent.row.id))
             transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
             sessions.create(
@@ -214,6 +214,10 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
     persona = replace(parent.persona, role=role, asker=parent.persona.role)
     return replace(parent, persona=persona, system=system, limits=limits)
+
+
+def _paths_of(conn: Connection, turn_id: str) -> set[str]:
+    return {session.labels.agent for session in sessions.list_delegated(conn, turn_id)}
 
 
 def _turn_of_call(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:

@@ -62,7 +62,7 @@ def store_commit(
     at = now()
     for entry in entries:
         sessions.append_message(conn, _message_row(transcript.session_id, entry, commit, model, at))
-    tool_calls.start(conn, [_call_row(call, row, at) for call in commit.calls])
+    tool_calls.start(conn, [_call_row(call, row, transcript.labels.agent, at) for call in commit.calls])
     for ended in commit.ended:
         store_result(conn, row, ended.call, ended.outcome, ended.finished)
     usage.put(conn, [usage_row(transcript, row.id, spent, at) for spent in commit.spent])
@@ -155,11 +155,12 @@ def _message_row(session_id: str, entry: Entry, commit: Commit, model: str, at: 
     )
 
 
-def _call_row(call: PlannedCall, row: TurnRecord, started_at: str) -> ToolCallRecord:
+def _call_row(call: PlannedCall, row: TurnRecord, agent: str, started_at: str) -> ToolCallRecord:
     return ToolCallRecord(
         turn_id=row.id,
         tool_call_id=call.id,
         session_id=row.session_id,
+        agent=agent,
         server=call.server,
         tool_name=call.name,
         arguments=call.arguments,
@@ -187,7 +188,7 @@ class InterruptedTurn:
 def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
     """Read what a turn that was cut off is resumed from."""
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
-    children = [turns.of_session(conn, session_id)[0] for session_id in sessions.list_delegated(conn, row.id)]
+    children = [turns.of_session(conn, session.id)[0] for session in sessions.list_delegated(conn, row.id)]
     # those that go on are counted when they end, with all that they have spent
     delegated = [child.usage for child in children if child.status in turns.FINISHED and child.usage]
     return InterruptedTurn(

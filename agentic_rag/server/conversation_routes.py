@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
+from agentic_rag.conversations import transcripts
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import ShownPage
@@ -111,9 +112,10 @@ class Interruption(Form):
 
 
 class ToolCallQuery(Form):
-    """Which tool calls: the last ones in order."""
+    """Which tool calls: the last ones in order. ``agent``: path of a delegate, empty for the main agent."""
 
     tool_name: str | None = Field(None, max_length=200)
+    agent: str | None = Field(None, max_length=500)
     status: ToolStatus | None = None
     limit: int = Field(100, ge=1, le=500)
 
@@ -199,10 +201,14 @@ class Archive:
 
 @answer()
 class ToolCall:
-    """The record of a tool call; ``result`` are the blocks the model got, null while it runs."""
+    """The record of a tool call; ``result`` are the blocks the model got, null while it runs.
+
+    ``agent``: path of the delegate that made it, empty for the main agent.
+    """
 
     tool_call_id: str
     turn_id: str
+    agent: str
     server: str
     tool_name: str
     arguments: Json
@@ -227,6 +233,17 @@ class Turn:
     started_at: str
     ended_at: str | None
     error: Absent[Error] = None
+
+
+@answer()
+class Child:
+    """A delegate of a turn: its path, the call it worked for, and its records; its turn has children of its own."""
+
+    agent: str
+    parent_tool_call_id: str
+    turn: Turn
+    messages: Sequence[Message]
+    tool_calls: Sequence[ToolCall]
 
 
 @answer(kw_only=True)
@@ -354,7 +371,7 @@ class ConversationRoutes:
     async def tool_calls(self, user: User, conversation: str, query: ToolCallQuery) -> Redacted[Items[ToolCall]]:
         """List tool calls, the last ones in order."""
         calls = await self._conversations.tool_calls(
-            user, conversation, limit=query.limit, tool_name=query.tool_name, status=query.status
+            user, conversation, limit=query.limit, tool_name=query.tool_name, status=query.status, agent=query.agent
         )
         return await self._within(user, conversation, Items([_tool_call(each) for each in calls]))
 
@@ -382,6 +399,14 @@ class TurnRoutes:
         conversation = await self._conversations.get(user, record.conversation_id)
         return Redacted(conversation.domain_id, _turn(record))
 
+    @route("GET", f"{TURN}/children", allow="user")
+    async def list_children(self, user: User, turn: str) -> Redacted[Items[Child]]:
+        """List the delegates of a turn with their messages and calls."""
+        record = await self._conversations.turn(user, turn)
+        conversation = await self._conversations.get(user, record.conversation_id)
+        children = await self._conversations.children(user, turn)
+        return Redacted(conversation.domain_id, Items([_child(each) for each in children]))
+
     @route("GET", f"{TURN}/events", allow="user", streams=True)
     async def events(self, request: Request, user: User, turn: str, query: EventQuery) -> EventStream:
         """Follow a turn: what follows the given event, then what comes, to its end."""
@@ -406,6 +431,12 @@ def _message(message: ShownMessage) -> Message:
 
 def _turn(record: TurnRecord) -> Turn:
     return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {})
+
+
+def _child(child: transcripts.Child) -> Child:
+    messages = [_message(each) for each in child.messages]
+    calls = [_tool_call(each) for each in child.tool_calls]
+    return Child(child.agent, child.parent_tool_call_id, _turn(child.turn), messages, calls)
 
 
 def _tool_call(record: ToolCallRecord) -> ToolCall:

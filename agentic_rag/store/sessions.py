@@ -141,16 +141,10 @@ def by_tool_call(conn: Connection, parent_turn_id: str, tool_call_id: str) -> Se
     return SESSIONS.first(conn, SESSIONS.select.where(*call))
 
 
-def delegate_paths(conn: Connection, parent_turn_id: str) -> set[str]:
-    """Return the paths of the delegates that a turn has made."""
+def list_delegated(conn: Connection, parent_turn_id: str) -> list[SessionRecord]:
+    """Return the sessions that the ``delegate`` calls of a turn run on, in the order in which they began."""
     query = SESSIONS.select.where(_sessions.parent_turn_id == parent_turn_id)
-    return {session.labels.agent for session in SESSIONS.all(conn, query)}
-
-
-def list_delegated(conn: Connection, parent_turn_id: str) -> list[str]:
-    """Return the ids of the sessions that the ``delegate`` calls of a turn run on."""
-    query = select(_sessions.id).where(_sessions.parent_turn_id == parent_turn_id)
-    return list(conn.execute(query.order_by(_sessions.created_at, _sessions.id)).scalars())
+    return SESSIONS.all(conn, query.order_by(_sessions.created_at, _sessions.id))
 
 
 def parents(conn: Connection, session_ids: Sequence[str]) -> dict[str, str]:

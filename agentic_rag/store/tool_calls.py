@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block
 from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.turns import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class ToolCallRecord:
     turn_id: str
     tool_call_id: str
     session_id: str
+    agent: str = ""
+    """Path of the delegate that made it; empty for the main agent."""
     server: str
     tool_name: str
     arguments: dict[str, Any]
@@ -101,19 +104,23 @@ def of_turn(conn: Connection, turn_id: str) -> list[ToolCallRecord]:
     return TOOL_CALLS.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
-def of_session(
+def of_conversation(
     conn: Connection,
-    session_id: str,
+    conversation_id: str,
     *,
     tool_name: str | None = None,
     status: ToolStatus | None = None,
+    agent: str | None = None,
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
-    """Return the session's calls, oldest first; only those of one tool or one status, or the last ones when given."""
-    query = TOOL_CALLS.select.where(_calls.session_id == session_id)
-    if tool_name is not None:
-        query = query.where(_calls.tool_name == tool_name)
-    if status is not None:
-        query = query.where(_calls.status == status)
+    """Return the conversation's calls, delegates' included, oldest first; only the last ones when ``limit`` is given.
+
+    Only those of one tool, one status or one agent (its path, empty for the main one) when given.
+    """
+    turns = select(TURNS.c.id).where(TURNS.c.conversation_id == conversation_id)
+    query = TOOL_CALLS.select.where(_calls.turn_id.in_(turns))
+    for column, wanted in ((_calls.tool_name, tool_name), (_calls.status, status), (_calls.agent, agent)):
+        if wanted is not None:
+            query = query.where(column == wanted)
     newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
     return TOOL_CALLS.all(conn, query.order_by(*newest).limit(limit))[::-1]

@@ -15,6 +15,7 @@ from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
     CitationDelta,
+    InputDelta,
     MessageCompleted,
     MessageStarted,
     ModelEvent,
@@ -81,6 +82,8 @@ def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: Facts)
         return [_delta(event.index, {"type": "text_delta", "text": event.text})]
     if isinstance(event, ThinkingDelta):
         return [_delta(event.index, {"type": "thinking_delta", "thinking": event.text})]
+    if isinstance(event, InputDelta):
+        return []  # the API's own pieces come before the block's end
     if isinstance(event, CitationDelta):
         return [_delta(event.index, {"type": "citations_delta", "citation": event.citation.raw})]
     if isinstance(event, BlockStarted):

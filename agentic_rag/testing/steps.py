@@ -29,6 +29,7 @@ from agentic_rag.models.base import (
     BlockStopped,
     Citation,
     CitationDelta,
+    InputDelta,
     MessageCompleted,
     MessageStarted,
     ModelEvent,
@@ -80,12 +81,16 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tool call. An empty ``id`` is replaced by a fresh one. ``raw`` replaces the input's JSON, to break it."""
+    """A tool call. An empty ``id`` is replaced by a fresh one. ``raw`` replaces the input's JSON, to break it.
+
+    ``pieces`` are the deltas of the input's JSON; by default it comes with the block's end alone.
+    """
 
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str = ""
     raw: str | None = None
+    pieces: tuple[str, ...] = ()
 
 
 StepBlock = Say | Think | Redacted | Use
@@ -212,7 +217,8 @@ def _use_events(index: int, block: Use) -> list[ModelEvent]:
     closed: Block = {**opened, "input": dict(block.input)}
     if block.raw is not None:
         closed = {**opened, "input": {}, BROKEN_INPUT: block.raw}
-    return [BlockStarted(index, {**opened, "input": {}}), BlockStopped(index, closed)]
+    written = [InputDelta(index, piece) for piece in block.pieces]
+    return [BlockStarted(index, {**opened, "input": {}}), *written, BlockStopped(index, closed)]
 
 
 def pieces_of(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import dropwhile, takewhile
 from textwrap import dedent
 from typing import Final, Literal
 
@@ -30,10 +31,13 @@ MAX_FILE_BYTES: Final = 128 * 1024
 """A longer file is refused: reading it is work at every activation, and no model heeds so much."""
 MAX_CHARS: Final = 1_000_000
 """No more than this is inlined in one role."""
+SUMMARY: Final = 200
+"""Characters of what a role says of itself in a list for models."""
 KEPT_RESOURCES: Final = 256
 """Of so many files it is remembered how they are inlined."""
 
 _REFERENCE: Final = re.compile(r"@([!?]?)([A-Za-z][A-Za-z0-9+-]*)://([\w./\\%:~-]*)")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s|(?<=[。！？])")
 TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
 _MARKUP: Final = re.compile(
     r"<[^<>]*>|[*_`#<>]|^[\s\-+]+"
@@ -272,3 +276,15 @@ def title(text: str) -> str:
         (said for line, said in zip(lines, plain, strict=True) if said and line.lstrip().startswith("#")), ""
     )
     return (heading or next(filter(None, plain), ""))[:120]
+
+
+def summary(text: str) -> str:
+    """What a role says of itself in a line of at most `SUMMARY` characters: its title, and its first sentence."""
+    document, heading = parse("role", text), title(text)
+    first = document.sections[0] if document.sections else document.body
+    lines = (text[first.start : first.end] if first else text).splitlines()
+    plain = [_MARKUP.sub("", _REFERENCE.sub("", line)).strip() for line in lines]
+    after = dropwhile(lambda line: not line, plain[plain.index(heading) + 1 :] if heading in plain else [])
+    sentence = _SENTENCE.split(" ".join(takewhile(bool, after)), maxsplit=1)[0]
+    line = " ".join(f"{heading}: {sentence}".split()).removesuffix(":")
+    return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"

@@ -6,7 +6,7 @@ deleted file counts from the next call.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from mcp_servers.promptx.dpml import (
     references,
     render,
     resolve,
+    summary,
     title,
 )
 from mcp_servers.promptx.errors import BrokenRole, RoleRefused, UnknownRole
@@ -89,6 +90,12 @@ class RoleLibrary:
             for (kind, key), file in sorted(reading.index.winners.items())
             if kind == "role"
         ]
+
+    def summaries(self, roles: Iterable[str]) -> dict[str, str]:
+        """What these roles say of themselves in a line, by id; empty for one that is gone or cannot be read."""
+        reading = Reading(self._scan())
+        files = {role: reading.index.winners.get(("role", role)) for role in roles}
+        return {role: summary(reading.usable(file) or "") if file else "" for role, file in files.items()}
 
     def ids(self) -> tuple[str, ...]:
         """Known role ids, sorted."""

@@ -1,5 +1,6 @@
 """The adapter against the fake API over real HTTP, and against the SDK's own reading of the same stream."""
 
+import json
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
     CitationDelta,
+    InputDelta,
     MessageCompleted,
     MessageStarted,
     ModelEvent,
@@ -84,7 +86,11 @@ def same(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> Non
         return re.sub(r"toolu_\w+", "toolu", text)
 
     expected = step_events(step, model=request.model, results=search_results(request.messages))
-    assert [comparable(event) for event in events] == [comparable(event) for event in expected]
+    whole = [event for event in events if not isinstance(event, InputDelta)]
+    assert [comparable(event) for event in whole] == [comparable(event) for event in expected]
+    for closed in (event for event in events if isinstance(event, BlockStopped) and event.block["type"] == "tool_use"):
+        written = "".join(e.json for e in events if isinstance(e, InputDelta) and e.index == closed.index)
+        assert json.loads(written) == closed.block["input"]
 
 
 async def test_every_kind_of_block_arrives_as_its_events() -> None:

@@ -1,6 +1,7 @@
 """Each model is sent what it takes: parameters, room for thinking, and what of a domain's settings it refuses."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,15 @@ from agentic_rag.errors import InvalidInput, ModelError
 from agentic_rag.messages import Message, user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.anthropic.request import request_body, without_thinking
-from agentic_rag.models.base import BlockStopped, MessageCompleted, ModelRequest, ThinkingDelta, ThinkingMode, Working
+from agentic_rag.models.base import (
+    BlockStopped,
+    InputDelta,
+    MessageCompleted,
+    ModelRequest,
+    ThinkingDelta,
+    ThinkingMode,
+    Working,
+)
 from agentic_rag.models.profiles import EFFORTS, PROFILES, profile_of, refusal_of, with_capabilities
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Reply
 from agentic_rag.testing.model_rules import RULES
@@ -117,11 +126,13 @@ async def test_thinking_arrives_and_a_refusal_names_its_category() -> None:
     assert (ended.stop_reason, ended.category) == ("refusal", "cyber")
 
 
-async def test_arguments_of_a_call_are_a_sign_of_work() -> None:
+async def test_arguments_of_a_call_come_as_they_are_written() -> None:
     call = Step((Use("look", {"text": "x" * 400}),))
     async with FakeMessagesAPI(Reply(call, rate=500), Reply(say("a " * 40), rate=500)) as api:
         model = AnthropicModel(api.key, api.url)
-        assert sum(isinstance(event, Working) for event in await _events(model)) > 5
+        pieces = [event.json for event in await _events(model) if isinstance(event, InputDelta)]
+        assert len(pieces) > 5
+        assert json.loads("".join(pieces)) == {"text": "x" * 400}
         assert not any(isinstance(event, Working) for event in await _events(model)), "words are events"
         await model.aclose()
 

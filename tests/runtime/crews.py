@@ -83,11 +83,7 @@ async def crew(
 
 
 async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
-    def read(conn: Any) -> list[SessionRecord]:
-        found = [sessions.get(conn, ident) for ident in sessions.list_delegated(conn, turn_id)]
-        return [session for session in found if session is not None]
-
-    return await b.database.read(read)
+    return await b.database.read(lambda conn: sessions.list_delegated(conn, turn_id))
 
 
 async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:

@@ -75,6 +75,6 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
         await b.say("Again")
 
         def statuses(conn: Connection) -> list[tuple[str, str]]:
-            return [(call.tool_name, call.status) for call in tool_calls.of_session(conn, SESSION)]
+            return [(call.tool_name, call.status) for call in tool_calls.of_conversation(conn, "conv_test")]
 
         assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]

@@ -74,7 +74,7 @@ async def test_an_interrupt_ends_the_delegate_and_the_conversation_goes_on_until
         (child,) = await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"]))
         assert types_of(await rig.say(path.rpartition("/")[2], "Go on"))[-1] == "done"
         await rig.ok("DELETE", path)
-        assert await rig.application.database.read(lambda conn: sessions.get(conn, child)) is None
+        assert await rig.application.database.read(lambda conn: sessions.get(conn, child.id)) is None
 
 
 async def test_a_server_that_stops_in_the_middle_of_a_delegate_goes_on_with_it(tmp_path: Path) -> None:
@@ -89,4 +89,44 @@ async def test_a_server_that_stops_in_the_middle_of_a_delegate_goes_on_with_it(t
         events = events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text)
         assert [event["content"] for event in events if event["type"] == "tool_result"] == ["Gold."]
         assert types_of(events)[-1] == "done"
-        assert await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"])) == before
+        after = await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"]))
+        assert [each.id for each in after] == [each.id for each in before]
+
+
+async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: Path) -> None:
+    steps: list[Scripted] = [
+        use("delegate", role="researcher", task="Dig"),
+        use("promptx_discover"),
+        say("Gold."),
+        say("Done."),
+    ]
+    async with Rig(tmp_path, *steps) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        events = await rig.say(conversation, "Go")
+        (call,) = [each["toolCallId"] for each in of("", events) if each["type"] == "tool_call"]
+        (child,) = (await rig.ok("GET", f"/api/turns/{events[0]['turnId']}/children"))["items"]
+        assert (child["agent"], child["parentToolCallId"]) == ("researcher", call)
+        assert child["turn"]["status"] == "done"
+        assert [each["content"] for each in child["messages"]] == ["Dig", "Gold."]
+        assert [each["toolName"] for each in child["toolCalls"]] == ["promptx_discover"]
+        assert (await rig.ok("GET", f"/api/turns/{child['turn']['id']}/children"))["items"] == []
+        path = f"/api/conversations/{conversation}/tool-calls"
+        assert [each["toolName"] for each in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]
+        for agent, names in (("researcher", ["promptx_discover"]), ("", ["delegate"]), ("writer", [])):
+            listed = (await rig.ok("GET", f"{path}?agent={agent}"))["items"]
+            assert [each["toolName"] for each in listed] == names
+
+
+async def test_the_delegate_tool_says_of_each_role_what_its_file_says(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hello."), say("Again.")) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
+        (tool,) = [each for each in rig.model.requests[0].tools if each["name"] == "delegate"]
+        assert "- researcher: Researcher · 研究员: I find what the documents say" in tool["description"]
+        assert tool["input_schema"]["properties"]["role"]["enum"] == ["researcher"]
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"subRoleIds": ["researcher", "assistant"]}})
+        await rig.say(conversation, "Hi again")
+        last = rig.model.requests[1]
+        assert [each for each in last.tools if each["name"] == "delegate"] == [tool]  # what was told stays
+        assert "- assistant: General assistant" in str(last.messages[-1])

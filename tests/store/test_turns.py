@@ -234,21 +234,25 @@ async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Databa
     assert await database.read(lambda conn: tool_calls.get(conn, "turn_9", "toolu_1")) is None
 
 
-async def test_tool_calls_of_a_session_are_filtered(database: Database) -> None:
+async def test_tool_calls_of_a_conversation_are_filtered(database: Database) -> None:
     def fill(conn: Connection) -> None:
+        for ident, conversation in (("turn_1", "conv_1"), ("turn_2", "conv_1"), ("turn_3", "conv_2")):
+            turns.TURNS.insert(conn, turn(ident, conversation_id=conversation))
         tool_calls.start(conn, [])
         tool_calls.start(conn, [tool_call("toolu_1"), tool_call("toolu_2", tool_name="delegate")])
-        tool_calls.start(conn, [tool_call("toolu_1", "turn_2", started_at=LATER, status="error")])
+        tool_calls.start(conn, [tool_call("toolu_1", "turn_2", started_at=LATER, status="error", agent="digger")])
         tool_calls.start(conn, [tool_call("toolu_1", "turn_3", session_id="sess_2")])
 
     await database.write(fill)
 
     async def found(**filters: Any) -> list[tuple[str, str]]:
-        calls = await database.read(lambda conn: tool_calls.of_session(conn, "sess_1", **filters))
+        calls = await database.read(lambda conn: tool_calls.of_conversation(conn, "conv_1", **filters))
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
     assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
     assert await found(tool_name="delegate") == [("turn_1", "toolu_2")]
     assert await found(status="error") == [("turn_2", "toolu_1")]
     assert await found(tool_name="delegate", status="error") == []
+    assert await found(agent="digger") == [("turn_2", "toolu_1")]
+    assert await found(agent="") == [("turn_1", "toolu_1"), ("turn_1", "toolu_2")]
     assert await found(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]

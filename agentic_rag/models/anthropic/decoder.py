@@ -15,6 +15,7 @@ from agentic_rag.models.base import (
     BlockStopped,
     Citation,
     CitationDelta,
+    InputDelta,
     MessageCompleted,
     MessageStarted,
     ModelEvent,
@@ -81,7 +82,7 @@ class AnswerDecoder:
 
     @property
     def working(self) -> bool:
-        """Whether a block is open whose bytes are no events: thinking, or the arguments of a call."""
+        """Whether a block is open whose bytes may be no events: thinking, or a call before its arguments."""
         return any(each.block["type"] != "text" for each in self._open.values())
 
     def decode(self, data: bytes) -> ModelEvent | None:
@@ -114,8 +115,12 @@ class AnswerDecoder:
             block.pieces.append(thinking)
             return ThinkingDelta(index, thinking) if thinking else None
         if kind == "input_json_delta":
-            block.pieces.append(delta["partial_json"])
-        elif kind == "signature_delta":
+            piece = delta["partial_json"]
+            if type(piece) is not str:
+                raise TypeError("a piece of an input is no string")
+            block.pieces.append(piece)
+            return InputDelta(index, piece) if piece and block.block["type"] == "tool_use" else None
+        if kind == "signature_delta":
             block.signature = delta["signature"]
         elif kind == "citations_delta":
             return self._citation(index, block, delta["citation"])

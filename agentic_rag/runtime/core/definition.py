@@ -72,6 +72,8 @@ class Definition:
     binding: Binding = field(default_factory=Binding)
     tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
     effects_allowed_by_default: bool = False
+    role_lines: Mapping[str, str] = field(default_factory=dict)
+    """What the files of the roles that may be delegated to say of themselves, in a line, by id."""
     collection_note: str = ""
     """What `search_documents` says of the collection: count class, languages, expertise."""
 

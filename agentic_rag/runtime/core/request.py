@@ -31,7 +31,7 @@ from agentic_rag.runtime.core.prompt import bootstrap_prompt
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
 from agentic_rag.runtime.core.transcript import as_sent, tokens_of
 from agentic_rag.tools.base import ToolInfo
-from agentic_rag.tools.system import ACTION, SEARCH
+from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
@@ -61,17 +61,21 @@ class BuiltRequest:
 
 
 def tool_specs(definition: Definition, tools: Iterable[ToolInfo]) -> tuple[ToolSpec, ...]:
-    """Return the tools as the model sees them; the search tool also describes the collection."""
-    return tuple(
-        ToolSpec(
-            name=tool.name,
-            description=f"{tool.description}\n{definition.collection_note}".strip()
-            if tool.name == SEARCH.name and tool.origin == "builtin"
-            else tool.description,
-            input_schema=dict(tool.input_schema),
-        )
-        for tool in tools
-    )
+    """Return the tools as the model sees them: the search tool describes the collection, ``delegate`` its roles."""
+    return tuple(_tool_spec(definition, tool) for tool in tools)
+
+
+def _tool_spec(definition: Definition, tool: ToolInfo) -> ToolSpec:
+    note, schema = "", dict(tool.input_schema)
+    if tool.name == SEARCH.name and tool.origin == "builtin":
+        note = definition.collection_note
+    elif tool.name == DELEGATE.name and tool.origin == "system":
+        roles = definition.binding.sub_roles
+        lines = [f"- {role}: {definition.role_lines.get(role) or role}" for role in roles]
+        note = "\n".join(["The roles:", *lines])
+        properties = schema.get("properties", {})
+        schema["properties"] = {**properties, "role": {**properties.get("role", {}), "enum": list(roles)}}
+    return ToolSpec(name=tool.name, description=f"{tool.description}\n{note}".strip(), input_schema=schema)
 
 
 def build_request(

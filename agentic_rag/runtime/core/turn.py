@@ -33,7 +33,9 @@ from agentic_rag.events import (
     Terminal,
     Text,
     Thinking,
+    ToolArguments,
     ToolCall,
+    ToolCallStarted,
     Usage,
 )
 from agentic_rag.json_form import to_json
@@ -56,6 +58,7 @@ from agentic_rag.models.base import (
     BlockStopped,
     Citation,
     CitationDelta,
+    InputDelta,
     MessageCompleted,
     MessageStarted,
     ModelEvent,
@@ -159,6 +162,8 @@ class _Step:
     references_before: int = 0
     blocks: dict[int, Block] = field(default_factory=dict)
     citations: dict[int, list[Citation]] = field(default_factory=dict)
+    call_ids: dict[int, str] = field(default_factory=dict)
+    """Of the calls that have begun, as `content` will have them."""
     text_length: int = 0
     block_from: int = 0
     emitted: bool = False
@@ -297,6 +302,8 @@ class Turn:
             return (Thinking(event.text),)
         if type(event) is BlockStarted:
             return self._block_started(event)
+        if type(event) is InputDelta:
+            return (ToolArguments(step.call_ids[event.index], event.json),)
         if type(event) is CitationDelta:
             step.citations.setdefault(event.index, []).append(event.citation)
         elif type(event) is BlockStopped:
@@ -538,9 +545,19 @@ class Turn:
     def _block_started(self, event: BlockStarted) -> tuple[EventBody, ...]:
         self._step.blocks[event.index] = dict(event.block)
         self._step.block_from = self._step.text_length
+        if event.block["type"] == "tool_use":
+            return self._call_started(event)
         first = event.block["text"] if event.block["type"] == "text" else ""
         self._step.text_length += len(first)
         return (Text(first),) if first else ()
+
+    def _call_started(self, event: BlockStarted) -> tuple[EventBody, ...]:
+        step = self._step
+        use = sendable_use({**event.block, "input": {}}, {*step.used_ids, *step.call_ids.values()})
+        step.call_ids[event.index] = use["id"]
+        step.emitted = True
+        tool = self._tools.get(use["name"])
+        return (ToolCallStarted(use["id"], use["name"], tool.server if tool else ""),)
 
     def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)

@@ -227,6 +227,7 @@ def _tool_calls() -> None:
         Column("turn_id", String(), nullable=False),
         Column("tool_call_id", String(), nullable=False),
         Column("session_id", String(), nullable=False),
+        Column("agent", String(), nullable=False),
         Column("server", String(), nullable=False),
         Column("tool_name", String(), nullable=False),
         Column("arguments", JSON(), nullable=False),

@@ -1,0 +1,106 @@
+"""What a client sees of a call while the model still writes it."""
+
+import json
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.redaction import Redactor
+from agentic_rag.store.database import Database
+from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Step, Use, pieces_of, say
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import Disk, bench, kinds, ok, toolset
+
+SECRET = "sk-planted-0123456789-wxyz"
+GIVEN = {"query": "how deep the gold lies"}
+WRITTEN = tuple(pieces_of(json.dumps(GIVEN)))
+
+
+async def lookup(request: CallRequest) -> CallOutcome:
+    return ok("found")
+
+
+def call(ident: str = "toolu_1", pieces: tuple[str, ...] = WRITTEN, **given: str) -> Step:
+    return Step((Use("lookup", given or GIVEN, id=ident, pieces=pieces),))
+
+
+def of_kind(events: list[AgentEvent], *names: str) -> list[dict[str, object]]:
+    return [event.fields() for event in events if event.type in names]
+
+
+async def test_a_call_is_seen_from_its_name_on_and_its_arguments_as_they_are_written(tmp_path: Path) -> None:
+    async with ScriptedModel(call(), say("Deep.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
+        events = await b.say("How deep?")
+        before = kinds(events)[: kinds(events).index("tool_call") + 1]
+        assert before == [
+            "turn_started",
+            "iteration_start",
+            "tool_call_started",
+            *["tool_arguments"] * len(WRITTEN),
+            "tool_call",
+        ]
+        (started,) = of_kind(events, "tool_call_started")
+        assert (started["toolCallId"], started["toolName"], started["server"]) == ("toolu_1", "lookup", "srv")
+        written = "".join(str(each["delta"]) for each in of_kind(events, "tool_arguments"))
+        assert json.loads(written) == of_kind(events, "tool_call")[0]["arguments"] == GIVEN
+
+
+async def test_what_is_written_is_delivered_while_the_model_goes_on_writing(tmp_path: Path) -> None:
+    slow = Stalled(call(), 4)
+    async with ScriptedModel(slow, say("Deep.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
+        accepted = await b.send("How deep?")
+        with anyio.fail_after(10):
+            await slow.reached.wait()
+            async for event in b.runtime.follow(accepted.turn_id):
+                if event.type == "tool_arguments" and event.fields()["delta"] == WRITTEN[1]:
+                    break
+            slow.until.set()
+            assert [each async for each in b.runtime.follow(accepted.turn_id)][-1].type == "done"
+
+
+async def test_a_step_that_is_run_again_takes_its_started_calls_back(tmp_path: Path) -> None:
+    steps = (Broken(call("toolu_a"), 2), call("toolu_b"), say("Deep."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
+        events = await b.say("How deep?")
+        taken_back = kinds(events).index("step_reset")
+        assert [each["toolCallId"] for each in of_kind(events[:taken_back], "tool_call_started")] == ["toolu_a"]
+        after = of_kind(events[taken_back:], "tool_call_started", "tool_call")
+        assert {each["toolCallId"] for each in after} == {"toolu_b"}
+
+
+async def test_a_call_that_repeats_an_id_is_started_under_the_id_it_gets(tmp_path: Path) -> None:
+    steps = (call("toolu_1"), call("toolu_1"), say("Deep."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
+        events = await b.say("How deep?")
+        started = [each["toolCallId"] for each in of_kind(events, "tool_call_started")]
+        assert started == [each["toolCallId"] for each in of_kind(events, "tool_call")]
+        assert len(set(started)) == 2
+
+
+async def test_a_secret_that_is_cut_into_pieces_of_arguments_is_not_shown(tmp_path: Path) -> None:
+    given = {"query": f"the key is {SECRET} and more"}
+    text = json.dumps(given)
+    pieces = tuple(text[at : at + 5] for at in range(0, len(text), 5))
+    redactor = Redactor()
+    redactor.add("dom_test", "KEY", SECRET)
+    steps = (call(pieces=pieces, **given), say("Deep."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup), redactor=redactor) as b:
+        events = await b.say("How deep?")
+        written = "".join(str(each["delta"]) for each in of_kind(events, "tool_arguments"))
+        assert written == text.replace(SECRET, "[secret KEY]")
+        assert len(of_kind(events, "tool_arguments")) > 3
+
+
+async def test_arguments_are_journalled_in_groups(tmp_path: Path) -> None:
+    pieces = tuple(" " for _ in range(400))
+    inner = await Database.open(tmp_path / "test.db")
+    disk = Disk(inner)
+    steps = (call(), say("Deep."), call("toolu_2", pieces=pieces), say("Deep."))
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup), database=disk) as b:
+        await b.say("How deep?")
+        few, disk.writes = disk.writes, 0
+        await b.say("And now?")
+        assert disk.writes - few < len(pieces) / 8
+    await inner.aclose()
