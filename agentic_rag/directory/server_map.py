@@ -40,9 +40,13 @@ def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
 def server_map(
     record: DomainRecord, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Json]
 ) -> Json:
-    """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets."""
+    """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets.
+
+    The retriever is shown where there is something to find.
+    """
     own = own_documents(record, settings)
-    documents: Json = {each.name: own[each.name] for each in system_servers(settings, facts, author=False)}
+    servers = [each.name for each in system_servers(settings, author=False) if each.name != RETRIEVER or facts.count]
+    documents: Json = {name: own[name] for name in servers}
     for name, entry in settings.mcp_servers.items():
         documents.setdefault(name, {**entry.to_json(masks), "origin": "user", "readOnly": False})
     return documents
@@ -53,15 +57,16 @@ def enabled_hashes(settings: DomainSettings) -> dict[str, str]:
     return {name: entry.hash() for name, entry in settings.mcp_servers.items() if entry.enabled}
 
 
-def system_servers(settings: DomainSettings, facts: CollectionFacts, *, author: bool) -> tuple[SystemServer, ...]:
-    """Return our own servers of a turn. ``author``: the user may write this domain's roles."""
+def system_servers(settings: DomainSettings, *, author: bool) -> tuple[SystemServer, ...]:
+    """Return our own servers of a turn. ``author``: the user may write this domain's roles.
+
+    The documents are always offered: a session keeps its list of tools, and the search says itself what is not there.
+    """
     writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
     servers = [SystemServer(PROMPTX, "system", promptx_tools(author=writes_roles))]
     if settings.sub_role_ids:
         servers.append(SystemServer(DELEGATION, "system"))
-    if facts.count:
-        servers.append(SystemServer(RETRIEVER, "builtin"))
-    return tuple(servers)
+    return (*servers, SystemServer(RETRIEVER, "builtin"))
 
 
 def turn_entries(settings: DomainSettings) -> tuple[McpEntry, ...]:

@@ -93,6 +93,9 @@ class KeptSearch:
     chunks: Mapping[str, Chunk]
 
 
+NO_DOCUMENTS = "There are no documents that can be searched."
+
+
 class DomainSearch:
     """A `KnowledgeBase` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
 
@@ -167,7 +170,11 @@ class DomainSearch:
         await self._traces.keep(retrieval)
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)
-        return replace(retrieval, incomplete=str(rebuilding)) if rebuilding else retrieval
+        if rebuilding is not None:
+            return replace(retrieval, incomplete=str(rebuilding))
+        if not retrieval.hits and not (await self._directory.facts(domain_id)).count:
+            return replace(retrieval, incomplete=NO_DOCUMENTS)
+        return retrieval
 
     def note_fault(self, fault: IndexFault) -> None:
         """Note that the index did not answer; what is wrong with one collection says nothing of it."""

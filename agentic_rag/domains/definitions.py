@@ -121,7 +121,7 @@ def definition_of(
         ),
         model=defaults.model if defaults.only_model else settings.model or defaults.model,
         max_tokens=settings.max_tokens,
-        system=system_servers(settings, facts, author=user.administers(record.id)),
+        system=system_servers(settings, author=user.administers(record.id)),
         entries=turn_entries(settings),
         temperature=settings.temperature,
         thinking=settings.thinking or defaults.thinking,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.testing.steps import say
+from agentic_rag.testing.steps import say, use
 from tests.server.rig import WAIT_SECONDS, Rig
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
@@ -35,4 +35,12 @@ async def test_a_first_document_that_fails_is_not_waited_for_any_longer(tmp_path
         await add(rig, domain, "empty.md", b"   ")
         with anyio.fail_after(WAIT_SECONDS):
             await rig.say(conversation, "How many days of leave?")
-        assert "search_documents" not in tools_of(rig)
+        assert "The collection holds" not in str(rig.model.requests[0].tools)
+
+
+async def test_search_is_offered_without_documents_and_says_that_there_are_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("search_documents", query="leave"), say("There are none.")) as rig:
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "How many days of leave?")
+        assert "search_documents" in tools_of(rig)
+        assert "There are no documents that can be searched." in str(rig.model.requests[1].messages)
