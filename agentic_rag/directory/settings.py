@@ -88,6 +88,9 @@ class DomainSettings(Form):
     """What answers a message that the model refuses to answer."""
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
+    """How likely a passage must be relevant to be found: of those scored 0.7, about seven in ten are."""
+    retrieval_tokens: int | None = Field(None, ge=100, le=100_000)
+    """About how many tokens the passages of one search may have together; the best one is found in any case."""
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
     reranker: Reranker | None = None
     """A fastembed cross-encoder by name; it must be on the server's machine."""

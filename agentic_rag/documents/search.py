@@ -31,7 +31,7 @@ from mcp_servers.retriever.chunking import Chunk, chunk_id
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.fast_embedder import FastReranker
-from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence
+from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence, hits_within
 from mcp_servers.retriever.index import Calibration, FusionMethod, Index
 from mcp_servers.retriever.reading import DocumentFacts
 from mcp_servers.retriever.retrieval import Retriever
@@ -167,6 +167,8 @@ class DomainSearch:
             self.note_fault(exc)
             raise
         self.outcomes.note_success(time.time())
+        if settings.retrieval_tokens is not None:
+            retrieval = replace(retrieval, hits=hits_within(retrieval.hits, settings.retrieval_tokens))
         await self._traces.keep(retrieval)
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)

@@ -11,6 +11,7 @@ from typing import Literal, Self, TypeVar
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.sentences import estimate_tokens
 
 Mode = Literal["lexical", "hybrid"]
 
@@ -154,3 +155,14 @@ def _flat(kind: type[T], data: Json) -> T:
     keys = {each.name: camel(each.name) for each in fields(kind)}
     optional = {each.name for each in fields(kind) if each.default is not MISSING}
     return kind(**{name: data[key] for name, key in keys.items() if name not in optional or key in data})
+
+
+def hits_within(hits: Sequence[Hit], tokens: int) -> tuple[Hit, ...]:
+    """Return the hits that have about so many tokens together: the best ones, each whole, and the first in any case."""
+    kept: list[Hit] = []
+    for hit in hits:
+        tokens -= sum(estimate_tokens(sentence.text) for sentence in hit.sentences)
+        if kept and tokens < 0:
+            break
+        kept.append(hit)
+    return tuple(kept)

@@ -1,0 +1,33 @@
+"""A domain's budget for what one search puts before the model."""
+
+from pathlib import Path
+
+from agentic_rag.testing.steps import Step, Use, say
+from mcp_servers.retriever.sentences import estimate_tokens
+from tests.server.rig import Json, Rig
+
+SECTION = "## Leave of office {0}\n\n" + "Everyone in office {0} has twenty-five days of paid leave. " * 12 + "\n\n"
+
+
+def tokens_of(hits: list[Json]) -> int:
+    return sum(estimate_tokens(sentence["text"]) for hit in hits for sentence in hit["sentences"])
+
+
+async def test_a_search_finds_whole_passages_within_the_domains_budget_and_always_the_best(tmp_path: Path) -> None:
+    text = "# Offices\n\n" + "".join(SECTION.format(number) for number in range(8))
+    async with Rig(tmp_path, Step((Use("search_documents", {"query": "paid leave"}),)), say("Done.")) as rig:
+        domain = await rig.domain(retrievalTopK=8)
+        await rig.upload(domain, "offices.md", text.encode())
+        path = f"/api/domains/{domain}/documents/search"
+        whole = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert len(whole) == 8
+        budget = tokens_of(whole[:3]) + 10
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"retrievalTokens": budget}})
+        kept = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert [hit["sentences"] for hit in kept] == [hit["sentences"] for hit in whole[:3]], "none is cut"
+        events = await rig.say(await rig.conversation(domain), "How many days?")
+        (found,) = [event["hits"] for event in events if event["type"] == "retrieval"]
+        assert len(found) == 3
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"retrievalTokens": 100}})
+        best = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert [hit["sentences"] for hit in best] == [whole[0]["sentences"]]
