@@ -72,8 +72,10 @@ class Settings(BaseSettings):
         None, validation_alias=AliasChoices("ANTHROPIC_BASE_URL", "anthropic_base_url")
     )
     embedding: str = ""
-    """``fastembed:<model>``, a model folder, ``http(s)://…/v1#model``, or ``none``; empty: the default model if it is
-    on this machine, else no dense vectors."""
+    """``fastembed:<model>``, a model folder, ``http(s)://…/v1#model``, or ``none``; empty: the default model, which is
+    fetched in the background where there is a network; until then no dense vectors."""
+    fetch_model: Literal["auto", "never"] = "auto"
+    """Whether the default embedding model is fetched by itself if it is not on this machine."""
     embedding_key: SecretStr | None = None
     """For an HTTP embeddings endpoint."""
     model_cache: Path = Path("~/.cache/fastembed")

@@ -1,7 +1,12 @@
 """Fixtures shared by all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# No process that a test starts fetches a model from the network by itself; who tests that says where the hub is.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # Timing is never asserted, and the machine that runs the tests may be busy.
 settings.register_profile("patient", deadline=None)

@@ -1,7 +1,6 @@
 """``agentic-rag fetch-model``: get a model onto this machine, with progress, or say what is wrong with a folder.
 
-Owns the progress bar, and which model is meant. The server itself never fetches a model that its operator did not
-name.
+Owns the progress bar, and which model is meant.
 """
 
 from pathlib import Path

@@ -65,6 +65,12 @@ class DenseVectors:
         await self._db.write(lambda conn: documents.set_dense(conn, before, after))
         self.wake()
 
+    async def follow_default(self) -> None:
+        """Fetch the default embedder where that is wanted; then what was indexed without it gets its vectors."""
+        if await self._embedding.fetch_default():
+            await self._db.write(lambda conn: documents.set_dense(conn, DenseState.NONE, DenseState.PENDING))
+            self.wake()
+
     def collection_exchanged(self, domain_id: str) -> None:
         """Note that another collection of a domain is live: what was wrong with the old one is over."""
         self._mismatched.discard(domain_id)

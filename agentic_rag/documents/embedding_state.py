@@ -1,8 +1,8 @@
 """The embedder of this process: which one, whether it can be used now, and why not.
 
-Owns its preparation (from disk, or fetched because the operator named it), the patience with one that fails, and the
-words health shows. An `Embedder` itself, so that searches and background work share what is known of it. Knows no
-document.
+Owns its preparation (from disk, or fetched: one that the operator named, and the default one unless that is forbidden),
+the patience with one that fails, and the words health shows. An `Embedder` itself, so that searches and background work
+share what is known of it. Knows no document.
 """
 
 import logging
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 
 from agentic_rag.outcomes import Outcomes
 from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder
+from mcp_servers.retriever.model_files import find_obstacle
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 class EmbeddingState:
     """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedders`).
 
+    ``may_fetch``: whether `fetch_default` fetches anything. ``retry_seconds``: before its second attempt.
+
     ``state``: ``lexical`` (none, or the default model is not on this machine), ``loading``, ``fetching``, ``ready``,
     ``failing`` (``reason`` says why).
 
@@ -42,7 +46,17 @@ class EmbeddingState:
         ValueError: the setting has no known form.
     """
 
-    def __init__(self, setting: str, cache: Path, api_key: str = "") -> None:
+    def __init__(
+        self,
+        setting: str,
+        cache: Path,
+        api_key: str = "",
+        *,
+        may_fetch: bool = False,
+        retry_seconds: float = FETCH_RETRY_SECONDS,
+    ) -> None:
+        self._may_fetch = may_fetch
+        self._retry_seconds = retry_seconds
         self._embedder: Embedder | None = make_embedder(setting, cache, api_key)
         self._optional = not setting
         self.required = self._embedder is not None and not self._optional
@@ -69,8 +83,8 @@ class EmbeddingState:
 
     @property
     def wanted(self) -> bool:
-        """Whether what is indexed now will get dense vectors, sooner or later."""
-        return self.state != "lexical"
+        """Whether what is indexed now will get dense vectors, sooner or later: not if they may never come."""
+        return self.state != "lexical" and not (self._optional and self.state == "fetching")
 
     @property
     def usable(self) -> bool:
@@ -79,7 +93,7 @@ class EmbeddingState:
     async def prepare(self) -> None:
         """Load the model, from disk alone if that is possible; return once it is usable, or never will be.
 
-        A model that the operator named is fetched, again and again; the default one is not.
+        A model that the operator named is fetched, again and again; the default one by `fetch_default` alone.
         """
         async with self._prepared:
             if self.usable or self._embedder is None:
@@ -118,6 +132,38 @@ class EmbeddingState:
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
+
+    async def fetch_default(self) -> bool:
+        """Fetch the default model if it is wanted, missing and may be fetched: again and again, until it is here.
+
+        Return whether it came. What stands in the way is the `reason` meanwhile.
+        """
+        embedder = self._embedder
+        if not self._may_fetch or not self._optional or self.usable or not isinstance(embedder, FastEmbedder):
+            return False
+        pause = self._retry_seconds
+        while problem := await self._fetch_once(embedder):
+            self.state, self.progress = "lexical", None
+            self.reason = f"the default model ({self.name}) is not on this machine and could not be fetched: {problem}"
+            log.warning("%s; next attempt in %.0f s", self.reason, pause)
+            await anyio.sleep(pause)
+            pause = min(pause * 2, FETCH_RETRY_LIMIT)
+        log.info("%s is here", self.name)
+        self._is_ready()
+        return True
+
+    async def _fetch_once(self, embedder: FastEmbedder) -> str:
+        """Return what went wrong, empty when nothing did."""
+        if problem := await anyio.to_thread.run_sync(find_obstacle):
+            return problem
+        log.info("%s is fetched", self.name)
+        self.state = "fetching"
+        try:
+            await embedder.fetch(self._note_progress)
+        except EmbeddingError as exc:
+            self.outcomes.note_failure(time.time(), "FETCH_FAILED", str(exc))
+            return str(exc)
+        return ""
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """As `Embedder.embed_documents`; what becomes of it is remembered."""

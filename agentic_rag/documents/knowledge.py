@@ -85,6 +85,7 @@ class Knowledge:
         self.recovery.begin()
         with index_errors():
             await self.dense.begin()
+            self._workers.start("fetching the default embedder", self.dense.follow_default)
             await self.reindexing.resume()
 
     async def _probe(self) -> None:
@@ -119,7 +120,8 @@ async def open_knowledge(
 def _embedding(settings: Settings) -> EmbeddingState:
     key = settings.embedding_key.get_secret_value() if settings.embedding_key else ""
     try:
-        return EmbeddingState(settings.embedding, settings.model_cache.expanduser(), key)
+        cache, may_fetch = settings.model_cache.expanduser(), settings.fetch_model == "auto"
+        return EmbeddingState(settings.embedding, cache, key, may_fetch=may_fetch)
     except ValueError as exc:
         raise BadConfiguration("AGENTIC_RAG_EMBEDDING", str(exc)) from exc
 

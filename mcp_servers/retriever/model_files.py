@@ -3,13 +3,17 @@
 Owns the one place that uses the network for weights. Nothing is loaded here.
 """
 
+import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import anyio
 import anyio.to_thread
+import httpx2
 
 from mcp_servers.retriever.errors import FetchFailed, ModelMissing, ModelUnknown
 
@@ -17,6 +21,8 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that are here and the bytes expected."""
 
 PROGRESS_SECONDS = 0.5
+REACH_SECONDS = 10.0
+"""For the hub's first answer; without one nothing is loaded that fetching would need."""
 
 MAX_REASON = 200
 
@@ -87,20 +93,59 @@ def quiet() -> None:
 
 async def fetch(name: str, cache: Path, on_progress: Progress) -> None:
     """Download the files of a model that are not here; `on_progress(bytes here, bytes expected)` is called twice a
-    second. One attempt: whoever wants more makes them. Raises `ModelUnknown` and `FetchFailed`; cancelling waits for
-    the file in flight."""
+    second. One attempt: whoever wants more makes them. Raises `ModelUnknown` and `FetchFailed`. A cancelled download is
+    not waited for: the thread is left to itself, and what it has is taken up by the next attempt."""
     source = await anyio.to_thread.run_sync(find_source, name)
     problem: FetchFailed | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_report, source, cache, on_progress)
         try:
-            await anyio.to_thread.run_sync(_download, source, cache)
+            await _run_aside(lambda: _download(source, cache))
         except FetchFailed as exc:
             problem = exc
         tasks.cancel_scope.cancel()
     if problem is not None:
         raise problem
     on_progress(_size(source, cache), source.size)
+
+
+async def _run_aside(work: Callable[[], None]) -> None:
+    """Run ``work`` in a thread for which neither a cancelled caller nor the end of the process waits."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(problem: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if problem is None:
+            done.set_result(None)
+        else:
+            done.set_exception(problem)
+
+    def run() -> None:
+        problem: BaseException | None = None
+        try:
+            work()
+        except BaseException as exc:  # raised to who waits
+            problem = exc
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, problem)
+
+    threading.Thread(target=run, daemon=True, name="model-download").start()
+    await done
+
+
+def find_obstacle() -> str:
+    """Return why nothing can be fetched now; empty when the hub answers. Blocks, and loads no model's library."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "this machine is set to be offline (HF_HUB_OFFLINE)"
+    try:
+        status = httpx2.head(constants.ENDPOINT, timeout=REACH_SECONDS).status_code
+    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+        return f"{constants.ENDPOINT} cannot be reached: {str(exc)[:MAX_REASON] or type(exc).__name__}"
+    return f"{constants.ENDPOINT} answers with status {status}" if status >= 500 else ""
 
 
 def _download(source: Source, cache: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
 def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``fetch-model`` against a hub, into an empty cache."""
     variables = {**environment(), "HF_ENDPOINT": endpoint, "AGENTIC_RAG_MODEL_CACHE": str(folder / "cache")}
-    variables |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+    variables |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
     command = [PROGRAM, "fetch-model", *arguments]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
 
@@ -186,8 +186,8 @@ def test_a_model_is_fetched_from_the_hub_with_progress_and_then_found_without_it
 
 
 @contextmanager
-def hub(folder: Path, asked: list[str], status: int = 200) -> Iterator[str]:
-    """Serve a model folder as huggingface.co serves every repository; or fail."""
+def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
+    """Serve a model folder as huggingface.co serves every repository; or fail, always or so often at first."""
     revision = "0" * 40
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
 
@@ -201,8 +201,8 @@ def hub(folder: Path, asked: list[str], status: int = 200) -> Iterator[str]:
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
             asked.append(path)
-            if status != 200:
-                self.answer(status, b"{}")
+            if status != 200 or len(asked) <= failures:
+                self.answer(503, b"{}")
             elif "/tree/" in path:
                 rows = [
                     {"type": "file", "path": name, "size": file.stat().st_size, "oid": name}

@@ -1,0 +1,40 @@
+"""The default embedder is fetched by itself, and what was indexed without it gets its vectors while serving."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.retriever.tiny_model import write_model
+from tests.server.test_cli_knowledge import hub
+
+
+def fetched(folder: Path, endpoint: str) -> dict[str, Any]:
+    variables = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "tests.ingestion.fetching_user", str(folder)]
+    done = subprocess.run(command, env=variables | {"NO_PROXY": "127.0.0.1"}, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_the_default_embedder_is_fetched_after_failures_and_its_vectors_join_while_serving(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source")
+    shutil.move(source / "model.onnx", source / "model_optimized.onnx")
+    asked: list[str] = []
+    with hub(source, asked, failures=1) as url:
+        told = fetched(tmp_path, url)
+    assert told["came"] is True
+    states = [state for state, _ in told["states"]]
+    assert states[0] == "lexical"
+    assert "fetching" in states
+    assert any("could not be fetched" in reason for _, reason in told["states"] if reason)
+    assert told["vector"] == 16
+    assert told["before"] == ["indexed", "none"], "no document waits for a download"
+    assert (told["mode"], told["hits"]) == ("hybrid", 1)
+    assert told["embedder"]["state"] == "ready"
+    assert "mode" not in told["embedder"]
+    assert told["forbidden"] == [False, "lexical"]
