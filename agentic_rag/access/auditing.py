@@ -25,9 +25,10 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.access.acts import Acts
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited
+from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited, StorageError
 from agentic_rag.events import ToolStatus
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import Because, PlannedCall
@@ -112,11 +113,14 @@ def place_of(error: AgenticRagError) -> str:
 
 
 class AuditLog:
-    """The audit log of one database. ``redactor``: takes secrets out of what a refused request named."""
+    """The audit log of one database. ``redactor``: takes secrets out of what a refused request named; ``acts``: what
+    operators did beside it.
+    """
 
-    def __init__(self, database: Database, redactor: Redactor) -> None:
+    def __init__(self, database: Database, redactor: Redactor, acts: Acts) -> None:
         self._db = database
         self._redactor = redactor
+        self._acts = acts
         self._refusals = Refusals()
 
     async def record_refusal(self, refusal: Refusal, request_id: str = "") -> None:
@@ -149,12 +153,20 @@ class AuditLog:
         return await self._db.read(lambda conn: rows.check(conn, known))
 
     async def flush(self) -> None:
-        """Write what was only counted until now."""
+        """Write what was only counted until now, and what operators did beside the server."""
         await self._write(self._refusals.rest())
+        await self._take_in()
 
     async def write_due(self) -> None:
-        """Write the counts whose time is over; called every `FLUSH_SECONDS`."""
+        """Write the counts whose time is over, and what operators did beside the server; every `FLUSH_SECONDS`."""
         await self._write(self._refusals.due(time.monotonic()))
+        await self._take_in()
+
+    async def _take_in(self) -> None:
+        try:
+            await self._acts.take_in(self._db)
+        except (StorageError, OSError) as exc:  # the notes stay where they are
+            log.error("acts by command line are not in the audit log yet: %s", exc)
 
     async def _write(self, told: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
         if not told:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agentic_rag.access.acts import act
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import open_knowledge
 from agentic_rag.errors import BadConfiguration, StorageError
@@ -24,6 +25,7 @@ from agentic_rag.operations.data_folder import DataFolder, lent_files
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.findings import Finding
 from agentic_rag.settings import Settings
+from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
 from agentic_rag.store.payloads import PayloadFiles
@@ -58,6 +60,9 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
         findings += await examine_workspaces(settings.workspaces, repair=repair)
         if database is not None:
             findings += await _examine_records(settings, database, repair)
+        mended = sorted({finding.code for finding in findings if not finding.by_hand})
+        if database is not None and repair and mended:
+            await database.write(partial(append, entry=act("doctor.repair", codes=mended)), durable=True)
     return findings
 
 

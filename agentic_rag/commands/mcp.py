@@ -51,6 +51,7 @@ def allow(
     """
     import anyio
 
+    from agentic_rag.access.acts import Acts, act
     from agentic_rag.settings import client_environment, load_settings
     from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
     from agentic_rag.tools.launch.packages import Packages
@@ -61,6 +62,8 @@ def allow(
     packages = Packages(folder, client_environment())
     kept_out = (settings.workspaces, folder / "homes")
     entry = anyio.run(LaunchCatalogue(folder).allow, line, grant, packages, kept_out)
+    rights = {"network": network, "readOnly": list(grant.read_only), "env": list(grant.env), "read": len(grant.folders)}
+    Acts(settings.data).leave(act("mcp.allow", entry.id, **rights))
     say(f"allowed {entry.id}: {_runs(entry)}")
 
 
@@ -80,11 +83,14 @@ def list_allowed(
 @mcp_app.command("revoke")
 def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list print.")], data: Data = None) -> None:
     """Take back what was allowed; it counts from the next start of a server."""
+    from agentic_rag.access.acts import Acts, act
     from agentic_rag.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
-    if not LaunchCatalogue(load_settings(data=data).data / "mcp").revoke(ident):
+    folder = load_settings(data=data).data
+    if not LaunchCatalogue(folder / "mcp").revoke(ident):
         raise InvalidInput("id", f"nothing is allowed under {ident!r}.")
+    Acts(folder).leave(act("mcp.revoke", ident))
     say(f"revoked {ident}")
 
 

@@ -49,11 +49,15 @@ def rotate_key(
     ] = False,
 ) -> None:
     """Seal all secrets anew: with a new key, or with the first one in AGENTIC_RAG_SECRET_KEY. Can be repeated."""
+    from functools import partial
+
     import anyio
 
+    from agentic_rag.access.acts import act
     from agentic_rag.domains.vault import rotate
     from agentic_rag.operations.data_folder import DataFolder
     from agentic_rag.settings import load_settings
+    from agentic_rag.store.audit import append
     from agentic_rag.store.database import Database
 
     settings = load_settings(data=data)
@@ -63,7 +67,10 @@ def rotate_key(
         try:
             database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
             try:
-                return await rotate(database, settings.data, settings.secret_key, drop_unreadable=drop_unreadable)
+                done = await rotate(database, settings.data, settings.secret_key, drop_unreadable=drop_unreadable)
+                told = act("secret.rotate", sealed=done[0], dropped=done[1])
+                await database.write(partial(append, entry=told), durable=True)
+                return done
             finally:
                 await database.aclose()
         finally:

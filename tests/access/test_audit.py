@@ -1,7 +1,15 @@
 """What is told in the audit log: changes, denied calls, refused entries."""
 
+import sys
 from pathlib import Path
 
+import anyio.to_thread
+from typer.testing import CliRunner
+
+from agentic_rag.access.acts import Acts, act
+from agentic_rag.commands.mcp import mcp_app
+from agentic_rag.store.audit import page
+from agentic_rag.store.database import Database
 from agentic_rag.testing.steps import Step, Use, say
 from tests.access.tenants import as_operator, audited, bearer, make_key
 from tests.server.rig import Rig
@@ -74,3 +82,45 @@ async def test_an_mcp_entry_that_is_refused_leaves_a_row(tmp_path: Path) -> None
         assert refused[:2] == (422, "MCP_COMMAND_NOT_ALLOWED")
         (row,) = await audited(rig, outcome="refused")
         assert (row["action"], row["details"]["code"]) == ("PATCH /api/domains/{domain}", "MCP_COMMAND_NOT_ALLOWED")
+
+
+async def test_what_an_operator_does_by_command_line_beside_a_server_is_told(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        folder = rig.application.settings.data
+
+        def type_in(*words: str) -> str:
+            done = CliRunner().invoke(mcp_app, [words[0], "--data", str(folder), *words[1:]])
+            assert done.exit_code == 0, done.output
+            return str(done.stdout)
+
+        said = await anyio.to_thread.run_sync(
+            type_in, "allow", "--network", "--env", "TOKEN", "--", sys.executable, "-I", str(Path(__file__))
+        )
+        ident = said.removeprefix("allowed ").partition(":")[0]
+        await anyio.to_thread.run_sync(type_in, "revoke", ident)
+        told = [(row["actor"], row["action"], row["target"], row["details"]) for row in await audited(rig)]
+        assert told[:2] == [
+            ("local", "mcp.revoke", ident, {"by": "command line"}),
+            (
+                "local",
+                "mcp.allow",
+                ident,
+                {"network": True, "readOnly": [], "env": ["TOKEN"], "read": 0, "by": "command line"},
+            ),
+        ]
+        assert [row["action"] for row in await audited(rig)].count("mcp.allow") == 1
+
+
+async def test_acts_that_no_server_saw_are_told_in_their_order_and_what_is_no_note_is_put_aside(tmp_path: Path) -> None:
+    acts = Acts(tmp_path)
+    for name in ("one", "two"):
+        acts.leave(act("mcp.revoke", name))
+    (tmp_path / "acts" / "act_0.json").write_text("{half")
+    database = await Database.open(tmp_path / "test.db")
+    try:
+        assert [await acts.take_in(database) for _ in range(2)] == [2, 0]
+        rows = await database.read(lambda conn: page(conn, 10))
+    finally:
+        await database.aclose()
+    assert [row.target for row in rows] == ["two", "one"]
+    assert [each.name for each in (tmp_path / "acts").iterdir()] == ["act_0.damaged"]

@@ -43,6 +43,7 @@ from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import sheets
+from mcp_servers.retriever.formats.html import read_html
 from mcp_servers.retriever.formats.markdown import read_markdown
 from mcp_servers.retriever.formats.text import decode, paragraphs
 from mcp_servers.retriever.lexical import document_vectors
@@ -241,6 +242,7 @@ PARSERS: tuple[Parser, ...] = (
 UNITS = (
     *("<", "[", "`", "&", "${", "\n", " ", "a", "中", ".", "-", "|", '"', "\\", "1 ", "1,", "a+", "a://", "\n \n\t"),
     *("```\n", "~~~x\n", "\n- a\n  ", "[[1", "<!--", "<a ", "<a>", "</", "<a href='", "&#", "{{", "@!thought://a "),
+    *("<!", "<![", "<?", "<a b='<a b=\"", '<a b="', "<script>", "<table>", "&#9", "<p hidden>"),
     *("<role>", "</role>", "<plan>a</plan>", "<td rowspan=9>", "data: x\n\n", "```a```", "\ud7ff\u202e", "# a\n"),
 )
 """Repeated, each of them is bait for some scanner: what opens and never closes, what closes nothing, what may begin
@@ -323,10 +325,10 @@ def test_more_secrets_or_longer_ones_make_no_text_dearer_to_redact(known: str) -
     assert ratio < 10, f"75 times as many secrets cost {ratio:.0f} times as much"
 
 
-@pytest.mark.parametrize("ending", ["md", "csv"])
+@pytest.mark.parametrize("ending", ["md", "csv", "html"])
 def test_so_does_a_file(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"hostile.{ending}"
-    read = {"md": read_markdown, "csv": sheets.read_csv}[ending]
+    read = {"md": read_markdown, "csv": sheets.read_csv, "html": read_html}[ending]
 
     def parse(text: str) -> None:
         path.write_text(text, "utf-8")

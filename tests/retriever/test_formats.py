@@ -292,6 +292,25 @@ def test_html_that_is_not_shown_is_not_read(tmp_path: Path, source: str) -> None
     assert html(tmp_path, source) == ["seen"]
 
 
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ("<p>one<!-- a > b --><p>two", ["one", "two"]),
+        ("<p>one <!-- never <b>ended", ["one ended"]),
+        ("<p>a < b, a <3 and 1<2", ["a < b, a <3 and 1<2"]),
+        ("<p>one<![endif]><? php ?></ x><p>two", ["one", "two"]),
+        ("<p>one<![<![ never", ["one<![<![ never"]),
+        ("<p>one<a href='never", ["one<a href='never"]),
+        ('<p title="a > b" class=x data-y= z>one</p >two', ["one", "two"]),
+        ("<script>if (a<b) '</p>'</SCRIPT ><p>one<style>never", ["one"]),
+        ("<IMG ALT='a &lt; b'/>&eacute;&#x4e2d;&#99999999999;", ["a < bé中\ufffd"]),
+        ("<p>&#" + "9" * 5000 + ";", ["&#" + "9" * 5000 + ";"]),
+    ],
+)
+def test_broken_html_loses_no_text_and_is_read_as_a_browser_does(tmp_path: Path, source: str, read: list[str]) -> None:
+    assert html(tmp_path, source) == read
+
+
 def test_html_says_latin_1_and_means_what_browsers_make_of_it(tmp_path: Path) -> None:
     source = '<meta charset="iso-8859-1"><p>“Größe” – 5 €</p>'.encode("cp1252")
     assert read(tmp_path / "a.html", source).text == "“Größe” – 5 €"

@@ -35,6 +35,7 @@ def test_a_secret_is_set_listed_rotated_and_deleted_without_being_shown(tmp_path
     assert results[1].stdout == results[3].stdout == "TOKEN\t…wxyz\n"
     assert results[2].stdout.startswith("1 secrets are sealed with the new key")
     assert VALUE not in "".join(result.stdout + result.stderr for result in results)
+    assert '"sealed": 1' in run(tmp_path, "audit", "list").stdout, "a change by command line is told like any"
     assert run(tmp_path, "secrets", "delete", domain, "TOKEN").returncode == 1
     assert (tmp_path / "data" / "secret.key").stat().st_mode & 0o777 == 0o600
 

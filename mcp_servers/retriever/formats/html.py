@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
+from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
 from mcp_servers.retriever.formats.text import decode
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
@@ -46,8 +46,13 @@ def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:
 def html_blocks(source: str) -> list[Block]:
     """Return the blocks of a page, or of a piece of one."""
     builder = _Builder()
-    builder.feed(source)
-    builder.close()
+    for token in tokens(source):
+        if isinstance(token, StartTag):
+            builder.begin(token.name, token.attributes)
+        elif isinstance(token, EndTag):
+            builder.end(token.name)
+        else:
+            builder.add(token)
     return builder.finish()
 
 
@@ -114,11 +119,10 @@ class _Table:
             self.column += 1
 
 
-class _Builder(HTMLParser):
-    """Collects blocks while the parser walks the tags; broken nesting ends a block early and loses no text."""
+class _Builder:
+    """Collects blocks from a page's tags and text; broken nesting ends a block early and loses no text."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self._blocks: list[Block] = []
         self._lines: list[str] = []
         self._text: list[str] = []
@@ -130,8 +134,8 @@ class _Builder(HTMLParser):
         self._item = ""
         self._table: _Table | None = None
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
+    def begin(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        """Take a start tag."""
         if self._is_hidden(tag, attributes):
             return
         if tag in _SKIPPED:
@@ -147,7 +151,8 @@ class _Builder(HTMLParser):
             self.flush()
             self._enter(tag, attributes)
 
-    def handle_endtag(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
+        """Take an end tag."""
         if self._hidden[1]:
             self._end_hidden(tag)
         elif tag in _SKIPPED:
@@ -163,9 +168,10 @@ class _Builder(HTMLParser):
             self.flush()
             self._leave(tag)
 
-    def handle_data(self, data: str) -> None:
+    def add(self, text: str) -> None:
+        """Take text."""
         if not self._skipping and not self._hidden[1]:
-            self._text.append(data)
+            self._text.append(text)
 
     def finish(self) -> list[Block]:
         """Return all blocks, once everything was fed."""
