@@ -14,6 +14,7 @@ from functools import partial
 import anyio
 from starlette.applications import Starlette
 
+from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.agent_services import Services
@@ -62,6 +63,8 @@ from mcp_servers.retriever.errors import IndexFault
 
 RETRY_SECONDS = 1.0
 """Between two looks whether the store is there."""
+TAKE_UP_SECONDS = 5.0
+"""Between two looks for turns whose server died, where several share a store."""
 
 log = logging.getLogger(__name__)
 
@@ -189,8 +192,15 @@ async def open_application(
         if serving:
             workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
             await machinery.runtime.recover()
+            if ground.database.shared:
+                workers.repeat("taking up turns", partial(_take_up_turns, machinery), TAKE_UP_SECONDS, at_once=False)
             upkeep.keep_records(workers, ground.access, ground.audit, business.health)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
+
+
+async def _take_up_turns(machinery: Machinery) -> None:
+    """Go on with what other servers of the store left when they died."""
+    await machinery.runtime.recover()
 
 
 async def _end_single_use(access: Access, machinery: Machinery) -> None:
@@ -240,7 +250,7 @@ async def _open_ground(
     key_use = KeyUse(_limits(settings))
     access = Access(database, required=serving and not is_loopback(settings.host), use=key_use)
     await access.open()
-    audit = AuditLog(database, redactor)
+    audit = AuditLog(database, redactor, Acts(settings.data))
     stack.push_async_callback(audit.flush)
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
     directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))

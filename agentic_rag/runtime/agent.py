@@ -52,7 +52,7 @@ from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, find_tools, read_on, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import end_without_agent, hold, store_commit, store_end, store_result, store_told
+from agentic_rag.runtime.storing import end_without_agent, store_commit, store_end, store_result, store_told
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
@@ -153,6 +153,13 @@ class Agent:
         self.interrupted = True
         self._scope.cancel()
 
+    def give_up(self) -> None:
+        """Stop without a word: the turn is another process's. Its delegates stop with it. Idempotent."""
+        self.lost = True
+        self._scope.cancel()
+        for child in self._children:
+            child.give_up()
+
     async def run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
         """Run the turn to its end; only cancellation from outside (the server stops) leaves it running.
 
@@ -182,7 +189,6 @@ class Agent:
         self.log.withdraw()
 
         def store(conn: Connection) -> None:
-            hold(conn, self.row.id, self.row.fence)
             end_without_agent(conn, self.row, final)
             if self.parent is None:
                 self.resources.hooks.turn_ended(conn, self.row, final)
@@ -215,6 +221,8 @@ class Agent:
             except Exception as exc:  # ended below, with what came so far
                 failure = first_cause(exc) or self._internal_error(exc)
         await self._end_children()
+        if self.lost:
+            raise LeaseLost(self.row.id)
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost | ServerStopping):
@@ -285,6 +293,7 @@ class Agent:
         content = [*notes, *entry.message["content"]]
 
         def store(conn: Connection) -> None:
+            turns.hold(conn, self.row.id, self.row.fence)
             store_told(conn, session_id, told)
             if notes:
                 sessions.set_content(conn, session_id, entry.seq, content)
@@ -418,7 +427,6 @@ class Agent:
         finished = self._turn.finish_call(call, outcome)
 
         def store(conn: Connection) -> None:
-            hold(conn, self.row.id, self.row.fence)
             store_result(conn, self.row, call, outcome, finished)
             if outcome.status is ToolStatus.DENIED:
                 self.resources.hooks.call_denied(conn, self.row, call)

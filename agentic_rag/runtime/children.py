@@ -25,15 +25,9 @@ from agentic_rag.runtime.core.results import RESULT_BUDGET
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import ChildLog
-from agentic_rag.runtime.storing import (
-    LEASE_SECONDS,
-    InterruptedTurn,
-    hold,
-    load_transcript,
-    read_interrupted,
-)
+from agentic_rag.runtime.storing import InterruptedTurn, load_transcript, read_interrupted
 from agentic_rag.store import images, sessions, turns
-from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.tools.system import DELEGATION
 
@@ -149,12 +143,11 @@ class Delegations:
             image_id=image.id,
             owner=resources.owner,
             fence=1,
-            lease_until=later(LEASE_SECONDS),
             started_at=now(),
         )
 
         def store(conn: Connection) -> Transcript:
-            hold(conn, parent.row.id, parent.row.fence)  # one at a time: each sees the paths of those before it
+            turns.hold(conn, parent.row.id, parent.row.fence)  # one at a time: each sees the paths of those before it
             path = free_path(parent.path, request.role, _paths_of(conn, parent.row.id))
             transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
@@ -166,12 +159,13 @@ class Delegations:
                 parent_turn_id=parent.row.id,
                 tool_call_id=request.call_id,
             )
-            turns.TURNS.insert(conn, row)
+            turns.begin(conn, row)
             sessions.append_question(conn, row, transcript.last_seq + 1)
             return transcript
 
         transcript = await resources.database.write(store)
-        log = ChildLog(parent.log, Delegate(transcript.labels.agent, request.call_id), resources.journal)
+        delegate = Delegate(transcript.labels.agent, request.call_id)
+        log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
         transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, user_message(row.content))
         return self._start(Agent(resources, transcript, row, definition, log, parent))
 
@@ -180,14 +174,15 @@ class Delegations:
         resources = parent.resources
 
         def take(conn: Connection) -> tuple[Transcript, InterruptedTurn, int]:
-            hold(conn, parent.row.id, parent.row.fence)
-            fence = turns.take_lease(conn, row.id, resources.owner, later(LEASE_SECONDS))
+            turns.hold(conn, parent.row.id, parent.row.fence)
+            fence = turns.take_lease(conn, row.id, resources.owner)
             return load_transcript(conn, row.session_id), read_interrupted(conn, row), fence
 
         transcript, left, fence = await resources.database.write(take)
         row = replace(row, owner=resources.owner, fence=fence)
         definition = left.definition or child_definition(parent.definition, request.role, parent.depth + 1)
-        log = ChildLog(parent.log, Delegate(transcript.labels.agent, request.call_id), resources.journal)
+        delegate = Delegate(transcript.labels.agent, request.call_id)
+        log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
         own = transcript.of_turn(row.id)[1:]
         child = Agent(resources, transcript, row, definition, log, parent)
         return self._start(child, lambda turn: turn.restore(own, left.finished, left.usage))

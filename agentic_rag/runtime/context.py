@@ -26,8 +26,7 @@ from agentic_rag.runtime.core.transcript import (
     without_bound,
 )
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import hold
-from agentic_rag.store import payloads, sessions
+from agentic_rag.store import payloads, sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
@@ -95,7 +94,7 @@ class Context:
         changed = _rewrite(kept)
 
         def store(conn: Connection) -> None:
-            hold(conn, self._turn_id, self._fence)
+            turns.hold(conn, self._turn_id, self._fence)
             sessions.set_window(conn, transcript.session_id, start, head or None)
             for entry, content in changed:
                 sessions.set_content(conn, transcript.session_id, entry.seq, content)
@@ -145,7 +144,7 @@ class Context:
         changed += _rewrite([entry for entry in window if entry.seq > first])
 
         def store(conn: Connection) -> None:
-            hold(conn, self._turn_id, self._fence)
+            turns.hold(conn, self._turn_id, self._fence)
             for payload in fresh:
                 payloads.put(conn, payload)
             for entry, content in changed:

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, StorageError
 from agentic_rag.events import AgentEvent, Interrupted
@@ -22,15 +21,18 @@ from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.services import AgentServices, Patience, Resources, TurnHooks
 from agentic_rag.runtime.session import LiveSession
-from agentic_rag.runtime.storing import end_without_agent, turns_left_running
-from agentic_rag.store import images, payloads, turns
+from agentic_rag.runtime.storing import end_without_agent, take_left
+from agentic_rag.store import payloads, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
+from agentic_rag.workers import attempt
 
 MAX_TRANSCRIPTS = 256
 """Idle sessions whose transcripts stay in memory."""
+RENEW_SECONDS = 5.0
+"""How often the leases of turns are renewed, a third of what they last."""
 PUT_DOWN_SECONDS = 5.0
 """How long a process that ends waits for the store to take that it does."""
 
@@ -83,12 +85,13 @@ class Runtime:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._journal.run)
+        self._tasks.start_soon(self._keep_leases)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        left = self._running()
+        left = self._running() or self._database.shared  # there a queue that is left is somebody else's at once
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
         try:
@@ -131,6 +134,22 @@ class Runtime:
 
     def _running(self) -> list[LiveSession]:
         return [live for live in self._live.values() if live.turn_id is not None]
+
+    # Leases
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await anyio.sleep(RENEW_SECONDS)
+            if self._running():
+                await attempt("keeping leases of turns", self.renew_leases)
+
+    async def renew_leases(self) -> None:
+        """Renew the leases of this process's turns, and stop those that another one has taken."""
+        began = [(live, turn_id) for live in self._running() if (turn_id := live.turn_id) is not None]
+        kept = await self._database.write(partial(turns.renew, owner=self._resources.owner))
+        for live, turn_id in began:
+            if turn_id not in kept:
+                live.give_up(turn_id)
 
     # Sessions
 
@@ -188,21 +207,31 @@ class Runtime:
     # After a stop
 
     async def recover(self) -> int:
-        """Resume the turns a stopped server left running; return how many.
+        """Resume the turns that a server which is gone left running or waiting; return how many were running.
 
-        The data folder's lock proves that their owner is dead.
+        A SQLite file is its owner's alone: whoever had them is dead. Where others share the store, these are turns
+        whose leases are over, and it is asked again and again.
         """
-        left, orphans = await self._database.read(turns_left_running)
-        waiting = await self._database.read(_waiting)
-        for row, domain_id in waiting:  # before any turn can end and begin the next one: it needs its log
+        if self._resources.draining.is_set():
+            return 0
+        take = partial(take_left, owner=self._resources.owner, alone=not self._database.shared)
+        # durable: the epoch of a fence is used up with the first event that somebody sees
+        taken = await self._database.write(take, durable=True)
+        for row, domain_id in taken.queued:  # before any turn can end and begin the next one: it needs its log
             self._session(row.session_id).expect(row, domain_id)
-        for row in orphans:
-            await self._database.write(partial(end_without_agent, row=row, final=Interrupted()))
-        for row in left:
-            await (await self.session(row.session_id)).resume(row)
-        for session_id in dict.fromkeys(row.session_id for row, _ in waiting):
+        insist = self._journal.insist  # they are this process's now: whoever gives up here leaves them to nobody
+        for row in taken.orphans:
+            write = partial(end_without_agent, row=row, final=Interrupted())
+            await insist(partial(self._database.write, write))
+        for row in taken.running:
+            await insist(partial(self._resume, row))
+        for session_id in dict.fromkeys(row.session_id for row, _ in taken.queued):
             await (await self.session(session_id)).start_queue()
-        return len(left)
+        return len(taken.running)
+
+    async def _resume(self, row: TurnRecord) -> None:
+        self._session(row.session_id).unload()  # what it remembers is from before the other one
+        await (await self.session(row.session_id)).resume(row)
 
     # Following
 
@@ -227,8 +256,3 @@ class Runtime:
     async def next_turn(self, session_id: str, after: str | None = None) -> str:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
         return await self._session(session_id).next_turn(after)
-
-
-def _waiting(conn: Connection) -> list[tuple[TurnRecord, str]]:
-    """Return all queued turns with their domains."""
-    return [(row, images.domain_of(conn, row.image_id)) for row in turns.list_queued(conn)]

@@ -18,6 +18,7 @@ from agentic_rag.errors import (
     AgenticRagError,
     GenerationAborted,
     IdempotencyMismatch,
+    LeaseLost,
     NotFound,
     ResumeLimit,
     TurnInProgress,
@@ -33,16 +34,9 @@ from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import (
-    LEASE_SECONDS,
-    end_without_agent,
-    hold,
-    load_transcript,
-    read_interrupted,
-    stored_definition,
-)
+from agentic_rag.runtime.storing import end_without_agent, load_transcript, read_interrupted, stored_definition
 from agentic_rag.store import images, sessions, turns
-from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -237,7 +231,7 @@ class LiveSession:
             _refuse(conn, row, busy, on_busy)
             added = self._resources.hooks.turn_accepted(conn, row)
             images.put(conn, image.id, definition.domain_id, image.content)
-            turns.TURNS.insert(conn, row)
+            turns.begin(conn, row)
             if busy is None:
                 sessions.append_question(conn, row, place)
                 log.store_first(conn, (_start_event(row, definition.model), *notices, *added))
@@ -267,9 +261,8 @@ class LiveSession:
             message_id=new_id("msg"),
             image_id=image_id,
             status=TurnStatus.QUEUED if queued else TurnStatus.RUNNING,
-            owner="" if queued else self._resources.owner,
+            owner=self._resources.owner,
             fence=0 if queued else 1,
-            lease_until=None if queued else later(LEASE_SECONDS),
             started_at=now(),
         )
 
@@ -279,7 +272,7 @@ class LiveSession:
             row.conversation_id,
             row.id,
             redaction=self._resources.redactor.of(domain_id),
-            start=epoch_of(row.fence),
+            fence=row.fence + (row.status is TurnStatus.QUEUED),  # the number it will begin with
         )
 
     # Running
@@ -334,10 +327,10 @@ class LiveSession:
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn; False when none waits."""
         waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
-        if not waiting:
+        if not waiting or waiting[0].owner != self._resources.owner:
             return False
         transcript = await self._present()
-        row = replace(waiting[0], owner=self._resources.owner, fence=waiting[0].fence + 1, status=TurnStatus.RUNNING)
+        row = replace(waiting[0], fence=waiting[0].fence + 1, status=TurnStatus.RUNNING)
         log = self._resources.journal.find(row.id)
         assert log is not None  # opened when it was queued, or by `Runtime.recover`
         place = transcript.last_seq + 1
@@ -345,15 +338,10 @@ class LiveSession:
         def store(conn: Connection) -> Definition:
             definition = stored_definition(images.get(conn, row.image_id))
             assert definition is not None
-            turns.start(
-                conn,
-                row.id,
-                image_id=row.image_id,
-                role_hashes={},
-                owner=row.owner,
-                started_at=row.started_at,
-                until=later(LEASE_SECONDS),
-            )
+            if not turns.start(
+                conn, row.id, image_id=row.image_id, role_hashes={}, owner=row.owner, started_at=row.started_at
+            ):
+                raise LeaseLost(row.id)
             sessions.append_question(conn, row, place)
             log.store_first(conn, (_start_event(row, definition.model),))
             return definition
@@ -416,6 +404,11 @@ class LiveSession:
         finally:
             self._compaction = None
 
+    def give_up(self, turn_id: str) -> None:
+        """Stop a running turn that is another process's now."""
+        if self._agent is not None and self.turn_id == turn_id and not self._agent.over:
+            self._agent.give_up()
+
     def give_way(self) -> None:
         """End a compaction, if one runs: the process is about to stop."""
         if self._compaction is not None:
@@ -472,12 +465,12 @@ class LiveSession:
         """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
         journal = self._resources.journal
         # a new log is for our own words only: there is nothing in them to redact
-        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, start=epoch_of(row.fence))
+        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
         log.withdraw()  # the first events, if the store refused to begin it
 
         def store(conn: Connection) -> None:
             if resumed is not None:
-                hold(conn, row.id, row.fence)
+                turns.hold(conn, row.id, row.fence)
             end_without_agent(conn, row, final)
             self._resources.hooks.turn_ended(conn, row, final)
             log.store_first(conn, [final] if resumed is None else [resumed, final])
@@ -495,24 +488,12 @@ class LiveSession:
         self._resources.journal.add(self._log_of(row, domain_id))
 
     async def resume(self, row: TurnRecord) -> None:
-        """Go on with a turn that a stopped server left running; its transcript is loaded."""
+        """Go on with a turn that was taken over from a server that is gone; its transcript is loaded."""
         transcript = self._transcript
         assert transcript is not None
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
-
-        cut_off = row.owner != ""
-
-        def take(conn: Connection) -> int:
-            if cut_off:
-                turns.count_resume(conn, row.id)
-            return turns.take_lease(conn, row.id, self._resources.owner, later(LEASE_SECONDS))
-
-        # durable: the epoch of the fence is used up with the first event that somebody sees
-        fence = await self._database.write(take, durable=True)
-        given_up = cut_off and row.resumes >= MAX_RESUMES
-        row = replace(row, owner=self._resources.owner, fence=fence, resumes=row.resumes + cut_off)
-        resumed = Resumed((left.last_seq + 1, epoch_of(fence)))
-        if given_up or left.definition is None:
+        resumed = Resumed((left.last_seq + 1, epoch_of(row.fence)))
+        if row.resumes > MAX_RESUMES or left.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
             await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
             return
@@ -541,7 +522,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
     Raises:
         _Duplicate: the same client message id and content made a turn already.
         IdempotencyMismatch: the same id came with other content.
-        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
+        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full, or another process runs it.
     """
     if row.client_message_id is not None:
         known = turns.by_client_message(conn, row.session_id, row.client_message_id)
@@ -550,6 +531,9 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
         if known is not None:
             raise _Duplicate(known)
     if busy is None:
+        elsewhere = turns.running_elsewhere(conn, row.session_id, row.owner)
+        if elsewhere is not None:
+            raise TurnInProgress(elsewhere)
         return
     if on_busy != "queue":
         raise TurnInProgress(busy)

@@ -1,13 +1,12 @@
 """What turns write to the store and read back from it: functions of a connection.
 
-Owns the rows of messages, calls, usage and of a turn's end, and what a turn that was cut off is resumed from. Every
-write of a running turn holds its lease, so that a process that has lost it writes nothing more. Knows no agent and
-no event's number.
+Owns the rows of messages, calls, usage and of a turn's end, and what a turn that was cut off is resumed from. Knows
+no agent and no event's number.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -22,7 +21,7 @@ from agentic_rag.runtime.core.told import Prompt, Told
 from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
 from agentic_rag.store import images, payloads, prompts, run_events, sessions, tool_calls, turns, usage
-from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.prompts import PromptRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -31,9 +30,6 @@ from agentic_rag.tools.base import CallOutcome
 
 logger = logging.getLogger(__name__)
 
-LEASE_SECONDS = 15.0
-"""How long after its last commit a turn's owner is taken to be alive."""
-
 _END: dict[type, tuple[TurnStatus, str]] = {
     Done: (TurnStatus.DONE, ""),
     Error: (TurnStatus.FAILED, "error"),
@@ -41,24 +37,10 @@ _END: dict[type, tuple[TurnStatus, str]] = {
 }
 
 
-def hold(conn: Connection, turn_id: str, fence: int) -> None:
-    """Check and extend the turn's lease; the first statement of every transaction of its owner.
-
-    Raises:
-        LeaseLost: another process runs the turn.
-    """
-    turns.hold(conn, turn_id, fence, later(LEASE_SECONDS))
-
-
 def store_commit(
     conn: Connection, transcript: Transcript, row: TurnRecord, entries: Sequence[Entry], commit: Commit, model: str
 ) -> None:
-    """Store a commit's messages, calls and usage.
-
-    Raises:
-        LeaseLost: another process runs the turn; nothing is kept.
-    """
-    hold(conn, row.id, row.fence)
+    """Store a commit's messages, calls and usage."""
     at = now()
     for entry in entries:
         sessions.append_message(conn, _message_row(transcript.session_id, entry, commit, model, at))
@@ -210,20 +192,48 @@ def stored_definition(image: Json | None) -> Definition | None:
         return None
 
 
-def turns_left_running(conn: Connection) -> tuple[list[TurnRecord], list[TurnRecord]]:
-    """Return the turns a stopped server left running: those to resume, and delegates whose parents have ended.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a process took over of others that are gone: turns to resume, and those that wait, with their domains.
 
-    Other delegates are in neither list: who asked for them goes on with them.
+    ``orphans``: delegates whose parents have ended. Other delegates are not among them: who asked for them goes on
+    with them.
     """
-    left = turns.list_running(conn)
-    parents = sessions.parents(conn, [row.session_id for row in left])
-    known = {row.id: row for row in left}
+
+    running: tuple[TurnRecord, ...]
+    queued: tuple[tuple[TurnRecord, str], ...]
+    orphans: tuple[TurnRecord, ...]
+
+
+def take_left(conn: Connection, owner: str, *, alone: bool) -> Taken:
+    """Make ``owner`` the one that runs what nobody runs any more. ``alone``: no other process can be there.
+
+    A turn that was cut off counts one resume more; one that was put down on purpose does not. What waits behind a turn
+    of a living process stays that one's.
+    """
+    left = turns.lock_left(conn, owner, alone=alone)
+    running = {row.id: row for row in turns.list_running(conn)} if left else {}
+    parents = sessions.parents(conn, [row.session_id for row in running.values()])
 
     def is_orphan(row: TurnRecord) -> bool:
         parent = parents.get(row.session_id)
-        return parent is not None and (parent not in known or is_orphan(known[parent]))
+        return parent is not None and (parent not in running or is_orphan(running[parent]))
 
-    return [row for row in left if row.session_id not in parents], [row for row in left if is_orphan(row)]
+    to_resume = [row for row in left if row.status is TurnStatus.RUNNING and row.session_id not in parents]
+    taken = tuple(_take(conn, row, owner) for row in to_resume)
+    others = {row.session_id for row in running.values() if row.owner != owner} - {row.session_id for row in taken}
+    queued = [row for row in left if row.status is TurnStatus.QUEUED and row.session_id not in others]
+    turns.take_queued(conn, [row.id for row in queued], owner)
+    return Taken(
+        taken,
+        tuple((replace(row, owner=owner), images.domain_of(conn, row.image_id)) for row in queued),
+        tuple(row for row in left if row.status is TurnStatus.RUNNING and is_orphan(row)),
+    )
+
+
+def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
+    resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
+    return replace(row, owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
 
 
 def load_transcript(conn: Connection, session_id: str) -> Transcript:

@@ -79,6 +79,11 @@ class Database:
             problem = f"{where} cannot be used: {exc.orig}"
             raise (_error_of(exc) or BadConfiguration("AGENTIC_RAG_DATA", problem)) from exc
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may have it open; a SQLite file is its data folder's owner's."""
+        return not isinstance(self._engine, SqliteFile)
+
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Run ``fn`` in a writing transaction and return its result once that is committed.
 

@@ -1,16 +1,18 @@
 """Turns: one user message to its end, as a record.
 
-Owns a turn's states, totals and lease columns. Knows no event and no transcript.
+Owns a turn's states, totals and its lease: who runs it (or will, while it is queued), until when by the database's
+clock, and the fencing number that each transaction of its owner proves. Knows no event and no transcript.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sqlalchemy import Connection, UniqueConstraint, and_, update
+from sqlalchemy import Connection, UniqueConstraint, and_, not_, or_, select, update
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
+from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 
 
@@ -25,6 +27,9 @@ class TurnStatus(StrEnum):
 
 
 FINISHED = (TurnStatus.DONE, TurnStatus.INTERRUPTED, TurnStatus.FAILED)
+
+LEASE_SECONDS = 15.0
+"""How long after its last word a turn's owner is taken to be alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +50,9 @@ class TurnRecord:
     image_id: str
     role_hashes: dict[str, str] = field(default_factory=dict)
     owner: str = ""
-    """The process that runs it, none if that one has put it down; ``fence`` grows with each owner."""
+    """The process that runs it or has it in its queue, none if that one has put it down."""
     fence: int = 0
+    """How often it was begun or taken by another owner."""
     lease_until: str | None = None
     resumes: int = 0
     """How often it was cut off since its last committed step; stops on purpose do not count."""
@@ -71,11 +77,14 @@ _turns = TURNS.c
 _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
+_LEASED = _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING))  # found by the index
 _IN_ORDER = TURNS.select.order_by(_turns.started_at, _turns.id)
 _GET = TURNS.select.where(_BY_ID)
 _BY_CLIENT_MESSAGE = TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
 _QUEUED = _IN_ORDER.where(_turns.status == TurnStatus.QUEUED)
 _QUEUED_OF = _QUEUED.where(_OF_SESSION)
+_LEASE_END = DatabaseTime(LEASE_SECONDS)
+_FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
 
 
 def get(conn: Connection, turn_id: str) -> TurnRecord | None:
@@ -126,18 +135,17 @@ def start(
     role_hashes: Mapping[str, str],
     owner: str,
     started_at: str,
-    until: str | None = None,
 ) -> bool:
-    """Make a queued turn a running one of ``owner``. Returns False, and changes nothing, when it is not queued."""
-    statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == TurnStatus.QUEUED)
+    """Make a turn that waits in ``owner``'s queue a running one. Returns False, and changes nothing, if none waits."""
+    waits = (_turns.id == turn_id, _turns.status == TurnStatus.QUEUED, _turns.owner == owner)
+    statement = update(TURNS.table).where(*waits)
     changed = conn.execute(
         statement.values(
             status=TurnStatus.RUNNING,
             image_id=image_id,
             role_hashes=dict(role_hashes),
-            owner=owner,
             fence=_turns.fence + 1,
-            lease_until=until,
+            lease_until=_LEASE_END,
             started_at=started_at,
         )
     )
@@ -184,45 +192,109 @@ def finish(
     return changed == 1
 
 
-def take_lease(conn: Connection, turn_id: str, owner: str, until: str | None) -> int:
-    """Make ``owner`` the one that runs the turn until that time and return its fencing number.
+# Leases
 
-    The number grows with each taking; whether the former owner is dead is the caller's to know.
+
+_LEASE = Prepared(update(TURNS.table).where(_BY_ID).values(lease_until=_LEASE_END))
+
+
+def begin(conn: Connection, turn: TurnRecord) -> None:
+    """Store a new turn, running or queued, and begin its owner's lease.
+
+    Raises:
+        IntegrityError: the client message id has made a turn of the session before.
+    """
+    TURNS.insert(conn, turn)
+    _LEASE.run(conn, id=turn.id)
+
+
+def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
+    """Return the turns that run or wait and that nobody cares for any more, and keep them from others' hands.
+
+    They are those without an owner and those whose lease is over; ``alone``: all that are not ``owner``'s, since no
+    other process can be there.
+    """
+    query = _IN_ORDER.where(_LEASED, _turns.owner != owner)
+    return TURNS.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
+
+
+_ELSEWHERE = Prepared(
+    select(_turns.id).where(
+        _OF_SESSION, _turns.status == TurnStatus.RUNNING, _turns.owner != parameter(_turns.owner), not_(_FREE)
+    )
+)
+
+
+def running_elsewhere(conn: Connection, session_id: str, owner: str) -> str | None:
+    """Return the turn of a session that a living process other than ``owner`` runs, None when there is none."""
+    row = _ELSEWHERE.first(conn, session_id=session_id, owner=owner)
+    return None if row is None else str(row[0])
+
+
+def take_lease(conn: Connection, turn_id: str, owner: str) -> int:
+    """Make ``owner`` the one that runs the turn and return its fencing number.
+
+    The number grows with each taking; whether the former owner is gone is the caller's to know.
 
     Raises:
         NotFound: there is no such turn, or it has ended.
     """
     statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED)
-    change = statement.values(owner=owner, lease_until=until, fence=_turns.fence + 1)
+    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1)
     fence = conn.execute(change.returning(_turns.fence)).scalar()
     if fence is None:
         raise NotFound("turn", turn_id)
     return int(fence)
 
 
+def take_queued(conn: Connection, turn_ids: Sequence[str], owner: str) -> None:
+    """Put queued turns into ``owner``'s queue."""
+    statement = update(TURNS.table).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
+    conn.execute(statement.values(owner=owner, lease_until=_LEASE_END))
+
+
+def renew(conn: Connection, owner: str) -> frozenset[str]:
+    """Extend the leases of all turns of an owner and return their ids: what it thinks to have beside is another's."""
+    mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
+    # in one order everywhere, or two transactions that lock several turns could wait for each other
+    locked = mine.order_by(_turns.id).with_for_update(key_share=True)
+    statement = update(TURNS.table).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
+    return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
+
+
 _HOLD = Prepared(
     update(TURNS.table)
     .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
-    .values(lease_until=parameter(_turns.lease_until))
+    .values(lease_until=_LEASE_END)
 )
+_FENCE = Prepared(select(_turns.fence).where(_BY_ID).with_for_update(read=True))
 
 
-def hold(conn: Connection, turn_id: str, fence: int, until: str | None) -> None:
+def hold(conn: Connection, turn_id: str, fence: int) -> None:
     """Extend the lease of a running turn; part of every transaction in which its owner writes.
 
     Raises:
         LeaseLost: the fencing number has moved on, or the turn has ended.
     """
-    if _HOLD.run(conn, id=turn_id, fence=fence, lease_until=until) != 1:
+    if _HOLD.run(conn, id=turn_id, fence=fence) != 1:
         raise LeaseLost(turn_id)
 
 
+def is_held(conn: Connection, turn_id: str, fence: int) -> bool:
+    """Say whether the fencing number still counts, for the rest of the transaction; whether the turn has ended or not.
+
+    A writer that asks for several turns asks in the order of their ids.
+    """
+    row = _FENCE.first(conn, id=turn_id)
+    return row is not None and row[0] == fence
+
+
 def put_down(conn: Connection, owner: str) -> int:
-    """Take the leases of all running turns from an owner that is about to end; return how many.
+    """Take the leases of all turns from an owner that is about to end; return how many.
 
     A turn without an owner is gone on with at once, and that counts as no resume.
     """
-    mine = (_turns.owner == owner, _turns.status == TurnStatus.RUNNING)
+    mine = (_turns.owner == owner, _LEASED)
     return conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
 
 

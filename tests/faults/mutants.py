@@ -95,9 +95,9 @@ MUTANTS = (
     ),
     Mutant(
         "lose queued turns at a restart",
-        "runtime/runtime.py",
-        "for row in turns.list_queued(conn)]",
-        "for row in turns.list_queued(conn)[:0]]",
+        "runtime/storing.py",
+        "for row in queued),",
+        "for row in queued[:0]),",
     ),
     Mutant(
         "keep partial thinking without its signature",

@@ -203,6 +203,10 @@ class Disk(Database):
     def clear(self) -> None:
         self.refusals = 0
 
+    @property
+    def shared(self) -> bool:
+        return self._inner.shared
+
     async def write(self, fn: Callable[[Connection], Any], *, durable: bool = False) -> Any:
         self.writes += 1
         if self.writes >= self.full_at and self.refusals > 0:
@@ -227,14 +231,18 @@ async def bench(
     tools: MemoryToolset | None = None,
     *,
     database: Database | None = None,
+    store: str | None = None,
     services: Services | None = None,
     hooks: Hooks | None = None,
     redactor: Redactor | None = None,
     delegations: Delegations | None = None,
     model_idle: float = 60,
 ) -> AsyncIterator[Bench]:
-    """Open a runtime on a store in the folder; a second one on the same folder finds what the first left."""
-    own = await Database.open(folder / "test.db")
+    """Open a runtime on a store in the folder; a second one on the same folder finds what the first left.
+
+    ``store``: the address of a PostgreSQL database that is used in its place; ``database``: what the runtime sees.
+    """
+    own = await Database.open(store or folder / "test.db")
     services = services or Services(model, tools or toolset())
     hooks = hooks or Hooks()
     delegations = delegations or Delegations()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,8 +14,9 @@ from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
-from agentic_rag.store import run_events
+from agentic_rag.store import run_events, turns
 from agentic_rag.store.database import Database
+from tests.store.records import turn
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
 PATIENCE = 20
@@ -43,6 +45,9 @@ async def running(folder: Path) -> AsyncIterator[Desk]:
     try:
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):
+                for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
+                    row = turn(turn_id, fence=1)
+                    await database.write(partial(turns.begin, turn=row))
                 desk = Desk(database, Journal(database))
                 tasks.start_soon(desk.journal.run)
                 yield desk

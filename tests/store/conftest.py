@@ -88,7 +88,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def _empty(conn: Connection) -> None:
+def empty(conn: Connection) -> None:
+    """Delete all rows."""
     for name in METADATA.tables:
         conn.execute(text(f"DELETE FROM {name}"))
 
@@ -98,7 +99,7 @@ async def database(url: str) -> AsyncIterator[Database]:
     """An open, empty database of each kind."""
     database = await Database.open(url)
     try:
-        await database.write(_empty)
+        await database.write(empty)
         yield database
     finally:
         await database.aclose()

@@ -61,13 +61,15 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
 
 async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(fence=1)))
-    await database.write(lambda conn: turns.hold(conn, "turn_1", 1, AT))
-    assert await database.write(lambda conn: turns.take_lease(conn, "turn_1", "other", None)) == 2
+    await database.write(lambda conn: turns.hold(conn, "turn_1", 1))
+    assert await database.write(lambda conn: turns.is_held(conn, "turn_1", 1))
+    assert await database.write(lambda conn: turns.take_lease(conn, "turn_1", "other")) == 2
     with pytest.raises(LeaseLost):
-        await database.write(lambda conn: turns.hold(conn, "turn_1", 1, AT))
+        await database.write(lambda conn: turns.hold(conn, "turn_1", 1))
+    assert not await database.write(lambda conn: turns.is_held(conn, "turn_1", 1))
     found = await database.read(lambda conn: turns.get(conn, "turn_1"))
     assert found is not None
-    assert (found.owner, found.fence, found.lease_until) == ("other", 2, None)
+    assert (found.owner, found.fence) == ("other", 2)
 
 
 async def test_payload_files_are_written_once_and_removed(tmp_path: Path) -> None:

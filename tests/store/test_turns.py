@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Error, Reference, ToolStatus, Usage
 from agentic_rag.store import run_events, tool_calls, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.turns import TurnStatus
 
 from .records import AT, tool_call, turn
@@ -81,6 +82,8 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
         )
 
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="queued", image_id="img_1")))
+    assert await database.write(start) is False, "it is in nobody's queue"
+    await database.write(lambda conn: turns.take_queued(conn, ["turn_1"], "host:1"))
     assert await database.write(start) is True
     assert await database.write(start) is False
     found = await database.read(lambda conn: turns.get(conn, "turn_1"))
@@ -150,14 +153,14 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
 
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(owner="host:1")))
-    fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER)) for _ in range(3)]
+    fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2")) for _ in range(3)]
     assert fences == [1, 2, 3]
     assert [await database.write(lambda conn: turns.count_resume(conn, "turn_1")) for _ in range(2)] == [1, 2]
     found = await database.read(lambda conn: turns.get(conn, "turn_1"))
     assert found is not None
-    assert (found.owner, found.lease_until, found.fence, found.resumes) == ("host:2", LATER, 3, 2)
+    assert (found.owner, found.fence, found.resumes) == ("host:2", 3, 2)
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.take_lease(conn, "turn_9", "host:2", LATER))
+        await database.write(lambda conn: turns.take_lease(conn, "turn_9", "host:2"))
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.count_resume(conn, "turn_9"))
 
@@ -165,7 +168,40 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2", LATER))
+        await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2"))
+
+
+async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Database) -> None:
+    def begin(conn: Connection) -> list[bool]:
+        turns.begin(conn, turn(owner="host:1"))
+        until = select(turns.TURNS.c.lease_until).scalar_subquery()
+        bounds = (DatabaseTime(turns.LEASE_SECONDS - 5) < until, until < DatabaseTime(turns.LEASE_SECONDS + 5))
+        return [bool(conn.execute(select(bound)).scalar()) for bound in bounds]
+
+    assert await database.write(begin) == [True, True]
+
+
+async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        turns.begin(conn, turn("turn_1", owner="host:1"))
+        turns.begin(conn, turn("turn_2", owner="host:1", status="queued"))
+        turns.TURNS.insert(conn, turn("turn_3", owner="host:1", lease_until=AT))
+        turns.TURNS.insert(conn, turn("turn_4", owner="host:1", lease_until=AT, status="queued"))
+        turns.TURNS.insert(conn, turn("turn_5"))
+        turns.TURNS.insert(conn, turn("turn_6", owner="host:2", lease_until=AT))
+        turns.TURNS.insert(conn, turn("turn_7", owner="host:1", lease_until=AT, status="done"))
+
+    await database.write(fill)
+
+    async def left(*, alone: bool) -> list[str]:
+        found = await database.write(lambda conn: turns.lock_left(conn, "host:2", alone=alone))
+        return [each.id for each in found]
+
+    assert await left(alone=False) == ["turn_3", "turn_4", "turn_5"]
+    assert await left(alone=True) == ["turn_1", "turn_2", "turn_3", "turn_4", "turn_5"]
+    kept = await database.write(lambda conn: turns.renew(conn, "host:1"))
+    assert kept == {"turn_1", "turn_2", "turn_3", "turn_4"}
+    assert await left(alone=False) == ["turn_5"]
 
 
 async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(database: Database) -> None:

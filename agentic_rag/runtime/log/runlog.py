@@ -24,7 +24,7 @@ import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import ServerStopping, StorageError
+from agentic_rag.errors import LeaseLost, ServerStopping, StorageError
 from agentic_rag.events import (
     DELTA_TYPES,
     AgentEvent,
@@ -42,7 +42,7 @@ from agentic_rag.events import (
 )
 from agentic_rag.json_form import Json, camel
 from agentic_rag.redaction import Redaction
-from agentic_rag.store import run_events
+from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 
@@ -145,8 +145,8 @@ def _plain(value: object) -> Any:
 class RunLog:
     """The events of one running turn.
 
-    ``redaction``: the values that none of them may show. ``start`` is the number before the first event: `epoch_of`
-    the owner's fence.
+    ``redaction``: the values that none of them may show. ``fence``: the owner's fencing number, which gives the
+    number before the first event (`epoch_of`) and which every transaction with events of the log proves.
     """
 
     def __init__(
@@ -156,9 +156,11 @@ class RunLog:
         turn_id: str,
         *,
         redaction: Redaction | None = None,
-        start: int = 0,
+        fence: int = 1,
     ) -> None:
         self.turn_id = turn_id
+        self._fence = fence
+        start = epoch_of(fence)
         self.last = start
         self.visible = start
         self.journalled = start
@@ -213,10 +215,11 @@ class RunLog:
     ) -> None:
         """Journal all pending events and ``bodies`` in one transaction with ``store``, then deliver them.
 
-        A store that refuses is asked again until it takes them, see `Journal.insist`. Callers shield this: a turn that
-        is cancelled here would not know what is stored.
+        The transaction extends the turn's lease. A store that refuses is asked again until it takes them, see
+        `Journal.insist`. Callers shield this: a turn that is cancelled here would not know what is stored.
 
         Raises:
+            LeaseLost: another process runs the turn; nothing is kept.
             ServerStopping: the store had not taken them when the process came to its end.
         """
         while self.busy:
@@ -227,6 +230,7 @@ class RunLog:
         batch = self.take()
 
         def write(conn: Connection) -> None:
+            turns.hold(conn, self.turn_id, self._fence)
             store(conn)
             _append(conn, batch)
 
@@ -236,6 +240,10 @@ class RunLog:
             self.take_failure(exc)
             raise
         self.take_success(batch)
+
+    def is_held(self, conn: Connection) -> bool:
+        """Say whether the turn is still this process's, for the rest of the transaction."""
+        return turns.is_held(conn, self.turn_id, self._fence)
 
     def withdraw(self) -> None:
         """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
@@ -504,14 +512,18 @@ class Journal:
     async def _write_group(self) -> None:
         # One batch of a log at a time: a later one must not be stored before an earlier one.
         logs, self._dirty = [log for log in self._dirty if not log.busy and log.failure is None], {}
-        batches = [(log, log.take()) for log in logs]
+        batches = sorted(((log, log.take()) for log in logs), key=lambda each: each[0].turn_id)
         events = [event for _, batch in batches for event in batch]
-        if not events:
-            for log, batch in batches:
-                log.take_success(batch)
-            return
+        lost: set[RunLog] = set()
+
+        def write(conn: Connection) -> None:
+            lost.clear()
+            lost.update(log for log, batch in batches if batch and not log.is_held(conn))
+            _append(conn, [event for log, batch in batches if log not in lost for event in batch])
+
         try:
-            await self.store(lambda conn: _append(conn, events), events)
+            if events:
+                await self.store(write, events)
         except BaseException as exc:
             # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
             for log, _ in batches:
@@ -520,7 +532,10 @@ class Journal:
                 return
             raise
         for log, batch in batches:
-            log.take_success(batch)
+            if log in lost:
+                log.take_failure(LeaseLost(log.turn_id))
+            else:
+                log.take_success(batch)
 
 
 def _append(conn: Connection, events: Sequence[AgentEvent]) -> None:
@@ -531,12 +546,17 @@ class ChildLog:
     """A delegate's view of the run log of the turn that asked for it; what its agent writes to in place of a `RunLog`.
 
     All that it shows stands under the child's path and in the root turn's numbers, but neither its start nor its end,
-    which the ``delegate`` call brackets.
+    which the ``delegate`` call brackets. ``turn_id`` and ``fence``: the child's own turn's, which its commits prove
+    beside the root's.
     """
 
-    def __init__(self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal) -> None:
+    def __init__(
+        self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: str, fence: int
+    ) -> None:
         self.barred = False
         self._delegate = delegate
+        self._turn_id = turn_id
+        self._fence = fence
         self._parent = parent
         self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
         self._journal = journal
@@ -563,11 +583,21 @@ class ChildLog:
 
     async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
         """See `RunLog.commit`; a terminal event is left out."""
+
+        def write(conn: Connection) -> None:
+            turns.hold(conn, self._turn_id, self._fence)
+            store(conn)
+
+        def write_unseen(conn: Connection) -> None:
+            if not self._root.is_held(conn):
+                raise LeaseLost(self._root.turn_id)
+            write(conn)
+
         if self.shut:
-            await self._journal.store(store, (), durable=durable)
+            await self._journal.store(write_unseen, (), durable=durable)
             return
         seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
-        await self._root.commit(seen, store, durable=durable, agent=self._delegate)
+        await self._root.commit(seen, write, durable=durable, agent=self._delegate)
 
     def withdraw(self) -> None:
         """What failed is the parent's log, and its to mend."""

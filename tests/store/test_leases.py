@@ -1,0 +1,164 @@
+"""Servers that share a PostgreSQL database: a living one keeps its turns, those of a dead one are gone on with, and
+one that was only away writes nothing more."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import update
+
+from agentic_rag.errors import TurnInProgress
+from agentic_rag.events import AgentEvent
+from agentic_rag.runtime.log.runlog import EPOCH
+from agentic_rag.store import run_events, turns
+from agentic_rag.store.database import Database
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import Bench, bench, definition, kinds, text_of, toolset
+
+from .conftest import empty, needs_postgresql
+
+pytestmark = needs_postgresql
+PATIENCE = 20
+LONG_STEP = Step((Say("x" * 4000, pieces=("x" * 10,) * 400),))
+
+
+@pytest.fixture
+async def store(postgresql_url: str) -> str:
+    """Address of an empty database."""
+    database = await Database.open(postgresql_url)
+    try:
+        await database.write(empty)
+    finally:
+        await database.aclose()
+    return postgresql_url
+
+
+async def expire(b: Bench) -> None:
+    """Let so much time pass that every lease is over."""
+    over = update(turns.TURNS.table).values(lease_until="2000-01-01T00:00:00.000Z")
+    await b.database.write(lambda conn: conn.execute(over).close())
+
+
+async def listen(b: Bench, turn_id: str) -> list[AgentEvent]:
+    with anyio.fail_after(PATIENCE):
+        return [event async for event in b.runtime.follow(turn_id)]
+
+
+async def test_a_second_server_leaves_what_a_living_one_runs_and_has_queued(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with (
+        ScriptedModel(slow, say("Second.")) as first,
+        ScriptedModel() as other,
+        bench(tmp_path, first, store=store) as a,
+        bench(tmp_path, other, store=store) as b,
+    ):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        queued = await a.send("And?", definition(), on_busy="queue")
+        assert await b.runtime.recover() == 0
+        with pytest.raises(TurnInProgress):
+            await b.send("Me too", definition())
+        slow.until.set()
+        assert kinds(await listen(a, accepted.turn_id))[-1] == "done"
+        assert text_of(await listen(a, queued.turn_id)) == "Second."
+        assert [(await a.turn(each.turn_id)).fence for each in (accepted, queued)] == [1, 1]
+
+
+async def test_what_a_dead_server_left_is_taken_once_its_lease_is_over(tmp_path: Path, store: str) -> None:
+    slow = Stalled(LONG_STEP, 100)
+    async with (
+        ScriptedModel(slow) as first,
+        ScriptedModel(say("Whole."), say("Second.")) as other,
+        bench(tmp_path, first, store=store) as a,
+        bench(tmp_path, other, store=store) as b,
+    ):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        queued = await a.send("And?", definition(), on_busy="queue")
+        assert await b.runtime.recover() == 0
+        await expire(a)
+        assert await b.runtime.recover() == 1
+        events = await listen(b, accepted.turn_id)
+        assert (kinds(events)[-1], text_of(events[kinds(events).index("step_reset") :])) == ("done", "Whole.")
+        assert text_of(await listen(b, queued.turn_id)) == "Second."
+        # it was only asleep, and goes on with what it had in hand: more than the journal takes without a commit
+        slow.until.set()
+        heard = await listen(a, accepted.turn_id)
+        assert not any(event.terminal for event in heard)
+        assert heard[-1].seq < EPOCH
+        stored = await b.database.read(lambda conn: run_events.read(conn, accepted.turn_id, 0, 10_000))
+        assert [seq for seq, _ in stored] == [event.seq for event in events]
+        assert a.ended == []
+        assert len(b.ended) == 2
+
+
+async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its_calls(
+    tmp_path: Path, store: str
+) -> None:
+    begun, cancelled = anyio.Event(), anyio.Event()
+
+    async def endless(request: CallRequest) -> CallOutcome:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+        raise AssertionError("slept for ever")
+
+    async with (
+        ScriptedModel(use("look", query="x")) as first,
+        ScriptedModel(say("Not known.")) as other,
+        bench(tmp_path, first, toolset(look=endless), store=store) as a,
+        bench(tmp_path, other, toolset(look=endless), store=store) as b,
+    ):
+        accepted = await a.send("Hi", definition())
+        await begun.wait()
+        await expire(a)
+        await a.runtime.renew_leases()
+        assert await b.runtime.recover() == 0
+        await expire(a)
+        assert await b.runtime.recover() == 1
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert not cancelled.is_set()
+        await a.runtime.renew_leases()
+        with anyio.fail_after(PATIENCE):
+            await cancelled.wait()
+        assert not any(event.terminal for event in await listen(a, accepted.turn_id))
+        assert a.ended == []
+
+
+async def test_what_a_server_puts_down_another_takes_at_once(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel(say("Whole."), say("Second.")) as other, bench(tmp_path, other, store=store) as b:
+        async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store) as a:
+            accepted = await a.send("Hi", definition())
+            await slow.reached.wait()
+            queued = await a.send("And?", definition(), on_busy="queue")
+        assert await b.runtime.recover() == 1
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert text_of(await listen(b, queued.turn_id)) == "Second."
+        assert (await b.turn(accepted.turn_id)).resumes == 0
+
+
+async def test_two_servers_that_look_at_once_take_each_turn_once(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with (
+        ScriptedModel(say("Whole.")) as other,
+        bench(tmp_path, other, store=store) as b,
+        bench(tmp_path, other, store=store) as c,
+    ):
+        async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store) as a:
+            accepted = await a.send("Hi", definition())
+            await slow.reached.wait()
+        taken: dict[int, Bench] = {}
+
+        async def look(one: Bench) -> None:
+            taken[await one.runtime.recover()] = one
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look, b)
+            tasks.start_soon(look, c)
+        assert sorted(taken) == [0, 1]
+        assert kinds(await listen(taken[1], accepted.turn_id))[-1] == "done"
