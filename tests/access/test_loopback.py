@@ -24,9 +24,9 @@ from agentic_rag.tools.launch.allowed import Grant
 from tests.access.tenants import bearer, make_key
 from tests.access.tenants import socket as chat_socket
 from tests.e2e.serving import serving as serving_process
+from tests.programs import run_program
 from tests.runtime.harness import bench, ok, toolset
 from tests.server.rig import Rig
-from tests.server.test_cli import PROGRAM
 from tests.server.test_cli import environment as clean
 from tests.tools.captives import CAPTIVE, PYTHON
 from tests.ws.serving import PATIENCE, Client, serving
@@ -153,7 +153,7 @@ async def test_a_server_that_may_use_the_network_ends_coming_in_without_a_key(tm
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     given = {**clean(), "AGENTIC_RAG_DATA": str(folder / "data")}
-    return subprocess.run([PROGRAM, *arguments], env=given, capture_output=True, text=True, timeout=120, cwd=folder)
+    return run_program(arguments, env=given, cwd=folder)
 
 
 def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_path: Path) -> None:

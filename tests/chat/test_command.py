@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from agentic_rag.events import Error, Text
 from tests.chat.serving import chat_server
+from tests.programs import run_program
 from tests.ws.memory import Desk
 
 COMMAND = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "chat"]
@@ -22,11 +24,11 @@ def environment(**given: str) -> dict[str, str]:
 
 
 async def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
-    with anyio.fail_after(PROCESS_SECONDS):
-        ended = await anyio.run_process(
-            [*COMMAND, *arguments], input=stdin.encode(), check=False, cwd=cwd, env=environment(**variables)
-        )
-    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+    def wait() -> tuple[int, str, str]:
+        ended = run_program(["chat", *arguments], given=stdin, cwd=cwd, env=environment(**variables))
+        return ended.returncode, ended.stdout, ended.stderr
+
+    return await anyio.to_thread.run_sync(wait)
 
 
 async def test_one_message_is_answered_and_the_process_ends_with_0(tmp_path: Path) -> None:

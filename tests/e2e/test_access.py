@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.e2e.serving import environment, serving
-
-PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+from tests.programs import run_program
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=120
-    )
+    return run_program(arguments, cwd=folder, env=environment(**variables))
 
 
 def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> None:

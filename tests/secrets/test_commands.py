@@ -2,24 +2,16 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
+from tests.programs import run_program
+
 VALUE = "sk-planted-0123456789-wxyz"
 
 
 def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    return subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=folder,
-        env={**kept, "AGENTIC_RAG_ALLOW_ROOT": "1", **variables},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run_program(arguments, cwd=folder, env={**kept, "AGENTIC_RAG_ALLOW_ROOT": "1", **variables}, given=given)
 
 
 def test_a_secret_is_set_listed_rotated_and_deleted_without_being_shown(tmp_path: Path) -> None:

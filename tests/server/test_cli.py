@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.operations.data_folder import DataFolder, lent_files
+from tests.programs import Program, run_program
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 
@@ -21,14 +22,13 @@ def environment() -> dict[str, str]:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PROGRAM, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+    return run_program(arguments, cwd=folder, env=environment())
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
-    command = [PROGRAM, "serve", "--port", "0", "--data", str(folder / "data")]
-    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as child:
+    command = ["serve", "--port", "0", "--data", str(folder / "data")]
+    with Program(command, cwd=folder, env=environment(), stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline().startswith("Agentic RAG serves http://127.0.0.1:")

@@ -11,9 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.programs import Program, run_program
 from tests.retriever.tiny_model import write_model
 from tests.retriever.tiny_reranker import write_reranker
-from tests.server.test_cli import PROGRAM, assert_one_line, environment, run, serving
+from tests.server.test_cli import assert_one_line, environment, run, serving
 
 WATCHING = "Watching."
 
@@ -22,12 +23,10 @@ class Watch:
     """A running ``ingest --watch``; everything it says is kept."""
 
     def __init__(self, folder: Path, domain: str, *paths: str) -> None:
-        command = [PROGRAM, "ingest", domain, *paths, "--watch"]
+        command = ["ingest", domain, *paths, "--watch"]
         # Python shows what a pipe got at once only when it is told to.
         variables = {**environment(), "PYTHONUNBUFFERED": "1"}
-        self.child = subprocess.Popen(
-            command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        self.child = Program(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.said = ""
 
     def until(self, *words: str) -> None:
@@ -142,8 +141,7 @@ def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.Complet
     """Run ``fetch-model`` against a hub, into an empty cache."""
     variables = {**environment(), "HF_ENDPOINT": endpoint, "AGENTIC_RAG_MODEL_CACHE": str(folder / "cache")}
     variables |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
-    command = [PROGRAM, "fetch-model", *arguments]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    return run_program(["fetch-model", *arguments], cwd=folder, env=variables)
 
 
 def test_a_model_that_cannot_be_fetched_is_one_attempt_and_one_error(tmp_path: Path) -> None:

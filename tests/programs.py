@@ -1,0 +1,213 @@
+"""Runs ``agentic-rag`` as processes that begin with everything imported, which is most of what a short one does.
+
+Owns a helper that has imported the program and forks itself for each run: a process with a folder, an environment and
+streams of its own, and an exit code. How the program begins from nothing is for `tests/server/test_start.py` to show.
+"""
+
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 240.0
+"""Seconds; a run that takes longer hangs."""
+
+IMPORTED = (
+    *("agentic_rag.cli", "agentic_rag.commands.client", "agentic_rag.commands.ingest", "agentic_rag.commands.doctor"),
+    *("agentic_rag.app", "agentic_rag.serving", "alembic.command", "mcp.server", "mcp.client", "uvloop", "uvicorn"),
+    *("rich.table", "rich.progress", "websockets.asyncio.client"),
+)
+_STATUS = struct.Struct("i")
+
+
+@functools.cache
+def _helper() -> socket.socket:
+    """The way to this process's helper, which ends when the way is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.set_inheritable(True)
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+        paths = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
+        os.posix_spawn(sys.executable, command, kept | {"PYTHONPATH": paths})
+    return ours
+
+
+class Program:
+    """One run of ``agentic-rag``; what a `subprocess.Popen` of it would be. A context manager: it waits at its end."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        """``stdout``: a descriptor, `subprocess.PIPE` for text in ``stdout``, None for ours; ``stderr`` as there, or
+        `subprocess.STDOUT`."""
+        self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        closing = []
+        with open(os.devnull, "rb") as nothing:
+            given = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
+            out = 1 if stdout is None else stdout
+            if stdout == subprocess.PIPE:
+                read, out = os.pipe()
+                closing.append(out)
+                self.stdout = io.TextIOWrapper(io.BufferedReader(io.FileIO(read)), "utf-8")
+            err = out if stderr == subprocess.STDOUT else 2 if stderr is None else stderr
+            self._status, status = os.pipe()
+            closing.append(status)
+            with tempfile.TemporaryFile() as about:  # an environment may be longer than a message
+                about.write(json.dumps([list(arguments), str(cwd), dict(env)]).encode())
+                about.flush()
+                socket.send_fds(_helper(), [b"run"], [about.fileno(), given, out, err, status])
+                for descriptor in closing:
+                    os.close(descriptor)
+                started = os.read(self._status, _STATUS.size)
+        (self.pid,) = _STATUS.unpack(started)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait(PATIENCE)
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        return self._look(0)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("agentic-rag", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout: float) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            ended = os.read(self._status, _STATUS.size)
+            os.close(self._status)
+            (self.returncode,) = _STATUS.unpack(ended)
+        return self.returncode
+
+
+def run_program(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run ``agentic-rag`` to its end; ``given`` is its input."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        streams = {"stdin": stdin.fileno(), "stdout": stdout.fileno(), "stderr": stderr.fileno()}
+        program = Program(arguments, cwd=cwd, env=env, **streams)
+        try:
+            code = program.wait()
+        except subprocess.TimeoutExpired:
+            program.kill()
+            raise
+        said = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(["agentic-rag", *arguments], code, *said)
+
+
+def main() -> None:
+    """Be the helper: fork for each request, tell each one's number and how it ended."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what was imported stays shared
+    way = socket.socket(fileno=int(sys.argv[1]))
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    running: dict[int, int] = {}
+    while True:
+        ready = select.select([way.fileno(), woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, 4096)
+        for pid in [pid for pid in running if _reap(pid, running[pid])]:
+            del running[pid]
+        if way.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(way, 16, 8)
+        if not message:
+            return
+        *streams, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            become_program(*streams)
+            return
+        running[pid] = status
+        os.write(status, _STATUS.pack(pid))
+        for descriptor in streams:
+            os.close(descriptor)
+
+
+def _reap(pid: int, status: int) -> bool:
+    ended, code = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        os.write(status, _STATUS.pack(os.waitstatus_to_exitcode(code)))
+        os.close(status)
+    return bool(ended)
+
+
+def become_program(about: int, stdin: int, stdout: int, stderr: int) -> None:
+    """Take over the folder, environment, streams and arguments that were sent, and be ``agentic-rag``."""
+    from agentic_rag import cli
+
+    with open(about, "rb") as file:
+        file.seek(0)
+        arguments, folder, environment = json.load(file)
+    for number, descriptor in enumerate((stdin, stdout, stderr)):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1024)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [str(Path(sys.executable).with_name("agentic-rag")), *arguments]
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
+    at_once = "PYTHONUNBUFFERED" in environment
+    out, err = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
+    sys.stdout = io.TextIOWrapper(out, "utf-8", line_buffering=at_once)
+    sys.stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", line_buffering=True)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
