@@ -29,6 +29,7 @@ from tests.runtime.harness import bench, ok, toolset
 from tests.server.rig import Rig
 from tests.server.test_cli import environment as clean
 from tests.tools.captives import CAPTIVE, PYTHON
+from tests.waiting import pause
 from tests.ws.serving import PATIENCE, Client, serving
 
 pytestmark = pytest.mark.skipif(not system_tells(), reason="this system does not tell whose a connection is")
@@ -215,7 +216,7 @@ async def test_the_first_key_restarts_what_a_single_user_let_run(tmp_path: Path)
         await make_key(rig, "ann", "operator")
         with anyio.fail_after(PATIENCE):
             while await state() != "failed":
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 async def test_the_first_key_ends_what_is_open_without_one(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ async def test_the_first_key_ends_what_is_open_without_one(tmp_path: Path) -> No
                 await make_key(rig, "ann", "operator")
                 with anyio.fail_after(PATIENCE):
                     while not streamed:
-                        await anyio.lowlevel.checkpoint()
+                        await pause()
             assert "turn_started" in streamed[0]
             assert "event: done" not in streamed[0]
             assert await ends.close_code() == 1008

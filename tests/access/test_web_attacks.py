@@ -14,6 +14,7 @@ from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
 from tests.access.tenants import as_operator, audited, bearer, count_refused, make_key, socket, tenants
 from tests.server.rig import Rig
+from tests.waiting import pause
 from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
@@ -208,7 +209,7 @@ async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_hurts_no_other_key(
                         assert await again.ask("ping") == {"type": "pong"}
                         break
                 except InvalidStatus:
-                    continue
+                    await pause()
         rows = await audited(rig, actor="eve", outcome="refused")
         assert {row["details"]["code"] for row in rows} == {"RATE_LIMITED"}
         assert sum(row["count"] for row in rows) >= 5

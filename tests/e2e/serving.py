@@ -14,6 +14,8 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.waiting import pause
+
 START_SECONDS = 30.0
 
 Event = dict[str, Any]
@@ -59,6 +61,7 @@ class Server:
                 items = (await self.ask("GET", f"/api/domains/{domain}/documents"))["items"]
                 if items and all(item["status"] in ("indexed", "failed") for item in items):
                     return list(items)
+                await pause()
 
     @asynccontextmanager
     async def chat(self, conversation: str) -> AsyncIterator["Chat"]:

@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 from tests.e2e.serving import Server, environment
+from tests.waiting import pause
 
 QUESTION = "How many days of paid leave do full-time staff have?"
 
@@ -75,6 +76,7 @@ async def until_ready(server: Server) -> None:
             try:
                 await server.ask("GET", "/api/ready")
             except urllib.error.URLError:
+                await pause()
                 continue
             return
 

@@ -20,6 +20,7 @@ from mcp.server import MCPServer
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, demo
 from agentic_rag.testing.steps import Say, Step, Think, Use, say
+from tests.waiting import pause
 
 SECRET = "s3cr3t-of-the-tool-server-7f1c"
 """Goes with each request to the MCP server; must be seen nowhere else."""
@@ -116,7 +117,7 @@ async def _serve(app: Any, task_status: TaskStatus[tuple[int, uvicorn.Server]]) 
         tasks.start_soon(server.serve, [listener])
         with anyio.fail_after(PATIENCE):
             while not server.started:
-                await anyio.lowlevel.checkpoint()
+                await pause()
         task_status.started((listener.getsockname()[1], server))
 
 

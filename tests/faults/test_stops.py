@@ -14,6 +14,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.outside import PATIENCE
 from tests.faults.server import Dead, Refused
 from tests.faults.sweep import Rig
+from tests.waiting import pause_thread
 
 
 class Listener(Thread):
@@ -79,7 +80,7 @@ def test_a_deletion_that_is_killed_anywhere_is_finished_by_the_next_start(made: 
     sent = made.server.send("POST", documents, body, {"Content-Type": "multipart/form-data; boundary=x"})
     document = sent["items"][0]["id"]
     while made.server.call("GET", f"{documents}/{document}")["status"] != "indexed":
-        pass
+        pause_thread()
     made.server.arm(place)
     with pytest.raises(Dead):
         made.server.call("DELETE", f"{documents}/{document}")

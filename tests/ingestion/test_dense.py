@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from tests.retriever.tiny_model import write_model
 from tests.server.rig import WAIT_SECONDS, Json, Rig
+from tests.waiting import pause
 
 CARS = b"# Fleet\n\n" + b"\n".join(b"## Car %d\n\nThe automobile %d is new.\n" % (n, n) for n in range(40))
 LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
@@ -72,7 +73,7 @@ async def until(look: Callable[[], Awaitable[Json]], wanted: Callable[[Json], bo
             found = await look()
             if wanted(found):
                 return found
-            await anyio.lowlevel.checkpoint()
+            await pause()
 
 
 async def search(rig: Rig, domain: str, query: str) -> Json:
@@ -203,6 +204,7 @@ async def test_another_embedder_gets_a_collection_of_its_own_which_can_be_taken_
                 if meta is not None and meta.embedder == "local:two":
                     break
                 assert (await search(rig, domain, "automobile"))["hits"], "searches go on meanwhile"
+                await pause()
         assert (await rig.reindexed(domain))["state"] == "ready"
         await rig.dense(domain, cars["id"])
         leave = await rig.upload(domain, "leave.md", LEAVE)

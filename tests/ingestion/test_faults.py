@@ -12,6 +12,7 @@ from agentic_rag.errors import StorageFull
 from mcp_servers.retriever.errors import IndexUnavailable
 from tests.ingestion.test_crash import text_of
 from tests.server.rig import Rig
+from tests.waiting import pause
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
@@ -94,6 +95,6 @@ async def test_a_search_of_a_server_that_is_down_says_so_to_admin_and_health(tmp
         assert (await rig.refused("POST", search, {"query": "paid leave"}))[:2] == (503, "INDEX_UNAVAILABLE")
         with anyio.fail_after(30):
             while (health := await rig.ok("GET", "/api/health"))["index"]["state"] != "down":
-                await anyio.lowlevel.checkpoint()
+                await pause()
         assert health["index"]["name"] == "qdrant"
         assert health["index"]["reason"]

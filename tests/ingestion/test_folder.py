@@ -7,6 +7,7 @@ import anyio
 from agentic_rag.directory.collection import collection_of
 from tests.ingestion.test_crash import text_of
 from tests.server.rig import WAIT_SECONDS, Json, Rig
+from tests.waiting import pause
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 OTHER = b"# Pumps\n\nThe pump holds twelve bar.\n"
@@ -120,7 +121,7 @@ async def test_files_dropped_while_no_server_ran_are_taken_in_by_the_next(tmp_pa
         rig.application.begin()
         with anyio.fail_after(WAIT_SECONDS):
             while (await listed(rig, domain)).get("leave.md", {}).get("status") != "indexed":
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ async def test_a_serving_process_follows_the_folders_again_and_again(tmp_path: P
         async def until(name: str, status: str) -> None:
             with anyio.fail_after(WAIT_SECONDS):
                 while (await listed(rig, domain)).get(name, {}).get("status") != status:
-                    await anyio.lowlevel.checkpoint()
+                    await pause()
 
         (folder / "first.md").write_bytes(TEXT)
         await until("first.md", "indexed")
@@ -162,7 +163,7 @@ async def test_a_file_taken_away_while_it_is_indexed_anew_is_not_in_the_new_coll
             await begun.wait()
             generation = f"{collection_of(domain)}@{(await parts.reindex_state(domain)).generation}"
             while not await index.count(generation, cars["id"]):
-                await anyio.lowlevel.checkpoint()
+                await pause()
         (folder_of(rig, domain) / "cars.md").unlink()
         await rescan(rig, domain)
         assert (await rig.reindexed(domain))["state"] == "ready"

@@ -18,6 +18,7 @@ from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
 from tests.ingestion.test_crash import text_of
 from tests.retriever.corpus import handbook
 from tests.server.rig import Rig
+from tests.waiting import pause
 
 LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 CARS = b"# Cars\n\nThe car park is open to visitors after six.\n"
@@ -108,11 +109,13 @@ async def found_again(rig: Rig, domain: str, query: str) -> Json:
             )
             if response.status_code == 503:
                 assert response.json()["error"]["code"] == "INDEX_UNAVAILABLE"
+                await pause()
                 continue
             answer: Json = response.json()
             if answer["hits"]:
                 return answer
             assert "made anew" in answer["incomplete"]
+            await pause()
 
 
 async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ async def test_damaged_indexes_are_made_anew_from_the_documents_while_serving(tm
                 assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
             with anyio.fail_after(SECONDS):
                 while "incomplete" in (answer := await find(rig, domain, "paid leave")):
-                    await anyio.lowlevel.checkpoint()
+                    await pause()
             assert len(answer["hits"]) == 1
             assert "rebuilding" not in await rig.ok("GET", f"/api/domains/{domain}/reindex")
 
@@ -209,7 +212,7 @@ async def at_work(pipe: Path) -> int:
             try:
                 return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             except OSError:  # nobody reads
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 async def test_what_two_processes_died_of_is_put_aside(tmp_path: Path) -> None:
@@ -232,7 +235,7 @@ async def test_what_two_processes_died_of_is_put_aside(tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGBUS)
                 os.close(writer)
                 while index.pid == pid:
-                    await anyio.lowlevel.checkpoint()
+                    await pause()
         assert await index.count("other") == len(handbook())
         (place,) = (tmp_path / "index" / ".damaged").iterdir()
         assert place.name.startswith("law-")

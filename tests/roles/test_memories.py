@@ -12,6 +12,7 @@ from agentic_rag.errors import Forbidden, NotFound
 from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import WAIT_SECONDS, Rig
+from tests.waiting import pause
 
 
 def remember(content: str, schema: str = "tea green", role: str = "assistant") -> Step:
@@ -34,7 +35,7 @@ async def turn(rig: Rig, user: User, domain: str) -> str:
     accepted = await business.send(user, talk.id, "Hi")
     with anyio.fail_after(WAIT_SECONDS):
         while (await business.turn(user, accepted.turn_id)).status in ("running", "queued"):
-            await anyio.lowlevel.checkpoint()
+            await pause()
     return str(rig.model.requests[-1].messages)
 
 

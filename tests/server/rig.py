@@ -17,6 +17,7 @@ from agentic_rag.models.base import Model
 from agentic_rag.operations.upkeep import SCAN_SECONDS
 from agentic_rag.settings import Settings
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
+from tests.waiting import pause
 
 WAIT_SECONDS = 30.0
 
@@ -128,7 +129,7 @@ class Rig:
                 found: Json = await self.ok("GET", f"/api/domains/{domain}/documents/{document}")
                 if found["status"] in ("indexed", "failed"):
                     return found
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
     async def taken_up(self, domain: str) -> None:
         """Wait until a domain has documents, and none that is unfinished."""
@@ -149,7 +150,7 @@ class Rig:
                 found: Json = await self.ok("GET", path)
                 if wanted(found):
                     return found
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 def _all_settled(items: list[Json]) -> bool:

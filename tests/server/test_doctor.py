@@ -22,6 +22,7 @@ from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.steps import say
 from mcp_servers.promptx.memory import Memory, NewEngram, memory_folder
 from tests.server.rig import Rig, settings_for
+from tests.waiting import pause
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +241,7 @@ async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_
         rig.application.begin()
         with anyio.fail_after(30):
             while not await rig.application.database.read(lambda conn: is_read_again(conn, changed, digest)):
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 async def test_a_kept_result_that_is_not_what_was_kept_is_told(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.access.tenants import make_key
 from tests.access.tenants import socket as chat_socket
 from tests.e2e.serving import serving as serving_process
 from tests.server.rig import Rig
+from tests.waiting import pause
 from tests.ws.memory import Desk
 from tests.ws.serving import PATIENCE, application, client, serving
 
@@ -333,7 +334,7 @@ async def test_strangers_that_leave_are_forgotten() -> None:
             await peer.read_to_the_end()
         with anyio.fail_after(PATIENCE):
             while entrance.strangers or entrance.lingering:
-                await anyio.lowlevel.checkpoint()
+                await pause()
 
 
 def test_with_few_descriptors_left_new_connections_are_refused_and_old_ones_go_on(tmp_path: Path) -> None:

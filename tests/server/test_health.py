@@ -4,13 +4,13 @@ import sqlite3
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 
 from agentic_rag.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Step, say
 from tests.access.tenants import make_key
 from tests.server.rig import Json, Rig
+from tests.waiting import pause
 
 REFUSED = ModelError("http://10.1.2.3:9000 refused the key.", http_status=401, kind="authentication_error")
 BAD = ModelError("messages.3: too many tools", http_status=400, kind="invalid_request_error")
@@ -124,14 +124,14 @@ async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_mor
         await rig.ok("POST", messages, {"content": "Hi"}, headers={"accept": "application/json"})
         with anyio.fail_after(60):
             while (found := await health(rig))["store"]["state"] == "ready":
-                await anyio.lowlevel.checkpoint()
+                await pause()
         assert (found["status"], found["store"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "stalled")
         assert found["store"]["reason"]
         assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "STORAGE_UNAVAILABLE")
         locks[0].close()
         with anyio.fail_after(60):
             while (found := await health(rig))["store"]["state"] == "degraded":
-                await anyio.lowlevel.checkpoint()
+                await pause()
         assert (found["status"], found["store"]["state"]) == ("ok", "ready")
         assert "mode" not in found["store"]
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}

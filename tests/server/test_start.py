@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from tests.e2e.serving import environment
 from tests.store.conftest import needs_postgresql, postgresql_server
+from tests.waiting import pause_thread
 
 PATIENCE = 120.0
 """Seconds after which a process that was started, or told to stop, has failed."""
@@ -57,9 +58,10 @@ class Child:
             try:
                 found, _, body = self.get(path)
             except (urllib.error.URLError, ConnectionError):
-                continue
+                found = 0
             if found == status:
                 return body
+            pause_thread()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -207,6 +209,7 @@ def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path
         child.until("/api/ready", 200)
         while not loading.exists():
             assert child.process.poll() is None, child.said
+            pause_thread()
         assert child.stop() == 0
         assert "Traceback" not in child.said
 

@@ -12,6 +12,7 @@ from agentic_rag.store import documents
 from agentic_rag.store.documents import DocumentRecord
 from tests.access.tenants import audited
 from tests.server.rig import WAIT_SECONDS, Json, Rig
+from tests.waiting import pause
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 OTHER = b"# Pumps\n\nThe pump holds twelve bar.\n"
@@ -59,7 +60,7 @@ async def test_an_upload_that_ends_while_its_domain_is_deleted_leaves_nothing(tm
                 tasks.start_soon(rig.ok, "DELETE", f"{path}?workspace=true")
                 with anyio.fail_after(WAIT_SECONDS):
                     while (await rig.http.get(path)).status_code == 200:
-                        await anyio.lowlevel.checkpoint()
+                        await pause()
                 yield END
 
             refused = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
@@ -81,7 +82,7 @@ async def test_a_look_into_the_folder_of_a_domain_that_is_deleted_leaves_no_reco
             tasks.start_soon(look)
             with anyio.fail_after(WAIT_SECONDS):
                 while len(await rows(rig, domain)) < 2:
-                    await anyio.lowlevel.checkpoint()
+                    await pause()
             await rig.ok("DELETE", f"/api/domains/{domain}")
         assert await rows(rig, domain) == []
 

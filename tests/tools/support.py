@@ -15,6 +15,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import Patience
 from agentic_rag.tools.toolset import ServerToolset
+from tests.waiting import pause
 
 SERVERS = Path(__file__).parent / "servers"
 START = 60.0
@@ -100,7 +101,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
             met = condition()
             if met if isinstance(met, bool) else await met:
                 return
-            await anyio.sleep(0.01)
+            await pause()
 
 
 def alive(pid: int) -> bool:
