@@ -15,6 +15,7 @@ from mcp_servers.retriever.retrieval import Retriever
 from tests.ingestion.test_crash import text_of
 from tests.retriever.tiny_reranker import write_reranker
 from tests.server.rig import Json, Rig
+from tests.waiting import pause
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 OTHER = b"# Holidays\n\nEveryone has thirty days of sabbatical a year.\n"
@@ -78,7 +79,7 @@ async def test_a_document_deleted_while_it_is_ingested_is_gone(tmp_path: Path, p
         made = await rig.ok("POST", path, files={"f": ("cars.md", text_of(200))})
         with anyio.fail_after(30):
             while place not in reached:
-                await anyio.lowlevel.checkpoint()
+                await pause()
         await rig.ok("DELETE", f"{path}/{made['items'][0]['id']}")
         assert (await rig.ok("GET", path))["items"] == []
         assert await found_in(rig, domain, "car number") == []

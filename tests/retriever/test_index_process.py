@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -15,6 +16,7 @@ from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
 from mcp_servers.retriever.index import UPSERT_BATCH, CollectionMeta, Dense
 from mcp_servers.retriever.process_index import ProcessIndex, open_process_index
 from mcp_servers.retriever.retrieval import Retriever
+from tests.waiting import pause
 
 from .corpus import handbook, long_section, rules
 
@@ -158,7 +160,7 @@ async def test_what_is_remembered_of_a_collection_ends_with_each_change(tmp_path
         pid = pid_of(index)
         os.kill(pid, signal.SIGKILL)
         while index.pid == pid:
-            await anyio.lowlevel.checkpoint()
+            await pause()
         assert await index.count("law") == len(handbook())
         assert index.asked > before
 
