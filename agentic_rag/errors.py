@@ -427,6 +427,21 @@ class ModelError(TurnError, code="LLM_SERVICE_ERROR", status=502):
     text = "{self.reason}"
 
 
+class UnusableSummary(ModelError):
+    """What a model gave as summary of a conversation is none; ``reason`` says why."""
+
+    text = "The model gave no summary that can be used: {self.reason}."
+
+
+class ContextTooLong(TurnError, code="CONTEXT_TOO_LONG", status=413):
+    """A conversation is longer than its model takes, whatever is left out of it."""
+
+    text = (
+        "This is more than the model can read at once, even with a summary of what was said before. "
+        "Send less at once, or start a new conversation."
+    )
+
+
 class EventTooLarge(TurnError, code="EVENT_TOO_LARGE"):
     """A line or an event of a model's stream is longer than ``limit`` bytes."""
 

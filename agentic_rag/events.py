@@ -234,6 +234,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """For the model a summary stands for so many messages from now on; a person is shown them as before."""
+
+    type: ClassVar[str] = "compacted"
+    messages: int
+    summary_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Title:
     type: ClassVar[str] = "title"
     title: str
@@ -286,6 +295,7 @@ EventBody = (
     | StepReset
     | Retrying
     | Notice
+    | Compacted
     | Title
     | Done
     | Error

@@ -35,6 +35,7 @@ from agentic_rag.models.base import (
     ModelRequest,
     TextDelta,
 )
+from agentic_rag.models.extracts import asks_for_summary, summarize
 from agentic_rag.models.words import (
     ASKS,
     OPENER,
@@ -62,8 +63,8 @@ Intent = Literal["question"] | SmallTalk
 
 MAX_QUERY = 1_000
 """Characters of a search query; more words only blur it."""
-MAX_REASON, MAX_EXTRACT = 200, 200
-"""Characters that are passed on of a tool's error, and of a message in a summary."""
+MAX_REASON = 200
+"""Characters that are passed on of a tool's error."""
 MAX_KEYWORDS, MAX_FOLLOWED = 8, 3
 """Keywords of a memory; earlier questions that a chain of follow-ups may draw on."""
 MAX_PASSAGES = 20
@@ -127,8 +128,8 @@ def _tokens_of(value: Any) -> int:
 
 def decide(request: ModelRequest) -> list[Block]:
     """Return the blocks of the next assistant message: either only ``tool_use`` blocks, or only text blocks."""
-    if not request.tools and _SUMMARY.match(plain_text(request.system)):
-        return _summarize(request)
+    if asks_for_summary(request):
+        return summarize(request)
     state = read(request)
     return _calls(state, request) or _cut(_reply(state), request.max_tokens)
 
@@ -600,35 +601,6 @@ def _quote(hit: Passage, start: int, end: int) -> Block:
     return {"type": "text", "text": f"\n\n> {text}", "citations": [citation]}
 
 
-def _summarize(request: ModelRequest) -> list[Block]:
-    """Return extracts of the conversation, one JSON object a line, in order; the newest that fit."""
-    lines = list(_extracts("\n".join(plain_text(message["content"]) for message in request.messages)))
-    budget = request.max_tokens * 3
-    kept: list[str] = []
-    for line in reversed(lines):  # what was said last is most likely to be asked about
-        budget -= len(line.encode("utf-8", "replace")) + 1
-        if kept and budget < 0:
-            break
-        kept.insert(0, line)
-    return [text_block("\n".join(kept) or "-")]
-
-
-def _extracts(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(message, dict) or not isinstance(words := message.get("text"), str):
-            continue
-        if earlier := _EARLIER.match(words):  # a summary of a summary keeps its extracts as they are
-            yield from (part for part in _CARRIED.sub("", earlier[1]).splitlines() if part.startswith(("? ", "- ")))
-        elif sentence := _SENTENCE.match(" ".join(words.split())):
-            extract = sentence[0].strip()
-            extract = extract if len(extract) <= MAX_EXTRACT else extract[: MAX_EXTRACT - 1] + "…"
-            yield ("? " if message.get("role") == "user" else "- ") + extract
-
-
 _ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(
     r"(?:(?:please|could you|can you|would you|and)[\s,]+){0,3}(?:remember|memori[sz]e|don't forget|keep in mind)"
@@ -648,11 +620,6 @@ _EMPTY = ("", "[removed]")
 _FOOT = frozenset(terms("page pages 第页"))
 CELLS = " | "
 """Stands between the cells of a table's row."""
-
-_SUMMARY = re.compile(r"\s*Summari[sz]e the conversation\b")
-_SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|[\"”’)\]]|[^\x00-\x7f]|$)|$)", re.DOTALL)
-_EARLIER = re.compile(r"\[summary of the earlier conversation\]\n(.*)", re.DOTALL)
-_CARRIED = re.compile(r"\n?\[earlier messages of the user.*|\n?\[carried over: .*", re.DOTALL)
 
 _PHRASES: Mapping[Language, Mapping[str, str]] = {
     "en": {

@@ -9,7 +9,7 @@ Passage ``n`` is the request's search result number ``n - 1``: the numbers run o
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from agentic_rag.messages import Block, Message, text_block
@@ -173,6 +173,11 @@ def best_blocks(passage: Block, text: str) -> tuple[int, int]:
         return 0, len(shared)
     start = shared.index(most)
     return start, start + 1
+
+
+def count_shared(claim: str, texts: Iterable[str]) -> int:
+    """Return how many words a claim shares with texts together."""
+    return len(_words(claim) & set().union(*map(_words, texts)))
 
 
 def _words(text: str) -> set[str]:

@@ -21,23 +21,28 @@ from sqlalchemy import Connection
 from agentic_rag import failpoints
 from agentic_rag.errors import (
     AgenticRagError,
+    CompactionNotNeeded,
+    ContextTooLong,
     GenerationTimeout,
     InternalError,
     LeaseLost,
     ModelError,
     ServerStopping,
+    StorageError,
     first_cause,
 )
 from agentic_rag.events import Done, Notice, Retrying, StepReset, ToolProgress, ToolStatus
 from agentic_rag.messages import REFUSED, Block, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
+from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall, Policy
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
 from agentic_rag.runtime.core.request import (
     OUTCOME_UNKNOWN,
+    BuiltRequest,
     build_request,
     cited_chunks,
     last_activation,
@@ -45,7 +50,7 @@ from agentic_rag.runtime.core.request import (
     prompt_of,
     turn_notes,
 )
-from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
+from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
@@ -55,6 +60,7 @@ from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import end_without_agent, store_commit, store_end, store_result, store_told
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.compactions import CompactedBy
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
 
@@ -144,9 +150,13 @@ class Agent:
         return self._turn.has_read_others
 
     @property
-    def tokens(self) -> int:
-        """About how many tokens the session's next request has."""
-        return self._context.tokens
+    def context(self) -> Context:
+        """What the session may send."""
+        return self._context
+
+    @property
+    def tools(self) -> tuple[ToolInfo, ...]:
+        return self._tools
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""
@@ -248,9 +258,9 @@ class Agent:
         self._tools = with_own_tools(self._definition, toolset.tools)
         self._turn.offer(self._tools)
         self._context.offer(self._tools)
-        insist = self.resources.journal.insist
         if resume is None:
-            await insist(self._context.move_window)
+            await self._make_room()
+            await self.resources.journal.insist(self._context.move_window)
         told, news = self._tell()
         if resume is not None:
             await self._store_told(self.transcript.told or told, [])
@@ -289,18 +299,19 @@ class Agent:
         transcript, session_id = self.transcript, self.transcript.session_id
         if not notes and told == transcript.told:
             return
-        entry = transcript.question_of(self.row.id)
-        content = [*notes, *entry.message["content"]]
+        question = transcript.question_of(self.row.id)
+        content = [*notes, *question.message["content"]]
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self.row.id, self.row.fence)
             store_told(conn, session_id, told)
             if notes:
-                sessions.set_content(conn, session_id, entry.seq, content)
+                sessions.set_content(conn, session_id, question.seq, content)
 
         with anyio.CancelScope(shield=True):
             await self.resources.journal.store(store, ())
-        transcript.tell(told, entry, content)
+        question.message["content"] = content
+        transcript.tell(told)
 
     async def _resume(self, resume: Callable[[Turn], Sequence[PlannedCall]]) -> None:
         in_flight = resume(self._turn)
@@ -327,8 +338,41 @@ class Agent:
                     await self._commit(instruction)
                 await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
 
-    async def _call_model(self, call: CallModel) -> None:
-        fits = await self.resources.journal.insist(self._context.fit)
+    async def _make_room(self) -> bool:
+        """Make room for the next request if it needs any; return whether it fits then."""
+        insist = self.resources.journal.insist
+        await insist(self._context.leave_out_old)
+        if self._context.is_due():
+            await self._compact()
+        return await insist(self._context.fit)
+
+    async def _compact(self) -> None:
+        """Put a summary in the place of what was before; one that fails changes nothing, and the turn goes on."""
+        compaction = Compaction(
+            self.resources,
+            self.transcript,
+            self._definition,
+            CompactedBy.AUTO,
+            limit=self._context.limit,
+            tools=self._tools,
+            turn=self.row,
+        )
+        try:
+            record = await compaction.run()
+        except (ModelError, GenerationTimeout, StorageError, CompactionNotNeeded) as exc:
+            logger.warning("session %s was not compacted: %s", self.transcript.session_id, exc)
+            record = None
+        self._turn.usage = sum((spent.usage for spent in compaction.spent), self._turn.usage)
+        if record is None:
+            self._context.note_failure()
+            return
+        self.log.append(compacted_event(record))
+        current = prompt_of(self._definition, self._tools)
+        await self._store_told(Told(current, current), [])
+
+    async def _request(self, call: CallModel) -> BuiltRequest:
+        """Build the request of a step, once room is made for it."""
+        fits = await self._make_room()
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
@@ -341,12 +385,30 @@ class Agent:
             gone=await self._gone_chunks(cited_chunks(window)),
             tool_choice=None if fits and not call.last else {"type": "none"},
         )
+        return replace(built, request=replace(built.request, max_tokens=built.request.max_tokens * call.room))
+
+    async def _shorten(self, call: CallModel, error: ModelError) -> ModelRequest:
+        """Return a shorter request for a step that was refused for its length.
+
+        Raises:
+            ContextTooLong: there is none.
+        """
+        before = self._context.tokens
+        self._context.learn_limit(sizes_of(error))
+        built = await self._request(call)
+        if self._context.tokens > self._context.limit or self._context.tokens >= before:
+            raise ContextTooLong from error
+        self._turn.begin_step(built.passages, built.call_ids)  # the same step: its event is out
+        return built.request
+
+    async def _call_model(self, call: CallModel) -> None:
+        built = await self._request(call)
         for body in self._turn.begin_step(built.passages, built.call_ids):
             self.log.append(body)
+        request = built.request
         began = time.monotonic()
         attempts = Attempts()
-        request = replace(built.request, max_tokens=built.request.max_tokens * call.room)
-        fallback = self._definition.fallback_model
+        fallback, shortened = self._definition.fallback_model, False
         while True:
             try:
                 await self._stream(request)
@@ -357,6 +419,11 @@ class Agent:
                 self.log.append(Notice("FALLBACK_MODEL", f"{request.model} declined to answer; {fallback} is asked."))
                 request = replace(request, model=fallback)
             except ModelError as error:
+                if is_too_long(error):
+                    if shortened:
+                        raise ContextTooLong from error
+                    request, shortened = await self._shorten(call, error), True
+                    continue
                 delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
                 if delay is None:
                     raise

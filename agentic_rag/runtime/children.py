@@ -183,9 +183,8 @@ class Delegations:
         definition = left.definition or child_definition(parent.definition, request.role, parent.depth + 1)
         delegate = Delegate(transcript.labels.agent, request.call_id)
         log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
-        own = transcript.of_turn(row.id)[1:]
         child = Agent(resources, transcript, row, definition, log, parent)
-        return self._start(child, lambda turn: turn.restore(own, left.finished, left.usage))
+        return self._start(child, lambda turn: turn.restore(left.messages, left.finished, left.usage))
 
     def _start(self, child: Agent, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> Agent:
         self.register(child)

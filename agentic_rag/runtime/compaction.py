@@ -1,48 +1,93 @@
 """Compaction: a summary takes the place of a session's messages in what a model is sent; people go on reading them.
 
-Owns one compaction from the model's summary to the transaction that archives; until that transaction nothing
-has changed, so that a failed or interrupted one leaves everything as it was. Who holds the session meanwhile is
-`runtime`'s business. Knows no conversation.
+Owns one compaction from the request for a summary to the transaction that archives; until that transaction nothing
+has changed, so that a failed or interrupted one leaves everything as it was. The summary is asked for at the end of the
+very request that the session would send next, which the cache holds; where that is too long for the model, of the
+conversation as material. Who holds the session meanwhile is `session`'s business, or the running turn's. Knows no
+conversation.
 """
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import clean_text
+from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
+from agentic_rag.events import Compacted, Usage
+from agentic_rag.messages import Block
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.retry import Attempts, after, retry_delay
-from agentic_rag.runtime.core.summary import AUTOMATIC_SHARE, MINIMUM, head_after, summary_request, words_of
-from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.request import build_request, cited_chunks
+from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
+from agentic_rag.runtime.core.summary import (
+    CARRIED_SHARE,
+    MINIMUM,
+    Summary,
+    answer_room,
+    ask_apart,
+    ask_inside,
+    documents_of,
+    head_after,
+    read_summary,
+    words_of,
+)
+from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites, tokens_of
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import usage_row
+from agentic_rag.runtime.storing import hold, usage_row
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
+from agentic_rag.store.turns import TurnRecord
+from agentic_rag.tools.base import ToolInfo
+
+TRIES = 2
+"""A summary that cannot be used is asked for once more, with the reason."""
 
 
-def is_due(transcript: Transcript, definition: Definition, tokens: int) -> bool:
-    """Whether a session is compacted before its next turn; ``tokens``: of its next request."""
-    return transcript.message_count >= MINIMUM and tokens > definition.limits.context_tokens * AUTOMATIC_SHARE
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    text: str
+    stop_reason: str
 
 
 class Compaction:
-    """One compaction of one session. `cancel` ends it, and then nothing has changed."""
+    """One compaction of one session. `cancel` ends it, and then nothing has changed.
+
+    Args:
+        resources: what it works with.
+        transcript: the session's.
+        definition: what the session runs on.
+        created_by: who wants it; a user's needs enough messages.
+        limit: tokens that a request may have; by default ``contextTokens``.
+        tools: of the running turn, if any.
+        turn: the running turn, of which the question and the newest steps stay; None between turns.
+    """
 
     def __init__(
-        self, resources: Resources, transcript: Transcript, definition: Definition, created_by: CompactedBy
+        self,
+        resources: Resources,
+        transcript: Transcript,
+        definition: Definition,
+        created_by: CompactedBy,
+        *,
+        limit: int | None = None,
+        tools: Sequence[ToolInfo] = (),
+        turn: TurnRecord | None = None,
     ) -> None:
         self._resources = resources
         self._transcript = transcript
         self._definition = definition
         self._created_by = created_by
+        self._limit = definition.limits.context_tokens if limit is None else limit
+        self._tools = tools
+        self._turn = turn
         self._scope = anyio.CancelScope()
-        self._spent: list[Spent] = []
+        self._gone: frozenset[str] = frozenset()
+        self.spent: list[Spent] = []
+        """What its model calls have cost."""
 
     def cancel(self) -> None:
         """End it as a user asked. One that is being stored goes through."""
@@ -53,11 +98,13 @@ class Compaction:
 
         Raises:
             CompactionNotNeeded: the session has too few messages.
-            ModelError, GenerationTimeout: there is no summary.
+            ModelError, GenerationTimeout: there is no summary that can be used.
             StorageFull: nothing was kept.
         """
-        if self._transcript.message_count < MINIMUM:
-            raise CompactionNotNeeded(self._transcript.message_count, MINIMUM)
+        least = MINIMUM if self._created_by is CompactedBy.USER else 1
+        archived, kept = self._transcript.split(self._turn.id if self._turn else None, self._definition.limits)
+        if self._transcript.message_count < least or not archived:
+            raise CompactionNotNeeded(self._transcript.message_count, least)
         done: CompactionRecord | None = None
         seconds = self._definition.limits.turn_timeout
         with self._scope:
@@ -65,16 +112,56 @@ class Compaction:
                 with anyio.move_on_after(seconds):
                     summary = await self._summary()
                     with anyio.CancelScope(shield=True):
-                        done = await self._store(summary)
+                        done = await self._store(summary, archived, kept)
                 if done is None:
                     raise GenerationTimeout("The summary", seconds)
             finally:
-                if done is None and self._spent:
+                if done is None and self.spent:
                     await self._count()
         return done
 
-    async def _summary(self) -> str:
-        request = summary_request(self._definition, self._transcript.window())
+    # The summary
+
+    async def _summary(self) -> Summary:
+        missing = self._resources.services.missing_chunks
+        window = self._transcript.window()
+        chunks = cited_chunks(window)
+        self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
+        documents = documents_of(window, self._gone)
+        most = max(512, round(self._limit * CARRIED_SHARE))
+        problem, inside = "", self._transcript.told is not None
+        for attempt in range(TRIES):
+            try:
+                answer = await self._insist(self._request(problem, inside=inside))
+            except ModelError as error:
+                if not inside or not is_too_long(error):
+                    raise
+                inside = False
+                answer = await self._insist(self._request(problem, inside=False))
+            try:
+                return read_summary(answer.text, answer.stop_reason, documents, most)
+            except UnusableSummary as error:
+                problem = error.reason
+                if attempt + 1 == TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _request(self, problem: str, *, inside: bool) -> ModelRequest:
+        """Return the request for a summary. Only a second try forbids tools, since that costs the cache."""
+        definition, window = self._definition, self._transcript.window()
+        if not inside:
+            return ask_apart(definition, window, self._limit, problem)
+        built = build_request(
+            definition,
+            self._tools,
+            [*window, ask_inside(problem)],
+            told=self._transcript.told,
+            gone=self._gone,
+            tool_choice={"type": "none"} if problem else None,
+        )
+        return replace(built.request, max_tokens=answer_room(definition))
+
+    async def _insist(self, request: ModelRequest) -> _Answer:
         attempts = Attempts()
         while True:
             try:
@@ -86,9 +173,9 @@ class Compaction:
                 attempts = after(error, attempts, delay)
                 await anyio.sleep(delay)
 
-    async def _ask(self, request: ModelRequest) -> str:
+    async def _ask(self, request: ModelRequest) -> _Answer:
         pieces: list[str] = []
-        model, reported = request.model, Usage()
+        model, reported, stop_reason = request.model, Usage(), ""
         idle = self._resources.patience.model_idle
         try:
             with anyio.move_on_after(idle) as watch:
@@ -100,45 +187,66 @@ class Compaction:
                         elif isinstance(event, MessageStarted):
                             model, reported = event.model, event.usage
                         elif isinstance(event, MessageCompleted):
-                            reported = event.usage
+                            reported, stop_reason = event.usage, event.stop_reason
         finally:
             if reported != Usage():
-                self._spent.append(Spent(0, model, reported))
+                self.spent.append(Spent(0, model, reported))
         if watch.cancelled_caught:
             raise GenerationTimeout("The model's next event", idle)
         redact = self._resources.redactor.of(self._definition.domain_id)
-        text = clean_text(redact("".join(pieces))).strip()  # whole: a value is found wherever its pieces were cut
-        if not text:
-            raise ModelError("The model gave no summary.")
-        return text
+        return _Answer(redact("".join(pieces)), stop_reason)  # whole: a value is found wherever its pieces were cut
 
-    async def _store(self, summary: str) -> CompactionRecord:
-        transcript = self._transcript
-        said = [words_of(entry.message) for entry in transcript.in_window() if entry.step == 0]
-        head = head_after(summary, transcript.window(), said, self._definition.limits.context_tokens)
+    # Storing
+
+    async def _store(self, summary: Summary, archived: Sequence[Entry], kept: Sequence[Entry]) -> CompactionRecord:
+        transcript, turn = self._transcript, self._turn
+        gone = [entry.message for entry in archived]
+        said = [words_of(entry.message) for entry in archived if entry.step == 0 and transcript.is_sent(entry)]
+        before = [{"role": "user", "content": list(transcript.head)}] if transcript.head else []
+        head = head_after(summary, [*before, *gone], said, self._limit)
+        staying = {entry.message_id for entry in kept}
         row = CompactionRecord(
             id=new_id("comp"),
             session_id=transcript.session_id,
-            summary=summary,
-            from_seq=transcript.entries[0].seq,
-            to_seq=transcript.last_seq,
-            message_count=transcript.message_count,
+            summary=summary.text,
+            from_seq=archived[0].seq,
+            to_seq=archived[-1].seq,
+            message_count=len({entry.message_id for entry in archived} - staying),
             created_by=self._created_by,
             created_at=now(),
         )
+        changed: list[tuple[Entry, list[Block]]] = list_rewrites(kept)
+        to_seq = kept[0].seq - 1 if kept else transcript.last_seq
+        gap = (0, 0)
+        if archived[-1].seq > to_seq:  # steps of the running turn, after its question
+            gap = (next(entry.seq for entry in kept if turn and entry.turn_id == turn.id) + 1, archived[-1].seq)
 
         def store(conn: Connection) -> None:
+            if turn is not None:
+                hold(conn, turn.id, turn.fence)
             compactions.put(conn, row)
-            sessions.archive(conn, transcript.session_id, row.id, row.to_seq, head)
-            usage.put(conn, [usage_row(transcript, None, spent, row.created_at) for spent in self._spent])
+            sessions.archive(conn, transcript.session_id, row.id, to_seq, head, gap)
+            for entry, content in changed:
+                sessions.set_content(conn, transcript.session_id, entry.seq, content)
+            self._put_usage(conn)
             self._resources.hooks.session_compacted(conn, transcript.session_id)
 
         await self._resources.database.write(store, durable=True)
-        transcript.archive(head)
+        transcript.archive(kept, to_seq + 1, head)
+        for entry, content in changed:
+            entry.message["content"] = content
         return row
 
     async def _count(self) -> None:
         """Keep what the summary has cost although there is none."""
-        rows = [usage_row(self._transcript, None, spent, now()) for spent in self._spent]
         with anyio.CancelScope(shield=True):
-            await self._resources.database.write(lambda conn: usage.put(conn, rows))
+            await self._resources.database.write(self._put_usage)
+
+    def _put_usage(self, conn: Connection) -> None:
+        turn_id = self._turn.id if self._turn else None
+        usage.put(conn, [usage_row(self._transcript, turn_id, spent, now()) for spent in self.spent])
+
+
+def compacted_event(record: CompactionRecord) -> Compacted:
+    """Return the event that tells of a compaction."""
+    return Compacted(record.message_count, tokens_of(record.summary))

@@ -1,29 +1,31 @@
 """Keeping a session's requests within their limits: carries out what `Transcript` decides.
 
-Owns the moves of the window between turns and the results left out inside one, in memory and in the store
-alike. Knows no model and no event.
+Owns how much a request may have, the moves of the window between turns and the results left out inside one, in memory
+and in the store alike. When room is needed old results go first, many at once; then a compaction is due, which others
+make; what is left after that is done here. Knows no model and no event.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block
+from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens
 from agentic_rag.runtime.core.transcript import (
-    Entry,
     Measure,
     Sheddable,
     Transcript,
     choose_to_shed,
+    list_rewrites,
     message_tokens,
     move_head,
     move_start,
     shed_results,
-    without_bound,
 )
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads, sessions, turns
@@ -31,18 +33,14 @@ from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
 
+ROOM_SHARE = 0.7
+"""Share of its limit from which on room is made, by leaving out old results or else by a compaction."""
+WORTH_SHARE = 0.2
+"""Share of the limit that a compaction must replace to be worth it."""
+AGAIN_SHARE = 0.1
+"""Share of the limit by which a session grows before a failed compaction is tried again."""
 SPARE = 0.5
 """Share of ``contextTokens`` that is freed beyond the need: each rewriting costs the cache behind it."""
-
-
-def _rewrite(entries: Sequence[Entry]) -> list[tuple[Entry, list[Block]]]:
-    """Return the answers among these as they go on when something before them was rewritten."""
-    answers = [(entry, without_bound(entry.message["content"])) for entry in entries if _is_answer(entry)]
-    return [(entry, content) for entry, content in answers if content != entry.message["content"]]
-
-
-def _is_answer(entry: Entry) -> bool:
-    return entry.message["role"] == "assistant"
 
 
 class Context:
@@ -58,10 +56,55 @@ class Context:
         self._turn_id = turn_id
         self._fence = fence
         self._fixed = 0
+        self._most: int | None = None
+        """What the model has refused to read more of; None: nobody knows."""
+        self._scale = 1.0
+        """Our tokens for each one of the model's, where nothing else was measured."""
 
     def offer(self, tools: Sequence[ToolInfo]) -> None:
         """Say which tools the turn has; before anything is counted."""
         self._fixed = fixed_tokens(self._definition, tools)
+
+    @property
+    def limit(self) -> int:
+        """How many tokens a request may have: ``contextTokens``, or what the model can read if that is less."""
+        profile, definition = profile_of(self._definition.model), self._definition
+        limit = definition.limits.context_tokens
+        if profile.context_window is not None:
+            room = definition.max_tokens + (profile.room(definition.effort) if profile.thinking else 0)
+            limit = min(limit, max(profile.context_window - room, profile.context_window // 2))
+        if self._most is None:
+            return limit
+        limit = min(limit, round(self._most * 0.9))
+        return round(limit * self._scale) if self._transcript.measure is None else limit
+
+    def is_due(self, *, over: bool = False) -> bool:
+        """Whether a compaction should make room, since leaving out old results does not make enough.
+
+        ``over``: the turn has ended, nothing of it must stay.
+        """
+        tokens, limit = self.tokens, self.limit
+        excess = tokens - round(limit * ROOM_SHARE)
+        if excess <= 0 or tokens < self._transcript.compact_past or self._saved_by_old(excess) >= excess:
+            return False
+        replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, self._definition.limits)
+        counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
+        return replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE
+
+    def note_failure(self) -> None:
+        """Take notice that a compaction has failed: the next one is tried once the session has grown."""
+        self._transcript.compact_past = self.tokens + self.limit * AGAIN_SHARE
+
+    def learn_limit(self, sizes: tuple[int, int] | None) -> None:
+        """Take notice that the model refused the next request for its length; ``sizes``: its tokens and the most."""
+        self._transcript.measure = None
+        needed, self._most = sizes or (self.tokens, round(min(self.limit, self.tokens) * ROOM_SHARE))
+        self._scale = self.tokens / max(1, needed)
+        self._transcript.compact_past = 0.0
+
+    def _saved_by_old(self, excess: int) -> int:
+        window = [entry.message for entry in self._transcript.in_window()]
+        return sum(result.saved for result in choose_to_shed(window, excess, old_only=True))
 
     @property
     def tokens(self) -> int:
@@ -80,7 +123,8 @@ class Context:
             StorageFull: a result could not be kept.
         """
         await self.fit()
-        transcript, limits, tokens = self._transcript, self._definition.limits, self.tokens
+        transcript, tokens = self._transcript, self.tokens
+        limits = replace(self._definition.limits, context_tokens=self.limit)
         if limits.context_messages is None and tokens <= limits.context_tokens:
             return
         least = max(1, transcript.unseen_turns())
@@ -91,7 +135,7 @@ class Context:
         kept = [entry for entry in window if entry.seq >= start]
         fallen = [entry.message for entry in window if entry.seq < start]
         head = move_head(transcript.head, fallen, [entry.message for entry in kept])
-        changed = _rewrite(kept)
+        changed = list_rewrites(kept)
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self._turn_id, self._fence)
@@ -105,20 +149,28 @@ class Context:
             for entry, content in changed:
                 entry.message["content"] = content
 
-    async def fit(self) -> bool:
-        """Leave out the oldest results, many at once, if the next request would pass the limit.
-
-        Returns whether it now fits.
+    async def leave_out_old(self) -> None:
+        """Leave out the oldest results, many at once, if that makes enough room.
 
         Raises:
             StorageFull: a result could not be kept.
         """
-        excess = self.tokens - self._definition.limits.context_tokens
+        excess = self.tokens - round(self.limit * ROOM_SHARE)
+        if excess > 0 and self._saved_by_old(excess) >= excess:
+            window = [entry.message for entry in self._transcript.in_window()]
+            await self._shed(choose_to_shed(window, excess, round(self.limit * SPARE), old_only=True))
+
+    async def fit(self) -> bool:
+        """Leave out whatever results may go if the next request would pass the limit; return whether it now fits.
+
+        Raises:
+            StorageFull: a result could not be kept.
+        """
+        excess = self.tokens - self.limit
         if excess <= 0:
             return True
         window = [entry.message for entry in self._transcript.in_window()]
-        spare = round(self._definition.limits.context_tokens * SPARE)
-        chosen = choose_to_shed(window, excess, spare)
+        chosen = choose_to_shed(window, excess, round(self.limit * SPARE))
         if chosen:
             await self._shed(chosen)
         return sum(result.saved for result in chosen) >= excess
@@ -141,7 +193,7 @@ class Context:
             if (content := shed_results(entry.message["content"], refs)) != entry.message["content"]
         ]
         first = min((entry.seq for entry, _ in changed), default=0)
-        changed += _rewrite([entry for entry in window if entry.seq > first])
+        changed += list_rewrites([entry for entry in window if entry.seq > first])
 
         def store(conn: Connection) -> None:
             turns.hold(conn, self._turn_id, self._fence)

@@ -27,7 +27,7 @@ from agentic_rag.events import Error, EventBody, Interrupted, Notice, Resumed, T
 from agentic_rag.messages import clean_text, user_message
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.children import Delegations
-from agentic_rag.runtime.compaction import Compaction, is_due
+from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
@@ -48,8 +48,6 @@ MAX_RESUMES = 3
 """How often a turn is gone on with that was cut off without having come further."""
 QUEUE_SECONDS = 1.0
 """How long after the store refused it a queued turn is tried again."""
-COMPACT_AGAIN = 0.1
-"""Share of ``contextTokens`` by which a session grows before a failed compaction is tried again."""
 MAX_ORDER = 16
 """Turns whose order of starting is remembered, for readers that follow one after the other."""
 
@@ -84,8 +82,8 @@ class LiveSession:
         self._transcript: Transcript | None = None
         self._agent: Agent | None = None
         self._compaction: Compaction | None = None
-        self._compact_past = 0.0
-        """Tokens before which no further automatic compaction is tried, since one has failed."""
+        self._compacted: tuple[EventBody, ...] = ()
+        """What the next turn tells of a compaction between turns."""
         self._order: list[str] = []
         self._changed = anyio.Event()
         self._accepting = anyio.Lock()
@@ -234,7 +232,7 @@ class LiveSession:
             turns.begin(conn, row)
             if busy is None:
                 sessions.append_question(conn, row, place)
-                log.store_first(conn, (_start_event(row, definition.model), *notices, *added))
+                log.store_first(conn, (_start_event(row, definition.model), *self._compacted, *notices, *added))
 
         try:
             await self._database.write(store, durable=True)
@@ -244,6 +242,7 @@ class LiveSession:
         if busy is None:
             transcript.append(place, row.id, 0, row.user_message_id, user_message(content))
             log.adopt()
+            self._compacted = ()
             self._begin(Agent(self._resources, transcript, row, definition, log))
             self._resources.tasks.start_soon(self._run)
         return _answer(row, duplicate=False)
@@ -343,13 +342,14 @@ class LiveSession:
             ):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, place)
-            log.store_first(conn, (_start_event(row, definition.model),))
+            log.store_first(conn, (_start_event(row, definition.model), *self._compacted))
             return definition
 
         with anyio.CancelScope(shield=True):
             definition = await self._database.write(store, durable=True)
             transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
             log.adopt()
+            self._compacted = ()
             self._begin(Agent(self._resources, transcript, row, definition, log))
         return True
 
@@ -374,6 +374,7 @@ class LiveSession:
             self._wake()
         if record is None:
             raise GenerationAborted
+        self._compacted = (compacted_event(record),)
         return record
 
     async def _hold(self, definition: Definition) -> Compaction | None:
@@ -389,18 +390,27 @@ class LiveSession:
 
     async def _compact_if_due(self, agent: Agent) -> None:
         """Compact between turns. The ended turn still holds the session; a failure costs nothing but the try."""
-        transcript, tokens = self._transcript, agent.tokens
-        if transcript is None or self._resources.draining.is_set() or self._dropped or tokens <= self._compact_past:
+        transcript = self._transcript
+        if transcript is None or self._resources.draining.is_set() or self._dropped:
             return
-        if not is_due(transcript, agent.definition, tokens):
+        if not agent.context.is_due(over=True):
             return
-        self._compaction = Compaction(self._resources, transcript, agent.definition, CompactedBy.AUTO)
-        self._compact_past = tokens + agent.definition.limits.context_tokens * COMPACT_AGAIN
+        self._compaction = Compaction(
+            self._resources,
+            transcript,
+            agent.definition,
+            CompactedBy.AUTO,
+            limit=agent.context.limit,
+            tools=agent.tools,
+        )
         try:
-            if await self._compaction.run() is not None:
-                self._compact_past = 0
+            if (record := await self._compaction.run()) is not None:
+                self._compacted = (compacted_event(record),)
+            else:
+                agent.context.note_failure()
         except Exception as exc:  # the session goes on as it was, and so must all others in this task group
             logger.warning("session %s was not compacted: %s", self.id, exc, exc_info=exc)
+            agent.context.note_failure()
         finally:
             self._compaction = None
 
@@ -497,12 +507,11 @@ class LiveSession:
             limit = ResumeLimit(MAX_RESUMES)
             await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
             return
-        own = transcript.of_turn(row.id)[1:]
         log = self._log_of(row, left.definition.domain_id)
         log.append(resumed)
         self._resources.journal.add(log)
         self._begin(Agent(self._resources, transcript, row, left.definition, log))
-        self._resources.tasks.start_soon(self._run, lambda turn: turn.restore(own, left.finished, left.usage))
+        self._resources.tasks.start_soon(self._run, lambda turn: turn.restore(left.messages, left.finished, left.usage))
 
 
 # Accepting: functions of a connection and of records

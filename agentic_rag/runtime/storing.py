@@ -158,13 +158,15 @@ class InterruptedTurn:
     """What a stopped server left of a turn. ``last_seq``: number of its last stored event.
 
     ``definition`` is None when it is gone, or of a version that this program cannot run. ``finished`` holds the
-    ``tool_result`` blocks of ended calls by call id, ``usage`` what was spent.
+    ``tool_result`` blocks of ended calls by call id, ``usage`` what was spent, ``messages`` the turn's after the user's
+    own, those that were summarised too.
     """
 
     last_seq: int
     definition: Definition | None
     finished: Mapping[str, Block]
     usage: Usage
+    messages: tuple[Message, ...] = ()
 
 
 def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
@@ -178,6 +180,11 @@ def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
         definition=stored_definition(images.get(conn, row.image_id)),
         finished={ident: result for ident, result in calls.items() if result is not None},
         usage=sum(delegated, usage.of_turn(conn, row.id)),
+        messages=tuple(
+            _message(each)
+            for each in sessions.transcript(conn, row.session_id)
+            if each.turn_id == row.id and each.step > 0
+        ),
     )
 
 
@@ -245,7 +252,11 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
     session = sessions.get(conn, session_id)
     if session is None:
         raise NotFound("session", session_id)
-    rows = sessions.transcript(conn, session_id, session.compacted_to + 1)
+    rows = [
+        row
+        for row in sessions.transcript(conn, session_id, session.compacted_to + 1)
+        if not session.gap_from <= row.seq <= session.gap_to
+    ]
     measure = None
     for row in reversed(rows):
         if row.seq <= session.window_set_at:

@@ -50,6 +50,9 @@ class SessionRecord:
     """The newest compaction, whose summary stands in ``head``."""
     compacted_to: int = 0
     """Messages up to this seq are summarised in ``head``; people go on reading them."""
+    gap_from: int = 0
+    gap_to: int = 0
+    """Steps of a turn that was summarised while it ran; its question and newest steps are sent as they are."""
     prompt_id: str | None = None
     """What its requests begin with (`prompts`); None: whatever holds when the next turn begins."""
     told_id: str | None = None
@@ -272,10 +275,20 @@ def set_told(conn: Connection, session_id: str, prompt_id: str, told_id: str, la
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
 
 
-def archive(conn: Connection, session_id: str, compaction_id: str, to_seq: int, head: list[Block]) -> None:
-    """Let ``head`` stand for the messages up to ``to_seq`` in what a model is sent; they stay where they are."""
+def archive(
+    conn: Connection,
+    session_id: str,
+    compaction_id: str,
+    to_seq: int,
+    head: list[Block],
+    gap: tuple[int, int] = (0, 0),
+) -> None:
+    """Let ``head`` stand for the messages up to ``to_seq`` in what a model is sent; they stay where they are.
+
+    ``gap``: later ones for which it stands too, from the first to the last of them.
+    """
     set_window(conn, session_id, to_seq + 1, head)
-    compacted = {"compaction_id": compaction_id, "compacted_to": to_seq}
+    compacted = {"compaction_id": compaction_id, "compacted_to": to_seq, "gap_from": gap[0], "gap_to": gap[1]}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compacted))
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import MessageCompleted, Model, ModelEvent, ModelRequest, TextDelta
@@ -32,8 +33,18 @@ class StrictModel(Model):
         self._cache = PromptCache(512)
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        self.sent = self.read = 0
-        """Tokens of all requests, and those of them that the cache held."""
+        self.counted: list[Usage] = []
+        """Of each of the requests."""
+
+    @property
+    def sent(self) -> int:
+        """Tokens of all requests."""
+        return sum(usage.sent for usage in self.counted)
+
+    @property
+    def read(self) -> int:
+        """Those of them that the cache held."""
+        return sum(usage.cache_read for usage in self.counted)
 
     @property
     def name(self) -> str:
@@ -64,8 +75,7 @@ class StrictModel(Model):
         completed = events[-1]
         assert isinstance(completed, MessageCompleted)
         counted = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
-        self.sent += counted.usage.sent
-        self.read += counted.usage.cache_read
+        self.counted.append(counted.usage)
 
         async def told() -> AsyncIterator[ModelEvent]:
             for event in events[:-1]:

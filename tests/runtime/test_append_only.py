@@ -198,7 +198,9 @@ def bare(value: Any) -> Any:
 @pytest.mark.parametrize("act", ["a style edit", "a deleted document", "a server added", "a tool edited"])
 async def test_an_act_and_a_compaction_between_turns(tmp_path: Path, act: str) -> None:
     def summarizing(request: dict[str, Any]) -> Step:
-        return brain(request) if request.get("tools") else Step((Say("They asked about leave: 30 days."),))
+        if "Summarise the conversation" not in str(request["messages"][-1]):
+            return brain(request)
+        return Step((Think("All."), Say('{"facts": [{"fact": "Leave is 30 days.", "documents": ["doc_1"]}]}')))
 
     async with FakeMessagesAPI(then=summarizing) as api, opened(tmp_path, api) as (b, world):
         for number in range(10):

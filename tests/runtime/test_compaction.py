@@ -1,5 +1,6 @@
 """Compaction: a summary takes the place of the messages; whatever goes wrong, nothing changes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from agentic_rag.messages import Message, plain_text, text_block, user_message
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits
-from agentic_rag.runtime.core.summary import head_after, said_before, summary_request
+from agentic_rag.runtime.core.summary import Documents, Summary, ask_apart, head_after, read_summary, said_before
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.compactions import CompactionRecord
@@ -25,7 +26,9 @@ from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, info, kinds, ok, text_of
 
-SUMMARY = "They spoke of pumps."
+FACT = "They spoke of pumps."
+SUMMARY = json.dumps({"facts": [{"fact": FACT, "documents": []}], "wishes": ["Short answers."]})
+RENDERED = f"Facts:\n- {FACT}\nThe user's wishes:\n- Short answers."
 
 
 async def activate(request: CallRequest) -> CallOutcome:
@@ -63,12 +66,13 @@ async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_
         await chat(b)
         before, _, _ = await state(b)
         done = await b.compact()
-        assert (done.summary, done.message_count, done.from_seq, done.created_by) == (SUMMARY, 20, 1, "user")
+        assert (done.summary, done.message_count, done.from_seq, done.created_by) == (RENDERED, 20, 1, "user")
         assert b.hooks.compacted_sessions == [(SESSION, (20, 20))]
         asked = model.requests[-1]
-        assert asked.tools == ()
-        assert plain_text(asked.system).startswith("Summarise the conversation")
-        assert '"Question 9?"' in plain_text(asked.messages[0]["content"])
+        before_it = model.requests[-2]
+        assert (asked.tools, asked.system, asked.tool_choice) == (before_it.tools, before_it.system, None)
+        assert asked.messages[: len(before_it.messages)] == before_it.messages
+        assert plain_text(asked.messages[-1]["content"]).startswith("[note: Summarise the conversation")
         archived, session, _ = await state(b)
         assert [row.content for row in archived] == [row.content for row in before]
         assert (session.compaction_id, session.compacted_to) == (done.id, archived[-1].seq)
@@ -78,7 +82,7 @@ async def test_a_summary_takes_the_place_of_all_messages_and_the_role_stays(tmp_
         sent = model.requests[-1].messages
         assert len(sent) == 1
         words = [block["text"] for block in sent[0]["content"]]
-        assert words[0].endswith(SUMMARY)
+        assert words[0].endswith(RENDERED)
         assert words[1].splitlines()[1:] == [line for n in range(10) for line in ("---", f"Question {n}?")]
         assert words[2].endswith("Be kind.")
         assert words[3] == "And now?"
@@ -90,12 +94,12 @@ async def test_a_compacted_session_goes_on_after_a_restart_and_is_compacted_agai
     async with ScriptedModel(*long_chat(), say(SUMMARY)) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
         first = await b.compact()
-    steps = (*[say(f"New {number}.") for number in range(10)], say("All in all."), say("End."))
+    steps = (*[say(f"New {number}.") for number in range(10)], say('{"facts": ["All in all."]}'), say("End."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
         second = await b.compact()
         assert second.from_seq == first.to_seq + 1
-        assert SUMMARY in plain_text(model.requests[-1].messages[0]["content"])
+        assert FACT in plain_text(model.requests[-1].messages[0]["content"])
         await b.say("Still there?")
         words = [block["text"] for block in model.requests[-1].messages[0]["content"]]
         assert words[0].endswith("All in all.")
@@ -120,7 +124,6 @@ async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
     [
         ModelError("no", http_status=400),
         Broken(say("Half a summary of it"), 3, ModelError("broke", started=True)),
-        Step(()),
         Stalled(say("Silent for ever."), 2),
     ],
 )
@@ -138,7 +141,7 @@ async def test_a_compaction_that_fails_leaves_everything_as_it_was(tmp_path: Pat
 
 
 async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_it(tmp_path: Path) -> None:
-    slow = Stalled(say("A long summary."), 2)
+    slow = Stalled(say(SUMMARY), 2)
     async with ScriptedModel(*long_chat(), slow, say("Next.")) as model, bench(tmp_path, model, tools()) as b:
         await chat(b)
         before = await state(b)
@@ -217,7 +220,7 @@ async def test_a_session_past_its_share_is_compacted_between_turns(tmp_path: Pat
         rows, session, found = await state(b)
         assert [(archive.created_by, archive.message_count) for archive in found] == [("auto", 22)]
         assert sum(row.seq > session.compacted_to for row in rows) == 2
-        assert plain_text(session.head[:1]).endswith(SUMMARY)
+        assert plain_text(session.head[:1]).endswith(RENDERED)
 
 
 async def test_an_automatic_compaction_that_fails_is_not_tried_at_once_again(tmp_path: Path) -> None:
@@ -254,8 +257,8 @@ async def test_without_a_language_model_the_summary_is_made_of_extracts(tmp_path
     async with bench(tmp_path, ExtractiveModel(), tools()) as b:
         done = await b.compact()
         lines = done.summary.splitlines()
-        assert lines[:2] == ["? Question 0?", "- Answer 0."]
-        assert lines[-2:] == ["? Question 9?", "- Answer 9."]
+        assert lines[:2] == ["Facts:", "- Answer 0."]
+        assert lines[-2:] == ["- Question 8?", "- Question 9?"]
 
 
 def conversation(pairs: list[tuple[str, str]]) -> list[Message]:
@@ -270,20 +273,21 @@ words = st.text(min_size=1, max_size=300)
 
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=12), st.integers(100, 4_000))
 def test_a_request_for_a_summary_fits_and_is_answered_by_extracts(pairs: list[tuple[str, str]], limit: int) -> None:
-    request = summary_request(definition(limits=Limits(context_tokens=limit)), conversation(pairs))
+    request = ask_apart(definition(limits=Limits(context_tokens=limit)), conversation(pairs), limit)
     assert tokens_of(request.messages[0]["content"]) <= limit * 2
     (block,) = decide(request)
     assert block["type"] == "text"
     assert block["text"].strip()
     assert tokens_of(block["text"]) <= request.max_tokens + 300
+    assert read_summary(block["text"], "end_turn", Documents(), 1_000_000).text
 
 
 @given(st.lists(words, max_size=12), st.lists(words, max_size=12), st.integers(50, 2_000))
 def test_the_newest_messages_are_carried_verbatim_as_far_as_they_fit(
     before: list[str], said: list[str], limit: int
 ) -> None:
-    earlier: list[Message] = [{"role": "user", "content": head_after("s", [], before, 1_000_000)}]
-    head = head_after("Summary.", earlier, said, limit)
+    earlier: list[Message] = [{"role": "user", "content": head_after(Summary("s"), [], before, 1_000_000)}]
+    head = head_after(Summary("Summary."), earlier, said, limit)
     carried = said_before([{"role": "user", "content": head}])
     every = [*before, *said]
     assert carried == every[len(every) - len(carried) :]
@@ -292,6 +296,6 @@ def test_the_newest_messages_are_carried_verbatim_as_far_as_they_fit(
 
 def test_a_summary_request_is_recognised_by_its_prompt_and_nothing_else() -> None:
     plain = ModelRequest(
-        "m", 100, (text_block("You are the assistant."),), (user_message("Summarise the conversation"),)
+        "m", 100, (text_block("You are the assistant."),), (user_message("Summarise the conversation so far"),)
     )
-    assert not decide(plain)[0].get("text", "").startswith("? ")
+    assert not decide(plain)[0].get("text", "").startswith("{")

@@ -4,10 +4,16 @@ Owns which errors are worth another try and how long is waited before it. The ag
 what happened.
 """
 
+import re
 from dataclasses import dataclass
 
 from agentic_rag.errors import ModelError
 
+_TOO_LONG = re.compile(
+    r"prompt is too long|context[ _]length|context window|context limit|request_too_large|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_SIZES = re.compile(r"(\d+) tokens > (\d+)")
 MAX_STEP_RESETS = 3
 """How often a step that had begun to stream is run again."""
 FIRST_DELAY = 0.5
@@ -42,6 +48,17 @@ def retry_delay(error: ModelError, so_far: Attempts, budget: float, chance: floa
     else:
         delay = min(MAX_DELAY, FIRST_DELAY * 2**so_far.failed) * (0.5 + chance / 2)
     return delay if so_far.waited + delay <= budget else None
+
+
+def is_too_long(error: ModelError) -> bool:
+    """Whether a model refused a request for its length."""
+    return error.http_status == 413 or (error.http_status == 400 and _TOO_LONG.search(str(error)) is not None)
+
+
+def sizes_of(error: ModelError) -> tuple[int, int] | None:
+    """Return how many tokens a refused request had and how many it may have, None where the service does not say."""
+    found = _SIZES.search(str(error))
+    return (int(found[1]), int(found[2])) if found and int(found[1]) > int(found[2]) > 0 else None
 
 
 def after(error: ModelError, so_far: Attempts, delay: float) -> Attempts:

@@ -32,6 +32,8 @@ ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conv
 SHED_MARK = "[result of {name}, kept as ref {ref}]"
 KEPT_STEPS = 3
 """The newest steps, whose results are left out last."""
+KEPT_SHARE = 0.25
+"""Share of ``contextTokens`` that they may have when a compaction leaves them where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +180,20 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
     return found
 
 
-def choose_to_shed(messages: Sequence[Message], excess: int, spare: int = 0) -> list[Sheddable]:
+def choose_to_shed(
+    messages: Sequence[Message], excess: int, spare: int = 0, *, old_only: bool = False
+) -> list[Sheddable]:
     """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
 
     What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
-    newest steps, which go last.
+    newest steps, which go last, and with ``old_only`` not at all.
     """
     steps = [place for place, message in enumerate(messages) if any(map(_is_result, message["content"]))]
     newest = steps[-KEPT_STEPS:][0] if steps else 0
     old = sheddable(messages[: min(newest, count_seen(messages))])
     chosen = _first_to_save(old, excess + spare) if excess > 0 else []
     saved = sum(result.saved for result in chosen)
-    if saved < excess:
+    if saved < excess and not old_only:
         chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
     return chosen
 
@@ -227,6 +231,16 @@ def result_text(block: Block) -> str:
         elif part["type"] == "search_result":
             parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
     return "\n\n".join(parts)
+
+
+def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
+    """Return the answers among these that change when something before them was rewritten, with their content then."""
+    answers = [(entry, without_bound(entry.message["content"])) for entry in entries if _is_answer(entry)]
+    return [(entry, content) for entry, content in answers if content != entry.message["content"]]
+
+
+def _is_answer(entry: "Entry") -> bool:
+    return entry.message["role"] == "assistant"
 
 
 # The transcript
@@ -284,6 +298,8 @@ class Transcript:
         self.head = list(head)
         self.measure = measure
         self.told = told
+        self.compact_past = 0.0
+        """Tokens below which no compaction is tried again, since one has failed."""
         self._base_seq = base_seq
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
@@ -322,20 +338,14 @@ class Transcript:
 
     def in_window(self) -> list[Entry]:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
-        start, refused = self.window_start, self._refused
-        return [entry for entry in self.entries if entry.seq >= start and entry.turn_id not in refused]
-
-    def of_turn(self, turn_id: str) -> list[Message]:
-        """Return a turn's messages, its user message first."""
-        return [entry.message for entry in self.entries if entry.turn_id == turn_id]
+        return [entry for entry in self.entries if self.is_sent(entry)]
 
     def question_of(self, turn_id: str) -> Entry:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
-    def tell(self, told: Told, question: Entry, content: list[Block]) -> None:
-        """Take what the store has committed of a turn's beginning: what the session was told, and its question."""
-        question.message["content"] = content
+    def tell(self, told: Told) -> None:
+        """Take what the store has committed of what the session was told."""
         self.told = told
 
     def leave_out(self, question: Entry, content: list[Block]) -> None:
@@ -387,9 +397,44 @@ class Transcript:
         self.measure = None
         self.told = None
 
-    def archive(self, head: list[Block]) -> None:
-        """Forget all messages, which the store has archived; ``head`` stands for them."""
+    def is_sent(self, entry: Entry) -> bool:
+        """Whether requests hold an entry."""
+        return entry.seq >= self.window_start and entry.turn_id not in self._refused
+
+    def split(self, turn_id: str | None, limits: Limits) -> tuple[list[Entry], list[Entry]]:
+        """Return the entries that a compaction may archive, and those that stay.
+
+        What no model has seen stays with its turn, and of the running turn ``turn_id`` the question and the newest
+        steps, as far as they are small.
+        """
+        unseen = self.unseen_turns()
+        turns = list(dict.fromkeys(entry.turn_id for entry in self.in_window()))[-unseen:] if unseen else []
+        steps = [] if turn_id is None else self._newest_steps(turn_id, round(limits.context_tokens * KEPT_SHARE))
+        staying = [entry.seq for entry in self.entries if entry.turn_id in turns]
+        first = min([*staying, *(entry.seq for entry in steps)], default=self.last_seq + 1)
+        kept = [entry for entry in self.entries if entry.seq >= first and (entry.turn_id != turn_id or entry in steps)]
+        places = {entry.seq for entry in kept}
+        return [entry for entry in self.entries if entry.seq not in places], kept
+
+    def _newest_steps(self, turn_id: str, budget: int) -> list[Entry]:
+        own = [entry for entry in self.entries if entry.turn_id == turn_id]
+        begun = [place for place, entry in enumerate(own) if entry.message["role"] == "assistant"]
+        first = len(own) if begun else 1
+        for place in reversed(begun[-KEPT_STEPS:]):
+            budget -= sum(map(self._size, own[place:first]))
+            if budget < 0 and first < len(own):
+                break
+            first = place
+        return own[:1] + own[first:]
+
+    def tokens_to_archive(self, turn_id: str | None, limits: Limits) -> int:
+        """Return about how many tokens of the next request a compaction would replace."""
+        return sum(self._size(entry) for entry in self.split(turn_id, limits)[0] if self.is_sent(entry))
+
+    def archive(self, kept: Sequence[Entry], start: int, head: list[Block]) -> None:
+        """Forget all other messages, which the store has archived; ``head`` stands for them."""
         self._base_seq = self.last_seq
-        self.entries = []
+        self.entries = list(kept)
         self._sizes.clear()
-        self.set_window(self._base_seq + 1, head)
+        self.compact_past = 0.0
+        self.set_window(start, head)

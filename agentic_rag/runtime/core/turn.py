@@ -361,7 +361,7 @@ class Turn:
         """Go on with a turn whose server stopped.
 
         Args:
-            messages: the turn's committed messages after the user's own, oldest first.
+            messages: the turn's committed messages after the user's own, oldest first, archived ones too.
             finished: ``tool_result`` blocks by call id of calls that had ended.
             spent: tokens of the committed steps.
 

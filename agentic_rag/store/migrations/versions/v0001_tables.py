@@ -163,6 +163,8 @@ def _transcripts() -> None:
         Column("head", JSON(), nullable=True),
         Column("compaction_id", String(), nullable=True),
         Column("compacted_to", Integer(), nullable=False),
+        Column("gap_from", Integer(), nullable=False),
+        Column("gap_to", Integer(), nullable=False),
         Column("prompt_id", String(), nullable=True),
         Column("told_id", String(), nullable=True),
         Column("late_tools", JSON(), nullable=True),

@@ -1,0 +1,91 @@
+"""A summary without a language model: extracts of what was said, in the form that a compaction asks for.
+
+Owns how a request for a summary is recognised and which sentences are taken. Pure.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+
+from agentic_rag.messages import Block, plain_text, text_block
+from agentic_rag.models.base import ModelRequest
+
+MAX_EXTRACT = 200
+"""Characters of a message in a summary."""
+
+_ASKED = re.compile(r"\s*Summari[sz]e the conversation\b")
+_NOTE = "[note: "
+_SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|[\"”’)\]]|[^\x00-\x7f]|$)|$)", re.DOTALL)
+_EARLIER = re.compile(r"\[summary of the earlier conversation\]\n(.*)", re.DOTALL)
+_CARRIED = re.compile(r"\n?\[earlier messages of the user.*|\n?\[carried over: .*", re.DOTALL)
+_NAMED = re.compile(r" \[[^\[\]]*?, document (?P<document>[^\s,\[\]]+)[^\[\]]*\]")
+_LEFT_OUT = (_NOTE, "[earlier messages of the user", "[carried over:", "[continue]")
+
+Extract = tuple[str, str, tuple[str, ...]]
+"""What it is (``facts`` or ``wishes``), its words, and the documents it rests on."""
+
+
+def asks_for_summary(request: ModelRequest) -> bool:
+    """Whether a request wants a summary, at the end of its conversation or of one that it holds as material."""
+    last = request.messages[-1]["content"][-1]
+    noted = last["text"].removeprefix(_NOTE) if last["type"] == "text" and last["text"].startswith(_NOTE) else ""
+    return bool(_ASKED.match(plain_text(request.system)) or _ASKED.match(noted))
+
+
+def summarize(request: ModelRequest) -> list[Block]:
+    """Return extracts of the conversation, the newest that fit."""
+    apart = _ASKED.match(plain_text(request.system)) is not None
+    every = list(_of_material(request) if apart else _of_messages(request))
+    budget = request.max_tokens * 2
+    kept: list[Extract] = []
+    for extract in reversed(every):  # what was said last is most likely to be asked about
+        budget -= len(json.dumps(extract, ensure_ascii=False).encode("utf-8", "replace"))
+        if kept and budget < 0:
+            break
+        kept.insert(0, extract)
+    found = {
+        "facts": [{"fact": words, "documents": list(named)} for kind, words, named in kept if kind == "facts"],
+        "wishes": [words for kind, words, _ in kept if kind == "wishes"] or ([] if kept else ["-"]),
+    }
+    return [text_block(json.dumps(found, ensure_ascii=False))]
+
+
+def _of_messages(request: ModelRequest) -> Iterator[Extract]:
+    for message in request.messages:
+        if message["role"] == "assistant":
+            cited = [citation for block in message["content"] for citation in block.get("citations") or ()]
+            yield from _extract("facts", plain_text(message["content"]), dict.fromkeys(c["source"] for c in cited))
+            continue
+        for block in message["content"] if message["role"] == "user" else ():
+            if block["type"] == "text":
+                yield from _of_user(block["text"])
+
+
+def _of_material(request: ModelRequest) -> Iterator[Extract]:
+    for line in plain_text(request.messages[-1]["content"]).splitlines():
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(message, dict) and isinstance(words := message.get("text"), str):
+            yield from _of_user(words) if message.get("role") == "user" else _extract("facts", words)
+
+
+def _of_user(text: str) -> Iterator[Extract]:
+    earlier = _EARLIER.match(text)
+    if earlier is None:
+        if not text.startswith(_LEFT_OUT):
+            yield from _extract("wishes", text)
+        return
+    kind = "facts"  # a summary of a summary keeps its extracts as they are
+    for line in _CARRIED.sub("", earlier[1]).splitlines():
+        if line.endswith(":") and not line.startswith("- "):
+            kind = "wishes" if "wishes" in line else "facts"
+        elif line.startswith("- "):
+            yield kind, _NAMED.sub("", line[2:]), tuple(found["document"] for found in _NAMED.finditer(line))
+
+
+def _extract(kind: str, text: str, documents: dict[str, None] | None = None) -> Iterator[Extract]:
+    if sentence := _SENTENCE.match(" ".join(text.split())):
+        words = sentence[0].strip()
+        yield kind, words if len(words) <= MAX_EXTRACT else words[: MAX_EXTRACT - 1] + "…", tuple(documents or ())
