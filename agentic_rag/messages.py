@@ -50,6 +50,8 @@ ACTIVATION: Final = "_role"
 """Of a ``tool_result``, or of the text that stands for one: the role it activated, as `Activation`."""
 REF: Final = "_ref"
 """Of a ``tool_result``: where its whole text is kept. In structured content, alone: what the object is kept under."""
+SIZE: Final = "_size"
+"""Of an image that is kept: ``[width, height]`` in pixels."""
 STRUCTURED: Final = "_structured"
 """Of a ``tool_result``: the server's structured content."""
 SHED: Final = "_shed"
@@ -133,6 +135,23 @@ def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool 
     if is_error:
         block["is_error"] = True
     return block
+
+
+def kept_image(media_type: str, ref: str, size: tuple[int, int]) -> Block:
+    """Return an image as the transcript holds it: its bytes are kept under ``ref``, requests hold them."""
+    return {"type": "image", "source": {"type": "kept", "media_type": media_type, "ref": ref}, SIZE: list(size)}
+
+
+def ref_of_image(block: Block) -> str | None:
+    """Return where the bytes of an image are kept, None for any other block."""
+    return block["source"]["ref"] if block["type"] == "image" and block["source"]["type"] == "kept" else None
+
+
+def image_in_words(block: Block) -> str:
+    """Return the words for an image that is kept."""
+    width, height = block[SIZE]
+    source = block["source"]
+    return f"[image, {source['media_type']}, {width}×{height} pixels, kept as ref {source['ref']}]"
 
 
 def plain_text(content: Iterable[Block]) -> str:

@@ -54,7 +54,7 @@ from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_d
 from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, find_tools, read_on, with_own_tools
+from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, Pictures, find_tools, read_on, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import end_without_agent, store_commit, store_end, store_result, store_told
@@ -116,6 +116,7 @@ class Agent:
             others=parent is not None and parent.has_read_others,
         )
         self._context = Context(resources, transcript, definition, row.id, row.fence)
+        self._pictures = Pictures(resources.payloads)
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._told_full = False
@@ -383,6 +384,7 @@ class Agent:
             window,
             told=self.transcript.told,
             gone=await self._gone_chunks(cited_chunks(window)),
+            pictures=await self._pictures.of(window),
             tool_choice=None if fits and not call.last else {"type": "none"},
         )
         return replace(built, request=replace(built.request, max_tokens=built.request.max_tokens * call.room))

@@ -8,7 +8,7 @@ conversation.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
@@ -35,6 +35,7 @@ from agentic_rag.runtime.core.summary import (
 )
 from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites, tokens_of
 from agentic_rag.runtime.core.turn import Spent
+from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import hold, usage_row
 from agentic_rag.store import compactions, sessions, usage
@@ -86,6 +87,7 @@ class Compaction:
         self._turn = turn
         self._scope = anyio.CancelScope()
         self._gone: frozenset[str] = frozenset()
+        self._shown: Mapping[str, str] = {}
         self.spent: list[Spent] = []
         """What its model calls have cost."""
 
@@ -125,6 +127,7 @@ class Compaction:
     async def _summary(self) -> Summary:
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
+        self._shown = await Pictures(self._resources.payloads).of(window)
         chunks = cited_chunks(window)
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         documents = documents_of(window, self._gone)
@@ -157,6 +160,7 @@ class Compaction:
             [*window, ask_inside(problem)],
             told=self._transcript.told,
             gone=self._gone,
+            pictures=self._shown,
             tool_choice={"type": "none"} if problem else None,
         )
         return replace(built.request, max_tokens=answer_room(definition))

@@ -25,6 +25,7 @@ from agentic_rag.runtime.core.transcript import (
     message_tokens,
     move_head,
     move_start,
+    pictures_to_shed,
     shed_results,
 )
 from agentic_rag.runtime.services import Resources
@@ -36,7 +37,7 @@ from agentic_rag.tools.base import ToolInfo
 ROOM_SHARE = 0.7
 """Share of its limit from which on room is made, by leaving out old results or else by a compaction."""
 WORTH_SHARE = 0.2
-"""Share of the limit that a compaction must replace to be worth it."""
+"""Share of the limit that a compaction, or leaving out old results, must save to be worth the rewriting."""
 AGAIN_SHARE = 0.1
 """Share of the limit by which a session grows before a failed compaction is tried again."""
 SPARE = 0.5
@@ -85,7 +86,7 @@ class Context:
         """
         tokens, limit = self.tokens, self.limit
         excess = tokens - round(limit * ROOM_SHARE)
-        if excess <= 0 or tokens < self._transcript.compact_past or self._saved_by_old(excess) >= excess:
+        if excess <= 0 or tokens < self._transcript.compact_past or self._saved_by_old() >= excess:
             return False
         replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, self._definition.limits)
         counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
@@ -102,9 +103,10 @@ class Context:
         self._scale = self.tokens / max(1, needed)
         self._transcript.compact_past = 0.0
 
-    def _saved_by_old(self, excess: int) -> int:
+    def _saved_by_old(self) -> int:
+        """Return how many tokens all results have that may go before the newest steps."""
         window = [entry.message for entry in self._transcript.in_window()]
-        return sum(result.saved for result in choose_to_shed(window, excess, old_only=True))
+        return sum(result.saved for result in choose_to_shed(window, self.tokens, old_only=True))
 
     @property
     def tokens(self) -> int:
@@ -150,13 +152,13 @@ class Context:
                 entry.message["content"] = content
 
     async def leave_out_old(self) -> None:
-        """Leave out the oldest results, many at once, if that makes enough room.
+        """Leave out the oldest results, many at once, if that makes enough room and is worth it.
 
         Raises:
             StorageFull: a result could not be kept.
         """
         excess = self.tokens - round(self.limit * ROOM_SHARE)
-        if excess > 0 and self._saved_by_old(excess) >= excess:
+        if excess > 0 and self._saved_by_old() >= max(excess, round(self.limit * WORTH_SHARE)):
             window = [entry.message for entry in self._transcript.in_window()]
             await self._shed(choose_to_shed(window, excess, round(self.limit * SPARE), old_only=True))
 
@@ -166,6 +168,9 @@ class Context:
         Raises:
             StorageFull: a result could not be kept.
         """
+        window = [entry.message for entry in self._transcript.in_window()]
+        if crowding := pictures_to_shed(window):
+            await self._shed(crowding)
         excess = self.tokens - self.limit
         if excess <= 0:
             return True

@@ -1,22 +1,25 @@
 """Reading on in a result that is kept whole: the agent's own tool.
 
-Owns `READ_TOOL` and what it answers, and `FIND_TOOL`, with which a model loads tools that came after its session had
-begun. A ref is bound to its session; another's looks like none.
+Owns `READ_TOOL` and what it answers, the bytes of kept images, and `FIND_TOOL`, with which a model loads tools that
+came after its session had begun. A ref is bound to its session; another's looks like none.
 """
 
+import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json
-from agentic_rag.messages import ToolSpec, text_block
+from agentic_rag.messages import SHED, Block, Message, ToolSpec, kept_image, ref_of_image, text_block
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.calls import error_outcome
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import part_of, passages_with
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.pictures import read_picture
 from agentic_rag.tools.system import FIND_TOOLS, READ_RESULT
 
 MAX_SOUGHT = 200
@@ -93,6 +96,31 @@ def find_tools(late: Sequence[ToolSpec], arguments: Json) -> CallOutcome:
     return CallOutcome(ToolStatus.OK, references)
 
 
+class Pictures:
+    """The bytes of images, as base64 by ref, of those that a turn sends."""
+
+    def __init__(self, files: PayloadFiles) -> None:
+        self._files = files
+        self._known: dict[str, str] = {}
+
+    async def of(self, messages: Iterable[Message]) -> Mapping[str, str]:
+        """Return those of some messages; one that is gone is not among them."""
+        parts = [part for message in messages for block in message["content"] for part in _parts_of(block)]
+        refs = dict.fromkeys(ref for part in parts if (ref := ref_of_image(part)))
+        for ref in refs.keys() - self._known.keys():
+            data = await self._files.read(ref)
+            if data is not None:
+                self._known[ref] = base64.b64encode(data).decode()
+        self._known = {ref: data for ref, data in self._known.items() if ref in refs}
+        return self._known
+
+
+def _parts_of(block: Block) -> Sequence[Block]:
+    if block["type"] == "tool_result":
+        return () if SHED in block else block["content"]
+    return (block,)
+
+
 async def read_on(resources: Resources, session_id: str, arguments: Json) -> CallOutcome:
     """Answer a call of `READ_TOOL`; ``arguments`` fit its schema."""
     ref, start, sought = arguments["ref"], arguments.get("from", 0), arguments.get("find")
@@ -102,6 +130,10 @@ async def read_on(resources: Resources, session_id: str, arguments: Json) -> Cal
     data = await resources.payloads.read(ref)
     if data is None:
         return error_outcome(f"The result kept as {ref!r} is gone. Call the tool again.")
+    if payload.media_type.startswith("image/"):
+        picture = read_picture(data)
+        size = (picture.width, picture.height) if picture else (0, 0)
+        return CallOutcome(ToolStatus.OK, (kept_image(payload.media_type, ref, size),))
     text = data.decode(errors="replace")
     if start >= len(text) > 0:
         return error_outcome(f"from: the result has {len(text)} characters; a number below that is right.")

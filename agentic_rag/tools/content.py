@@ -11,12 +11,10 @@ from typing import Any
 import mcp_types as types
 
 from agentic_rag.messages import Block, clean_text, text_block
-
-IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What the Messages API takes as an image."""
+from agentic_rag.tools.pictures import MAX_SIDE, read_picture
 
 IMAGE_CHARS = 5 * 1024 * 1024
-"""Longer base64 data is described instead of sent."""
+"""Characters of base64 that the Messages API takes as one image."""
 
 
 def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tuple[Block, ...]:
@@ -59,18 +57,24 @@ def _block(block: types.ContentBlock) -> Block:
 
 
 def _image(media_type: str, data: str, label: str) -> Block:
-    media_type = media_type.lower().strip()
-    if media_type in IMAGE_TYPES and 0 < len(data) <= IMAGE_CHARS and _is_base64(data):
-        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-    return text_block(f"[{label}, {clean_text(media_type) or 'unknown type'}, {_size(data)}: not shown]")
+    """Return an image that a model can be shown, by its content whatever it is said to be, or why it is not shown."""
+    picture = read_picture(_decode(data)) if len(data) <= IMAGE_CHARS else None
+    if len(data) > IMAGE_CHARS:
+        why = f"{IMAGE_CHARS // 1024 // 1024} MiB of base64 are the most"
+    elif picture is None:
+        why = "PNG, JPEG, GIF and WebP can be"
+    elif max(picture.width, picture.height) > MAX_SIDE:
+        why = f"{picture.width}×{picture.height} pixels, {MAX_SIDE} a side are the most"
+    else:
+        return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
+    return text_block(f"[{label}, {clean_text(media_type.strip()) or 'unknown type'}, {_size(data)}: not shown: {why}]")
 
 
-def _is_base64(data: str) -> bool:
+def _decode(data: str) -> bytes:
     try:
-        base64.b64decode(data, validate=True)
+        return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        return False
-    return True
+        return b""
 
 
 def _size(data: str) -> str:

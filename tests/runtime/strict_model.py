@@ -4,6 +4,7 @@ For tests with many examples. What it refuses is `testing.admission`'s, thinking
 and usage is the simulated cache's.
 """
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
+from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import MessageCompleted, Model, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.testing.admission import Admission, Inadmissible
 from agentic_rag.testing.bindings import Signer
 from agentic_rag.testing.prompt_cache import PromptCache
 from agentic_rag.testing.steps import Step, step_events
+from agentic_rag.tools.pictures import read_picture
 
 NAME = "claude-sonnet-5-5"
 
@@ -75,17 +78,35 @@ class StrictModel(Model):
         completed = events[-1]
         assert isinstance(completed, MessageCompleted)
         counted = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
-        self.counted.append(counted.usage)
+        usage = counted.usage + Usage(input=_picture_tokens(body))
+        self.counted.append(usage)
 
         async def told() -> AsyncIterator[ModelEvent]:
             for event in events[:-1]:
                 yield event
-            yield MessageCompleted(completed.stop_reason, counted.usage, completed.category)
+            yield MessageCompleted(completed.stop_reason, usage, completed.category)
 
         yield told()
 
     async def aclose(self) -> None:
         """Nothing is held open."""
+
+
+def images_in(body: Json) -> list[Block]:
+    """Return the images in a request's tool results."""
+    return [
+        part
+        for message in body["messages"]
+        for block in message["content"]
+        if block["type"] == "tool_result"
+        for part in block["content"]
+        if part["type"] == "image"
+    ]
+
+
+def _picture_tokens(body: Json) -> int:
+    pictures = [read_picture(base64.b64decode(block["source"]["data"])) for block in images_in(body)]
+    return sum(picture.tokens for picture in pictures if picture)
 
 
 def results_of(body: Json) -> dict[str, str]:

@@ -32,6 +32,9 @@ from tests.runtime.harness import (
 )
 from tests.runtime.test_turn_properties import without_breakpoints
 
+NO_SUMMARY = say("I had rather not.")
+"""Where a summary is asked for: without one the window moves."""
+
 
 async def dump(request: CallRequest) -> CallOutcome:
     return ok("word " * 1_500)
@@ -78,7 +81,7 @@ async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_re
             await b.say(f"{number} {long}", definition=limits)
         moved = await session_of(b)
         assert moved.window_start == 0
-    steps = [Step((Say("More."),), usage=Usage(input=4_500)), say("A."), say("B.")]
+    steps = [Step((Say("More."),), usage=Usage(input=4_500)), NO_SUMMARY, NO_SUMMARY, say("A."), say("B.")]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of()) as b:
         await b.say("5 " + long, definition=limits)
         await b.say("6", definition=limits)
@@ -86,13 +89,13 @@ async def test_the_window_moves_between_turns_carries_the_role_and_outlives_a_re
         assert moved.window_start > 1
         assert moved.head is not None
         await b.say("7", definition=limits)
-        requests = bodies(model)
+        requests = [bodies(model)[place] for place in (0, 3, 4)]
         assert not is_prefix(requests[0], requests[1])
         assert is_prefix(requests[1], requests[2])
-        carried = texts(model.requests[2])[0]
+        carried = texts(model.requests[4])[0]
         assert carried.startswith('[carried over: the role "guide"')
         assert "Be kind to people." in carried
-        assert not any(block["type"] == "tool_use" for m in model.requests[2].messages for block in m["content"])
+        assert not any(block["type"] == "tool_use" for m in model.requests[4].messages for block in m["content"])
         assert (await session_of(b)).window_start == moved.window_start
     async with ScriptedModel(say("C.")) as again, bench(tmp_path, again, tools_of()) as b:
         await b.say("8", definition=limits)
@@ -119,18 +122,19 @@ async def test_a_carried_role_that_was_edited_is_asked_for_again(tmp_path: Path)
 
 
 async def test_a_turn_that_outgrows_the_context_leaves_out_its_oldest_results_for_good(tmp_path: Path) -> None:
-    limits = definition(limits=Limits(context_tokens=7_000, max_steps=9))
-    steps = (*[use("dump", query=str(number)) for number in range(5)], say("Enough."))
+    limits = definition(limits=Limits(context_tokens=16_000, max_steps=9))
+    steps = (*[use("dump", query=str(number)) for number in range(7)], say("Enough."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of(dump=dump)) as b:
         # a scripted call reports 10 tokens; without a report everything is counted by its bytes
-        for step, usage in zip(steps, (1_000, 3_600, 6_200, 6_300, 6_400, 6_500), strict=True):
+        sizes = (1_000, 3_600, 6_200, 8_800, 11_400, 9_100, 11_700, 9_300)
+        for step, usage in zip(steps, sizes, strict=True):
             object.__setattr__(step, "usage", Usage(input=usage, output=1))
         events = await b.say("Read all", definition=limits)
         assert kinds(events)[-1] == "done"
         assert "CONTEXT_FULL" not in str([event.data for event in events])
         shown = [
             plain_text(block["content"])
-            for message in model.requests[5].messages
+            for message in model.requests[7].messages
             for block in message["content"]
             if block["type"] == "tool_result"
         ]
@@ -197,10 +201,11 @@ async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(
 async def test_the_size_of_a_session_survives_a_restart(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_tokens=5_000))
     heavy = Step((Say("Heavy."),), usage=Usage(input=100, cache_read=5_900, output=3))
-    async with ScriptedModel(say("A."), heavy) as model, bench(tmp_path, model) as b:
+    steps = (say("A."), heavy, NO_SUMMARY, NO_SUMMARY)
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
         await b.say("One", definition=limits)
         await b.say("Two", definition=limits)
-    async with ScriptedModel(say("C.")) as model, bench(tmp_path, model) as b:
+    async with ScriptedModel(NO_SUMMARY, NO_SUMMARY, say("C.")) as model, bench(tmp_path, model) as b:
         await b.say("Three", definition=limits)
         start = (await session_of(b)).window_start
         assert start > 1

@@ -67,7 +67,7 @@ steps = st.lists(sizes, min_size=1, max_size=4) | st.just([9_000, STOP])
 turns = st.lists(st.lists(steps, max_size=6), min_size=1, max_size=4)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns, st.sampled_from([9_000, 16_000, 30_000]))
 async def test_each_result_is_whole_in_the_first_request_after_it_was_made(
     plan: Sequence[Steps], context_tokens: int

@@ -259,14 +259,18 @@ async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
         image, *texts = (await call(toolset, "odd_blocks")).content
-        assert image["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        assert image["source"] == {
+            "type": "base64",
+            "media_type": "image/png",
+            "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB",
+        }
         assert [block["text"] for block in texts] == [
-            "[image, image/png, 2 bytes: not shown]",
-            "[image, image/tiff, 3 bytes: not shown]",
+            "[image, image/png, 2 bytes: not shown: PNG, JPEG, GIF and WebP can be]",
+            "[image, image/tiff, 3 bytes: not shown: PNG, JPEG, GIF and WebP can be]",
             "[audio, audio/wav, 3 bytes: not shown]",
             "[resource file:///a.txt — a — the letter]",
             "[resource file:///b.txt]\ninside",
-            "[resource file:///c.bin, unknown type, 3 bytes: not shown]",
+            "[resource file:///c.bin, unknown type, 3 bytes: not shown: PNG, JPEG, GIF and WebP can be]",
         ]
 
 

@@ -19,7 +19,9 @@ from agentic_rag.messages import (
     Message,
     Passage,
     ToolSpec,
+    image_in_words,
     join_neighbours,
+    ref_of_image,
     text_block,
     tool_result_block,
     tool_uses,
@@ -29,8 +31,9 @@ from agentic_rag.models.profiles import is_claude, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
-from agentic_rag.runtime.core.transcript import as_sent, tokens_of
+from agentic_rag.runtime.core.transcript import as_sent, pictures_in, tokens_of
 from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.pictures import MOST, count_beyond
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
@@ -38,6 +41,9 @@ REMOVED = "[removed]"
 """What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
 that indexes do."""
 LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
+
+
+NO_PICTURES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ def build_request(
     told: Told | None = None,
     gone: Collection[str] = (),
     tool_choice: Json | None = None,
+    pictures: Mapping[str, str] = NO_PICTURES,
 ) -> BuiltRequest:
     """Build the request of the next step.
 
@@ -97,8 +104,11 @@ def build_request(
         gone: ids of chunks that no longer exist; they cannot be cited. For a Claude, which may be sent nothing
             else than before, their sentences stay where they are; for others they read `REMOVED`.
         tool_choice: None, or an API value; without tools there is no choice to make.
+        pictures: base64 of the images that are kept, by ref; one that is missing, or that the model cannot see, is
+            told in words.
     """
     profile = profile_of(definition.model)
+    transcript = _with_pictures(transcript, pictures if profile.images else NO_PICTURES)
     messages, passages = _render(answer_calls(transcript), frozenset(gone), stays=is_claude(profile.name))
     if profile.system_messages:
         messages = [each for message in messages for each in _with_system_message(message)]
@@ -122,6 +132,36 @@ def build_request(
         use["id"] for each in messages if each["role"] == "assistant" for use in tool_uses(each["content"])
     )
     return BuiltRequest(request, tuple(passages), call_ids)
+
+
+def _with_pictures(transcript: Sequence[Message], pictures: Mapping[str, str]) -> list[Message]:
+    sent = [picture for message in transcript for picture in pictures_in(message["content"])]
+    if count_beyond(sent):  # more than may stand together, and none of them seen yet: those that may not are words
+        small = {ref for ref in pictures if not _is_large(ref, transcript)}
+        pictures = {ref: pictures[ref] for ref in list(small)[:MOST]}
+    return [
+        {"role": message["role"], "content": [_with_picture(block, pictures) for block in message["content"]]}
+        for message in transcript
+    ]
+
+
+def _is_large(ref: str, transcript: Sequence[Message]) -> bool:
+    blocks = (block for message in transcript for block in message["content"])
+    parts = (part for block in blocks for part in (block["content"] if block["type"] == "tool_result" else (block,)))
+    return any(picture.is_large for part in parts if ref_of_image(part) == ref for picture in pictures_in([part]))
+
+
+def _with_picture(block: Block, pictures: Mapping[str, str]) -> Block:
+    """Return a block with the bytes of its images: the same object where it has none."""
+    if block["type"] == "tool_result" and any(part["type"] == "image" for part in block["content"]):
+        return {**block, "content": [_with_picture(part, pictures) for part in block["content"]]}
+    ref = ref_of_image(block)
+    if ref is None:
+        return block
+    if ref not in pictures:
+        return text_block(image_in_words(block))
+    source = {"type": "base64", "media_type": block["source"]["media_type"], "data": pictures[ref]}
+    return {"type": "image", "source": source}
 
 
 def prompt_of(definition: Definition, tools: Sequence[ToolInfo]) -> Prompt:

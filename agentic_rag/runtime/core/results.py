@@ -4,6 +4,7 @@ Owns the size budgets of results, what is kept whole beside them, the ``search_r
 the ``retrieval`` events.
 """
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,11 +22,14 @@ from agentic_rag.messages import (
     Block,
     Passage,
     clean_text,
+    image_in_words,
+    kept_image,
     plain_text,
     text_block,
     tool_result_block,
 )
 from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.pictures import read_picture
 from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
 
 RESULT_BUDGET = 16 * 1024
@@ -88,10 +92,11 @@ def finished_call(
     ours = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
     size = len(plain_text(blocks).encode())
+    blocks, pictures = _keep_images(blocks, new_ref, shown=outcome.status is ToolStatus.OK)
     content, private, kept = _own(name, blocks, outcome) if ours else _users(blocks, outcome, new_ref)
     if ran and tool is not None and _brings_others(tool, outcome):
         private = private | {OTHERS: True}
-    shown = plain_text(content)
+    shown = plain_text(content) or "\n".join(image_in_words(part) for part in content if part["type"] == "image")
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
         note = outcome.structured.get("note")
@@ -115,8 +120,25 @@ def finished_call(
         bodies=(*retrieval, result),
         size=size,
         ref=private.get(REF),
-        kept=kept,
+        kept=kept + pictures,
     )
+
+
+def _keep_images(
+    blocks: list[Block], new_ref: Callable[[], str], *, shown: bool
+) -> tuple[list[Block], tuple[Kept, ...]]:
+    """Return the blocks with the bytes of images kept beside them; those of an error, which has none, as words."""
+    kept: list[Kept] = []
+    content = []
+    for block in blocks:
+        if block["type"] == "image" and block["source"]["type"] == "base64":
+            data = base64.b64decode(block["source"]["data"])
+            picture = read_picture(data)
+            size = (picture.width, picture.height) if picture else (0, 0)
+            kept.append(Kept(new_ref(), block["source"]["media_type"], data))
+            block = kept_image(kept[-1].media_type, kept[-1].ref, size)
+        content.append(block if shown or block["type"] != "image" else text_block(image_in_words(block)))
+    return content, tuple(kept)
 
 
 def _brings_others(tool: ToolInfo, outcome: CallOutcome) -> bool:

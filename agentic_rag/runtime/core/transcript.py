@@ -17,9 +17,12 @@ from agentic_rag.messages import (
     REF,
     REFUSED,
     SHED,
+    SIZE,
     Block,
     Message,
+    image_in_words,
     plain_text,
+    ref_of_image,
     text_block,
     tool_uses,
     without_private,
@@ -27,6 +30,7 @@ from agentic_rag.messages import (
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.told import Told
 from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.tools.pictures import Picture, count_beyond
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
 SHED_MARK = "[result of {name}, kept as ref {ref}]"
@@ -53,6 +57,7 @@ class Sheddable:
     text: str
     ref: str
     saved: int
+    pictures: int = 0
 
 
 def tokens_of(value: Any) -> int:
@@ -61,8 +66,36 @@ def tokens_of(value: Any) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return about how many tokens a message costs as it is sent."""
-    return sum(tokens_of(as_sent(block)) for block in message["content"]) + 4
+    """Return about how many tokens a message costs as it is sent; images by their pixels."""
+    sent = [as_sent(block) for block in message["content"]]
+    return sum(map(tokens_of, sent)) + picture_tokens(sent) + 4
+
+
+def pictures_in(content: Iterable[Block]) -> list[Picture]:
+    """Return the images in some blocks, those inside results too, as requests hold them."""
+    found = []
+    for block in content:
+        if block["type"] == "tool_result" and SHED not in block:
+            found += pictures_in(block["content"])
+        elif block["type"] == "image" and SIZE in block:
+            found.append(Picture(block["source"]["media_type"], *block[SIZE]))
+    return found
+
+
+def picture_tokens(content: Iterable[Block]) -> int:
+    """Return what the images in some blocks cost."""
+    return sum(picture.tokens for picture in pictures_in(content))
+
+
+def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
+    """Return the oldest results with images that must go, since a request takes large images in small numbers only."""
+    excess = count_beyond([picture for message in messages for picture in pictures_in(message["content"])])
+    chosen = []
+    for result in sheddable(messages[: count_seen(messages)]) if excess > 0 else ():
+        if result.pictures and excess > 0:
+            chosen.append(result)
+            excess -= result.pictures
+    return chosen
 
 
 # The window
@@ -173,10 +206,12 @@ def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
                 continue
             name = names.get(block["tool_use_id"], "a tool")
             mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
-            saved = tokens_of(block["content"]) - tokens_of([text_block(mark)])
+            saved = tokens_of(block["content"]) + picture_tokens(block["content"]) - tokens_of([text_block(mark)])
             if saved > 0:
-                ref = block.get(REF, "")
-                found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved))
+                alone = ref_of_image(block["content"][0]) if len(block["content"]) == 1 else None
+                ref = block.get(REF) or alone or ""
+                pictures = len(pictures_in([block]))
+                found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
     return found
 
 
@@ -230,6 +265,8 @@ def result_text(block: Block) -> str:
             parts.append(part["text"])
         elif part["type"] == "search_result":
             parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
+        elif ref_of_image(part):
+            parts.append(image_in_words(part))
     return "\n\n".join(parts)
 
 

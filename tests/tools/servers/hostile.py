@@ -102,7 +102,7 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             put(b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"no such row"}}' % ident)
         case "odd_blocks":
             answer(ident, {"content": [
-                {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"},
+                {"type": "image", "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB", "mimeType": "image/png"},
                 {"type": "image", "data": "***", "mimeType": "image/png"},
                 {"type": "image", "data": "AAAA", "mimeType": "image/tiff"},
                 {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},

@@ -1,0 +1,180 @@
+"""Images of tools: shown to the model, counted by pixels, kept beside the transcript, and bounded."""
+
+import base64
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.events import ToolStatus
+from agentic_rag.messages import Block, text_block
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.store import tool_calls
+from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.steps import Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from agentic_rag.tools.content import to_blocks
+from agentic_rag.tools.pictures import read_picture
+from tests.runtime.harness import Services, bench, definition, kinds, toolset
+from tests.runtime.strict_model import NAME, StrictModel, images_in, results_of
+
+
+def png(width: int = 600, height: int = 500) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")
+    )
+
+
+def image(data: bytes, media_type: str = "image/png") -> Block:
+    source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
+    return {"type": "image", "source": source}
+
+
+async def plot(request: CallRequest) -> CallOutcome:
+    """Return a picture alone, or one in an error."""
+    failed = request.arguments["query"] == "fail"
+    return CallOutcome(ToolStatus.ERROR if failed else ToolStatus.OK, (image(png()),))
+
+
+def steps_of(*steps: Step) -> Any:
+    left = list(steps)
+    return lambda body: left.pop(0)
+
+
+async def test_a_tool_that_returns_only_images_is_seen_and_kept_beside_the_transcript(tmp_path: Path) -> None:
+    files = PayloadFiles(tmp_path / "payloads")
+
+    def look_again(body: dict[str, Any]) -> Step:
+        (ref,) = files.list_refs()
+        return Step((Think("once more"), Use("read_tool_result", {"ref": ref})))
+
+    brains = [
+        Step((Think("look"), Use("plot", {"query": "x"}))),
+        look_again,
+        Step((Say("A curve."),)),
+        Step((Say("Yes."),)),
+    ]
+    model = StrictModel(lambda body: step(body) if callable(step := brains.pop(0)) else step)
+    given = definition(model=NAME, limits=Limits(context_tokens=20_000))
+    async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
+        events = await b.say("Plot it", definition=given)
+        assert kinds(events)[-1] == "done", events[-1]
+        shown = [event.fields()["content"] for event in events if event.type == "tool_result"]
+        assert all(text.startswith("[image, image/png, 600×500 pixels, kept as ref ref_") for text in shown)
+        stored = str(await b.transcript()) + str(
+            await b.database.read(lambda conn: tool_calls.of_turn(conn, events[0].turn_id))
+        )
+        assert base64.b64encode(png()).decode()[:40] not in stored
+    async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
+        assert kinds(await b.say("Sure?", definition=given))[-1] == "done"
+    assert model.refused == []
+    assert [len(images_in(body)) for body in model.requests] == [0, 1, 2, 2]
+    assert images_in(model.requests[1]) == [image(png())]
+    assert len(files.list_refs()) == 1
+
+
+async def test_images_give_way_by_their_pixels_and_can_be_looked_at_again(tmp_path: Path) -> None:
+    reads = [Step((Think("more"), Use("plot", {"query": str(number)}))) for number in range(12)]
+    model = StrictModel(steps_of(*reads, Step((Say("Seen."),))))
+    given = definition(model=NAME, limits=Limits(context_tokens=6_000, max_steps=20))
+    async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
+        assert kinds(await b.say("Plot", definition=given))[-1] == "done"
+    assert model.refused == []
+    assert all(len(images_in(body)) <= 15 for body in model.requests)
+    shown = list(results_of(model.requests[-1]).values())
+    marks = [text for text in shown if text.startswith("[result of plot, kept as ref ")]
+    assert marks
+    files = PayloadFiles(tmp_path / "payloads").list_refs()
+    assert {mark.rsplit(" ", 1)[1].rstrip("]") for mark in marks} <= files
+
+
+@pytest.mark.parametrize("at_once", [1, 24])
+async def test_large_images_are_never_more_than_the_service_takes(tmp_path: Path, at_once: int) -> None:
+    async def show(request: CallRequest) -> CallOutcome:
+        return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(at_once)))
+
+    reads = [Step((Use("show", {"query": str(number)}),)) for number in range(25 // at_once)]
+    model = StrictModel(steps_of(*reads, Step((Say("Seen."),))))
+    given = definition(model=NAME, limits=Limits(max_steps=30))
+    async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
+        assert kinds(await b.say("Show", definition=given))[-1] == "done"
+    assert model.refused == []
+
+
+async def test_images_of_an_error_are_words_since_the_service_takes_no_others(tmp_path: Path) -> None:
+    model = StrictModel(steps_of(Step((Use("plot", {"query": "fail"}),)), Step((Say("It failed."),))))
+    async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
+        assert kinds(await b.say("Plot", definition=definition(model=NAME)))[-1] == "done"
+    assert model.refused == []
+    assert "600×500 pixels" in next(iter(results_of(model.requests[-1]).values()))
+
+
+async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_path: Path) -> None:
+    redactor = Redactor()
+    steps = (Step((Use("plot", {"query": "x"}),)), Step((Say("Seen."),)))
+    async with FakeMessagesAPI(*steps) as api:
+        model = AnthropicModel(api.key, api.url, citations="marks")
+        await model.warm_up()
+        tools = toolset(plot=plot)
+        async with bench(tmp_path, model, services=Services(model, tools), redactor=redactor) as b:
+            assert kinds(await b.say("Plot", definition=definition(model=NAME)))[-1] == "done"
+        assert images_in(api.requests[1]) == [image(png())]
+        assert api.refused == []
+        await model.aclose()
+    offline = ExtractiveModel()
+    async with bench(tmp_path, offline, services=Services(offline, tools), redactor=redactor) as b:
+        assert kinds(await b.say("And now?", definition=definition(model="extractive")))[-1] == "done"
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "why"),
+    [
+        (b"\x89PNG" + b"\0" * (30 * 1024 * 1024), "image/png", "5 MiB of base64 are the most"),
+        (png(9_000, 10), "image/png", "9000×10 pixels, 8000 a side are the most"),
+        (b"BM" + b"\0" * 90, "image/bmp", "PNG, JPEG, GIF and WebP can be"),
+        (b"<svg/>", "image/png", "PNG, JPEG, GIF and WebP can be"),
+    ],
+)
+def test_an_image_that_no_model_takes_is_told_with_the_reason(data: bytes, said: str, why: str) -> None:
+    content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=said)
+    (block,) = to_blocks([content])
+    assert block == text_block(f"[image, {said}, {len(content.data) * 3 // 4} bytes: not shown: {why}]")
+
+
+def test_an_image_is_what_its_content_says() -> None:
+    content = types.ImageContent(type="image", data=base64.b64encode(png()).decode(), mime_type="image/jpeg")
+    assert to_blocks([content]) == (image(png()),)
+
+
+SIZED = {
+    "gif": b"GIF89a" + struct.pack("<HH", 30, 20),
+    "jpeg": b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 20, 30) + b"\0" * 9,
+    "webp": b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + (29).to_bytes(3, "little") + (19).to_bytes(3, "little"),
+    "png": png(30, 20),
+}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_the_size_of_an_image_is_read_from_its_header(kind: str) -> None:
+    picture = read_picture(SIZED[kind])
+    assert picture is not None
+    assert (picture.media_type, picture.width, picture.height, picture.tokens) == (f"image/{kind}", 30, 20, 1)
+
+
+@given(st.sampled_from(sorted(SIZED)), st.binary(max_size=40), st.integers(0, 40))
+def test_any_bytes_have_a_size_or_none(kind: str, rest: bytes, cut: int) -> None:
+    picture = read_picture(SIZED[kind][:cut] + rest)
+    assert picture is None or min(picture.width, picture.height) > 0
