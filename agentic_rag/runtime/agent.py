@@ -363,7 +363,8 @@ class Agent:
         except (ModelError, GenerationTimeout, StorageError, CompactionNotNeeded) as exc:
             logger.warning("session %s was not compacted: %s", self.transcript.session_id, exc)
             record = None
-        self._turn.usage = sum((spent.usage for spent in compaction.spent), self._turn.usage)
+        finally:
+            self._turn.usage = sum((spent.usage for spent in compaction.spent), self._turn.usage)
         if record is None:
             self._context.note_failure()
             return
@@ -395,8 +396,8 @@ class Agent:
         Raises:
             ContextTooLong: there is none.
         """
-        before = self._context.tokens
         self._context.learn_limit(sizes_of(error))
+        before = self._context.tokens
         built = await self._request(call)
         if self._context.tokens > self._context.limit or self._context.tokens >= before:
             raise ContextTooLong from error

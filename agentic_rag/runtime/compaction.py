@@ -104,7 +104,7 @@ class Compaction:
             StorageFull: nothing was kept.
         """
         least = MINIMUM if self._created_by is CompactedBy.USER else 1
-        archived, kept = self._transcript.split(self._turn.id if self._turn else None, self._definition.limits)
+        archived, kept = self._transcript.split(self._turn.id if self._turn else None, self._limit)
         if self._transcript.message_count < least or not archived:
             raise CompactionNotNeeded(self._transcript.message_count, least)
         done: CompactionRecord | None = None

@@ -88,7 +88,7 @@ class Context:
         excess = tokens - round(limit * ROOM_SHARE)
         if excess <= 0 or tokens < self._transcript.compact_past or self._saved_by_old() >= excess:
             return False
-        replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, self._definition.limits)
+        replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, limit)
         counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
         return replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE
 

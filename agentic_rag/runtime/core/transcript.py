@@ -37,7 +37,7 @@ SHED_MARK = "[result of {name}, kept as ref {ref}]"
 KEPT_STEPS = 3
 """The newest steps, whose results are left out last."""
 KEPT_SHARE = 0.25
-"""Share of ``contextTokens`` that they may have when a compaction leaves them where they are."""
+"""Share of the limit that they may have when a compaction leaves them where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,15 +438,15 @@ class Transcript:
         """Whether requests hold an entry."""
         return entry.seq >= self.window_start and entry.turn_id not in self._refused
 
-    def split(self, turn_id: str | None, limits: Limits) -> tuple[list[Entry], list[Entry]]:
+    def split(self, turn_id: str | None, limit: int) -> tuple[list[Entry], list[Entry]]:
         """Return the entries that a compaction may archive, and those that stay.
 
         What no model has seen stays with its turn, and of the running turn ``turn_id`` the question and the newest
-        steps, as far as they are small.
+        steps, as far as they are small. ``limit``: tokens that a request may have.
         """
         unseen = self.unseen_turns()
         turns = list(dict.fromkeys(entry.turn_id for entry in self.in_window()))[-unseen:] if unseen else []
-        steps = [] if turn_id is None else self._newest_steps(turn_id, round(limits.context_tokens * KEPT_SHARE))
+        steps = [] if turn_id is None else self._newest_steps(turn_id, round(limit * KEPT_SHARE))
         staying = [entry.seq for entry in self.entries if entry.turn_id in turns]
         first = min([*staying, *(entry.seq for entry in steps)], default=self.last_seq + 1)
         kept = [entry for entry in self.entries if entry.seq >= first and (entry.turn_id != turn_id or entry in steps)]
@@ -464,9 +464,9 @@ class Transcript:
             first = place
         return own[:1] + own[first:]
 
-    def tokens_to_archive(self, turn_id: str | None, limits: Limits) -> int:
+    def tokens_to_archive(self, turn_id: str | None, limit: int) -> int:
         """Return about how many tokens of the next request a compaction would replace."""
-        return sum(self._size(entry) for entry in self.split(turn_id, limits)[0] if self.is_sent(entry))
+        return sum(self._size(entry) for entry in self.split(turn_id, limit)[0] if self.is_sent(entry))
 
     def archive(self, kept: Sequence[Entry], start: int, head: list[Block]) -> None:
         """Forget all other messages, which the store has archived; ``head`` stands for them."""
