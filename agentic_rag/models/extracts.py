@@ -18,7 +18,8 @@ _NOTE = "[note: "
 _SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|[\"”’)\]]|[^\x00-\x7f]|$)|$)", re.DOTALL)
 _EARLIER = re.compile(r"\[summary of the earlier conversation\]\n(.*)", re.DOTALL)
 _CARRIED = re.compile(r"\n?\[earlier messages of the user.*|\n?\[carried over: .*", re.DOTALL)
-_NAMED = re.compile(r" \[[^\[\]]*?, document (?P<document>[^\s,\[\]]+)[^\[\]]*\]")
+MAX_NAMED = 20
+"""Documents of one fact."""
 _LEFT_OUT = (_NOTE, "[earlier messages of the user", "[carried over:", "[continue]")
 
 Extract = tuple[str, str, tuple[str, ...]]
@@ -82,7 +83,21 @@ def _of_user(text: str) -> Iterator[Extract]:
         if line.endswith(":") and not line.startswith("- "):
             kind = "wishes" if "wishes" in line else "facts"
         elif line.startswith("- "):
-            yield kind, _NAMED.sub("", line[2:]), tuple(found["document"] for found in _NAMED.finditer(line))
+            words, named = _split_named(line[2:])
+            yield kind, words, named
+
+
+def _split_named(line: str) -> tuple[str, tuple[str, ...]]:
+    """Return a fact's words, and the documents that stand in brackets behind them."""
+    named: list[str] = []
+    while len(named) < MAX_NAMED and line.endswith("]"):
+        words, _, inner = line[:-1].rpartition(" [")
+        _, found, rest = inner.partition(", document ")
+        if not found:
+            break
+        named.insert(0, rest.partition(",")[0])
+        line = words
+    return line, tuple(named)
 
 
 def _extract(kind: str, text: str, documents: dict[str, None] | None = None) -> Iterator[Extract]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
 from agentic_rag.events import Compacted, Usage
-from agentic_rag.messages import Block
+from agentic_rag.messages import Block, Message
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request, cited_chunks
@@ -142,7 +142,9 @@ class Compaction:
                 inside = False
                 answer = await self._insist(self._request(problem, inside=False))
             try:
-                return read_summary(answer.text, answer.stop_reason, documents, most)
+                summary = read_summary(answer.text, answer.stop_reason, documents, most)
+                redact = self._resources.redactor.of(self._definition.domain_id)
+                return Summary(redact(summary.text), redact.json(summary.sources))
             except UnusableSummary as error:
                 problem = error.reason
                 if attempt + 1 == TRIES:
@@ -197,8 +199,7 @@ class Compaction:
                 self.spent.append(Spent(0, model, reported))
         if watch.cancelled_caught:
             raise GenerationTimeout("The model's next event", idle)
-        redact = self._resources.redactor.of(self._definition.domain_id)
-        return _Answer(redact("".join(pieces)), stop_reason)  # whole: a value is found wherever its pieces were cut
+        return _Answer("".join(pieces), stop_reason)
 
     # Storing
 
@@ -206,7 +207,7 @@ class Compaction:
         transcript, turn = self._transcript, self._turn
         gone = [entry.message for entry in archived]
         said = [words_of(entry.message) for entry in archived if entry.step == 0 and transcript.is_sent(entry)]
-        before = [{"role": "user", "content": list(transcript.head)}] if transcript.head else []
+        before: list[Message] = [{"role": "user", "content": list(transcript.head)}] if transcript.head else []
         head = head_after(summary, [*before, *gone], said, self._limit)
         staying = {entry.message_id for entry in kept}
         row = CompactionRecord(

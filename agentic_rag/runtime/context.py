@@ -90,7 +90,7 @@ class Context:
             return False
         replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, limit)
         counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
-        return replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE
+        return bool(replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE)
 
     def note_failure(self) -> None:
         """Take notice that a compaction has failed: the next one is tried once the session has grown."""

@@ -61,13 +61,14 @@ async def test_a_tool_that_returns_only_images_is_seen_and_kept_beside_the_trans
         (ref,) = files.list_refs()
         return Step((Think("once more"), Use("read_tool_result", {"ref": ref})))
 
-    brains = [
-        Step((Think("look"), Use("plot", {"query": "x"}))),
-        look_again,
-        Step((Say("A curve."),)),
-        Step((Say("Yes."),)),
-    ]
-    model = StrictModel(lambda body: step(body) if callable(step := brains.pop(0)) else step)
+    left = [Step((Say("A curve."),)), Step((Say("Yes."),))]
+
+    def answer(body: dict[str, Any]) -> Step:
+        if not results_of(body):
+            return Step((Think("look"), Use("plot", {"query": "x"})))
+        return look_again(body) if len(results_of(body)) == 1 else left.pop(0)
+
+    model = StrictModel(answer)
     given = definition(model=NAME, limits=Limits(context_tokens=20_000))
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
         events = await b.say("Plot it", definition=given)

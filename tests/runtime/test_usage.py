@@ -67,7 +67,7 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
         raise AssertionError("slept for ever")
 
     cut = Step((Use("lookup", {"query": "x"}),), stop_reason="max_tokens")
-    steps = (Step((Use("hang", {"query": "x"}),)), cut)
+    steps = (Step((Use("hang", {"query": "x"}),)), cut, say("Enough."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup, hang=hang)) as b:
         await b.send("Go", definition())
         await running.wait()

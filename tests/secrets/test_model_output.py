@@ -150,7 +150,7 @@ async def test_signed_thinking_stays_sendable_and_is_shown_without_the_secret(tm
 
 async def test_a_summary_of_a_model_that_says_a_secret_holds_none(tmp_path: Path) -> None:
     turns = [say(f"Answer {number}.") for number in range(10)]
-    async with Rig(tmp_path, *turns, say(f"They spoke of {SECRET}."), say("Next.")) as rig:
+    async with Rig(tmp_path, *turns, say(f'{{"facts": ["They spoke of {SECRET}."]}}'), say("Next.")) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
         conversation = await rig.conversation(domain)
@@ -158,7 +158,7 @@ async def test_a_summary_of_a_model_that_says_a_secret_holds_none(tmp_path: Path
             await rig.say(conversation, f"Question {number}")
         talk = f"/api/conversations/{conversation}"
         made = await rig.ok("POST", f"{talk}/compact")
-        assert made["summary"] == "They spoke of [secret KEY]."
+        assert made["summary"] == "Facts:\n- They spoke of [secret KEY]."
         shown = [await rig.ok("GET", f"{talk}/archives"), await rig.say(conversation, "Go on")]
         assert SECRET not in json.dumps(shown)
     assert_nowhere(tmp_path)

@@ -53,6 +53,9 @@ async def plant(rig: Rig, conversation: str, count: int) -> None:
     await rig.application.database.write(store)
 
 
+SUMMARY = '{"facts": ["A summary."]}'
+
+
 async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
     """Read a conversation's messages page by page, oldest first, and of each whether it is compacted."""
     path, before = f"/api/conversations/{conversation}/messages", dict[str, str]()
@@ -65,7 +68,7 @@ async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]],
 
 async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactions(tmp_path: Path) -> None:
     def answer(request: ModelRequest) -> Step:
-        return say("A summary.") if "Summarise" in str(request.system) else say("Yes.")
+        return say(SUMMARY) if "Summarise" in str(request.messages[-1]) else say("Yes.")
 
     model = ScriptedModel(then=answer)
     async with Rig(tmp_path, instead=model) as rig:
@@ -88,13 +91,13 @@ async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactio
 
 async def test_the_messages_behind_a_summary_can_be_read_by_themselves(tmp_path: Path) -> None:
     answers = [say(f"a{number}") for number in range(10)]
-    async with Rig(tmp_path, *answers, say("They counted."), say("a10")) as rig:
+    async with Rig(tmp_path, *answers, say('{"facts": ["They counted."]}'), say("a10")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         for number in range(10):
             await rig.say(conversation, f"q{number}")
         done = await rig.ok("POST", f"{path}/compact")
-        assert (done["summary"], done["messageCount"], done["createdBy"]) == ("They counted.", 20, "user")
+        assert (done["summary"], done["messageCount"], done["createdBy"]) == ("Facts:\n- They counted.", 20, "user")
         assert (await rig.ok("GET", f"{path}/archives"))["items"] == [done]
         await rig.say(conversation, "q10")
         archived = f"{path}/archives/{done['id']}/messages"
@@ -107,7 +110,7 @@ async def test_the_messages_behind_a_summary_can_be_read_by_themselves(tmp_path:
 
 
 async def test_a_full_conversation_takes_messages_again_once_it_is_compacted(tmp_path: Path) -> None:
-    async with Rig(tmp_path, *[say("Yes.")] * 10, say("A summary."), say("More.")) as rig:
+    async with Rig(tmp_path, *[say("Yes.")] * 10, say(SUMMARY), say("More.")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         for number in range(10):
