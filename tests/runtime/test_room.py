@@ -27,6 +27,8 @@ class Plan:
     """Drives a model through turns; every result it makes can be told from all others."""
 
     turns: Sequence[Steps]
+    summarizes: bool = False
+    """Whether it gives a summary where one is asked for."""
     left: list[Sequence[int]] = field(default_factory=list)
     made: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By call id: the result's text, and how many requests there had been."""
@@ -34,6 +36,8 @@ class Plan:
     bench: Bench | None = None
 
     def answer(self, body: Json) -> Step:
+        if asks(body):
+            return Step((Think("all"), Say('{"facts": ["Much was read."]}' if self.summarizes else "No.")))
         if not self.left or body.get("tool_choice") == {"type": "none"}:
             return Step((Think("enough"), Say("Answered.")))
         sizes = self.left.pop(0)
@@ -68,18 +72,23 @@ turns = st.lists(st.lists(steps, max_size=6), min_size=1, max_size=4)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(turns, st.sampled_from([9_000, 16_000, 30_000]))
+@given(turns, st.sampled_from([9_000, 16_000, 30_000]), st.booleans())
 async def test_each_result_is_whole_in_the_first_request_after_it_was_made(
-    plan: Sequence[Steps], context_tokens: int
+    plan: Sequence[Steps], context_tokens: int, summarizes: bool
 ) -> None:
-    run = Plan(plan)
+    run = Plan(plan, summarizes)
     with TemporaryDirectory() as folder:
         await run.run(Path(folder), context_tokens)
     assert run.model is not None
     assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
     for ident, (text, before) in run.made.items():
-        shown = results_of(run.model.requests[before])[ident]
+        first = next(body for body in run.model.requests[before:] if not asks(body))
+        shown = results_of(first)[ident]
         assert shown == text or shown.startswith("interrupted"), "withheld from the model"
+
+
+def asks(body: Json) -> bool:
+    return "Summarise the conversation" in str(body["messages"][-1]) + str(body.get("system"))
 
 
 def marked(body: Json) -> list[bool]:
