@@ -68,7 +68,7 @@ async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]],
 
 async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactions(tmp_path: Path) -> None:
     def answer(request: ModelRequest) -> Step:
-        return say(SUMMARY) if "Summarise" in str(request.messages[-1]) else say("Yes.")
+        return say(SUMMARY) if "Summarise" in f"{request.system}{request.messages[-1]}" else say("Yes.")
 
     model = ScriptedModel(then=answer)
     async with Rig(tmp_path, instead=model) as rig:
