@@ -37,8 +37,8 @@ from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import hold, usage_row
-from agentic_rag.store import compactions, sessions, usage
+from agentic_rag.runtime.storing import usage_row
+from agentic_rag.store import compactions, sessions, turns, usage
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.turns import TurnRecord
@@ -228,7 +228,7 @@ class Compaction:
 
         def store(conn: Connection) -> None:
             if turn is not None:
-                hold(conn, turn.id, turn.fence)
+                turns.hold(conn, turn.id, turn.fence)
             compactions.put(conn, row)
             sessions.archive(conn, transcript.session_id, row.id, to_seq, head, gap)
             for entry, content in changed:
