@@ -67,7 +67,7 @@ class Knowledge:
         self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve, threads)
         self.recovery = Recovery(database, index, self.lost, self.ingestion, workers)
         self.reindexing = Reindexing(
-            database, index, directory, self.ingestion, self.dense, self.embedding, workers, most
+            database, index, directory, self.ingestion, self.dense, self.embedding, workers, most, threads
         )
         self.intake = Intake(database, directory, self.ingestion, self.reindexing, threads)
 

@@ -28,6 +28,7 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.collections import CollectionRecord, CollectionState
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
+from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import Queue, Workers
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
@@ -53,7 +54,9 @@ class Reindexing:
         embedding: EmbeddingState,
         workers: Workers,
         max_bytes: int,
+        threads: DomainThreads,
     ) -> None:
+        self._threads = threads
         self._db = database
         self._index = index
         self._directory = directory
@@ -237,7 +240,7 @@ class Reindexing:
     ) -> None:
         await self._index.delete_document(generation, document.id)
         try:
-            with await anyio.to_thread.run_sync(open_document, folder, document.path) as file:
+            with await self._threads.run(document.domain_id, open_document, folder, document.path) as file:
                 await reader.begin(file, document.name, document.id, document.sha256)
             while batch := await reader.batch():
                 await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
