@@ -43,6 +43,7 @@ from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.upkeep import SCAN_SECONDS, Upkeep
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.redaction import Redactor, redacted_logs
+from agentic_rag.roles.birth import Births
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.children import Delegations
@@ -306,16 +307,18 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         database, directory, settings.workspaces, vault, machinery.policy, lifecycle, threads, default_model
     )
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles)
+    births = Births(directory, domains, roles)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     documents = Documents(
         database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve, threads
     )
-    conversations = Conversations(database, directory, definitions, runtime, settings.default_domain)
+    conversations = Conversations(database, directory, definitions, runtime, births, settings.default_domain)
     return Business(
         directory=directory,
         domains=domains,
         definitions=definitions,
         roles=roles,
+        births=births,
         memories=Memories(definitions, settings.quota_memories, threads),
         documents=documents,
         conversations=conversations,

@@ -15,6 +15,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.health import Health
 from agentic_rag.operations.usage import UsageReports
+from agentic_rag.roles.birth import Births
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.runtime import Runtime
@@ -28,6 +29,7 @@ class Business:
     domains: Domains
     definitions: Definitions
     roles: Roles
+    births: Births
     memories: Memories
     documents: Documents
     conversations: Conversations

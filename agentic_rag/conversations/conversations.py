@@ -27,6 +27,7 @@ from agentic_rag.errors import (
 )
 from agentic_rag.events import AgentEvent, Done, Error, EventBody, Terminal, Title, ToolStatus
 from agentic_rag.forms import is_visible, one_line
+from agentic_rag.roles.birth import Births
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import Accepted, OnBusy
@@ -68,10 +69,12 @@ class Conversations:
         directory: Directory,
         definitions: Definitions,
         runtime: Runtime,
+        births: Births,
         default_domain: str,
     ) -> None:
         """``default_domain``: where a conversation is begun for which nobody named one."""
         self._db = database
+        self._births = births
         self._default_domain = default_domain
         self._directory = directory
         self._definitions = definitions
@@ -293,6 +296,7 @@ class Conversations:
         on_busy: OnBusy,
     ) -> Accepted:
         conversation = await self._place(user, conversation_id)
+        await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation)
         session = await self._runtime.session(conversation.session_id)
         return await session.send(

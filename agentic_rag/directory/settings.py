@@ -95,6 +95,8 @@ class DomainSettings(Form):
     reranker: Reranker | None = None
     """A fastembed cross-encoder by name; it must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
+    adopt_role: bool = False
+    """The role ``{id}-domain`` becomes primary once it is written: a domain at its birth."""
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
     mcp_servers: Entries = Field(default_factory=dict)
     variables: dict[VariableName, Text] = Field(default_factory=dict, max_length=MAX_ENTRIES)

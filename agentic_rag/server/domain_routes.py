@@ -11,12 +11,14 @@ from pydantic import Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.domains import Domains, DomainView, Saved
 from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form
-from agentic_rag.json_form import Json, camel
+from agentic_rag.json_form import Absent, Json, camel
 from agentic_rag.operations.deletion import Deletion
+from agentic_rag.roles.birth import Births, first_message
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.quotas import Holdings
@@ -27,9 +29,10 @@ DOMAIN = "/api/domains/{domain}"
 
 
 class NewDomain(Form):
-    """A domain to make."""
+    """A domain to make; ``describe``: nuwa is asked to write its role, in a conversation that begins with it."""
 
     name: str
+    describe: str | None = None
     description: str = ""
     settings: dict[str, Any] = Field(default_factory=dict)
 
@@ -75,6 +78,9 @@ class SavedDomain(Domain):
 
     changes: Sequence[Note]
     warnings: Sequence[Note]
+    conversation_id: Absent[str] = None
+    """Where nuwa writes the role of a domain that was described, and the turn that began it."""
+    turn_id: Absent[str] = None
 
 
 @answer()
@@ -89,7 +95,16 @@ class Quota:
 class DomainRoutes:
     """Domains."""
 
-    def __init__(self, domains: Domains, directory: Directory, deletion: Deletion) -> None:
+    def __init__(
+        self,
+        domains: Domains,
+        directory: Directory,
+        deletion: Deletion,
+        births: Births,
+        conversations: Conversations,
+    ) -> None:
+        self._births = births
+        self._conversations = conversations
         self._domains = domains
         self._directory = directory
         self._deletion = deletion
@@ -101,13 +116,21 @@ class DomainRoutes:
         return Items([_domain(await self._domains.view(record), user) for record in records])
 
     @route("POST", DOMAINS, status=201)
-    async def create(self, body: NewDomain) -> SavedDomain:
-        """Make a domain."""
-        return await self._show_saved(await self._domains.create(body.name, body.description, body.settings))
+    async def create(self, user: User, body: NewDomain) -> SavedDomain:
+        """Make a domain; one that is described begins with a conversation in which nuwa writes its role."""
+        if body.describe is None:
+            return await self._show_saved(await self._domains.create(body.name, body.description, body.settings))
+        saved = await self._births.begin(body.name, body.description, body.settings, body.describe)
+        domain = saved.record.id
+        conversation = await self._conversations.create(user, domain, saved.record.name)
+        accepted = await self._conversations.send(user, conversation.id, first_message(domain, body.describe))
+        shown = await self._show_saved(saved)
+        return answer_from(SavedDomain, shown, conversation_id=conversation.id, turn_id=accepted.turn_id)
 
     @route("GET", DOMAIN, allow="member")
     async def get(self, user: User, domain: str) -> Domain:
         """Show a domain."""
+        await self._births.adopt(domain)
         return _domain(await self._domains.view(await self._directory.get(domain)), user)
 
     @route("GET", f"{DOMAIN}/quotas", allow="admin")

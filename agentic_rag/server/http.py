@@ -35,7 +35,7 @@ def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) ->
     edge = Edge(Replies(redactor), audit)
     owners = [
         ProcessRoutes(business),
-        DomainRoutes(business.domains, business.directory, business.deletion),
+        DomainRoutes(business.domains, business.directory, business.deletion, business.births, business.conversations),
         RoleRoutes(business.roles, business.definitions),
         MemoryRoutes(business.memories),
         SecretRoutes(business.directory, business.vault),

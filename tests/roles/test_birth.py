@@ -1,0 +1,52 @@
+"""A domain that is only described: nuwa writes its role in the first conversation, and the role becomes primary."""
+
+from pathlib import Path
+
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Step, Use, say
+from tests.access.tenants import audited
+from tests.server.rig import Json, Rig, events_of
+
+CLERK = "<role><personality>Answers about leave.</personality></role>"
+
+
+async def test_a_described_domain_gets_its_role_from_nuwa_and_it_becomes_primary_when_it_is_written(
+    tmp_path: Path,
+) -> None:
+    asked: list[ModelRequest] = []
+
+    def write(request: ModelRequest) -> Step:
+        asked.append(request)
+        role = born[0]["id"] + "-domain"
+        return Step((Use("role_write", {"role": role, "files": [{"kind": "role", "id": role, "content": CLERK}]}),))
+
+    born: list[Json] = []
+    async with Rig(tmp_path, say("Shall it be friendly?"), write, say("It is written.")) as rig:
+        made = await rig.ok("POST", "/api/domains", {"name": "HR", "describe": "Answers staff about leave."})
+        born.append(made)
+        assert made["settings"]["primaryRoleId"] == "nuwa"
+        turn = await rig.http.get(f"/api/turns/{made['turnId']}/events")
+        assert events_of(turn.text)[-1]["type"] == "done"
+        (question, _) = (await rig.ok("GET", f"/api/conversations/{made['conversationId']}/messages"))["items"]
+        assert "Answers staff about leave." in question["content"]
+        assert f"{made['id']}-domain" in question["content"]
+        shown = await rig.ok("GET", f"/api/domains/{made['id']}")
+        assert shown["settings"]["primaryRoleId"] == "nuwa", "nothing is written yet"
+        events = await rig.say(made["conversationId"], "Yes, friendly.")
+        assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
+        assert "role_write" in [tool["name"] for tool in asked[0].tools]
+        settings = (await rig.ok("GET", f"/api/domains/{made['id']}"))["settings"]
+        assert settings["primaryRoleId"] == f"{made['id']}-domain"
+        assert settings["toolPolicy"] == {}
+        assert settings["adoptRole"] is False
+        rows = [row for row in await audited(rig, outcome="done") if row["action"] == "domain.update"]
+        assert [row["actor"] for row in rows] == ["system"]
+
+
+async def test_a_description_is_needed_and_no_other_role_may_be_named(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        body: Json = {"name": "HR", "describe": " "}
+        assert (await rig.refused("POST", "/api/domains", body))[2].startswith("describe: ")
+        body = {"name": "HR", "describe": "Leave.", "settings": {"primaryRoleId": "assistant"}}
+        assert (await rig.refused("POST", "/api/domains", body))[2].startswith("settings.primaryRoleId: ")
+        assert (await rig.ok("GET", "/api/domains"))["items"] == []
