@@ -25,6 +25,7 @@ LISTS = {
     "/api/openapi.json",
     "/api/domains",
     "/api/conversations",
+    "/api/usage",
     "/api/ws-tickets",
 }
 """Routes without ids that are for everybody: what they show must be one's own."""
