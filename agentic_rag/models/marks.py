@@ -9,7 +9,7 @@ Passage ``n`` is the request's search result number ``n - 1``: the numbers run o
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from agentic_rag.messages import Block, Message, text_block
@@ -74,7 +74,7 @@ class MarkedAnswer:
 
     A mark leaves the text, and a `CitationDelta` takes its place. The statement before it gets a text block of
     its own, as from a model that cites: what follows opens a new block, so blocks are renumbered. Marks with a
-    number nobody gave are removed and cite nothing.
+    number nobody gave are removed and cite nothing, and so is a second one of a passage behind the same statement.
     """
 
     def __init__(self, passages: Sequence[Block]) -> None:
@@ -83,6 +83,8 @@ class MarkedAnswer:
         self._held = ""  # may yet become a mark
         self._text = ""  # of the open text block
         self._citations: list[Citation] = []  # of the open text block
+        self._claim: Set[str] = frozenset()  # words of the statement that these are for
+        self._words: dict[int, list[set[str]]] = {}  # of the blocks of each passage that was cited
 
     def take(self, event: ModelEvent) -> list[ModelEvent]:
         """Return what one event of the model becomes; deltas may be held back until the next one."""
@@ -140,10 +142,18 @@ class MarkedAnswer:
         return BlockStopped(self._count - 1, block)
 
     def _cite(self, number: int) -> list[ModelEvent]:
-        if not 1 <= number <= len(self._passages) or not self._text.strip():
+        if not 1 <= number <= len(self._passages) or any(
+            number - 1 == each.search_result_index for each in self._citations
+        ):
             return []
+        if not self._citations:  # what follows a mark and stays in its block holds no word
+            if not self._text.strip():
+                return []
+            self._claim = claim_of(self._text)
         passage = self._passages[number - 1]
-        start, end = best_blocks(passage, self._text)
+        if number not in self._words:
+            self._words[number] = words_of(passage)
+        start, end = best_blocks(self._words[number], self._claim)
         cited = "".join(block["text"] for block in passage["content"][start:end])
         raw = {
             "type": "search_result_location",
@@ -159,15 +169,24 @@ class MarkedAnswer:
         return [CitationDelta(self._count - 1, citation)]
 
 
-def best_blocks(passage: Block, text: str) -> tuple[int, int]:
-    """Return the block range of a passage that the last sentence of ``text`` most likely rests on.
+def claim_of(text: str) -> Set[str]:
+    """Return the words of the last sentence of a text."""
+    sentences = [part for part in _SENTENCE_END.split(text) if part.strip()]
+    return _words(sentences[-1]) if sentences else frozenset()
+
+
+def words_of(passage: Block) -> list[set[str]]:
+    """Return the words of each block of a passage."""
+    return [_words(block["text"]) for block in passage["content"]]
+
+
+def best_blocks(words: Sequence[Set[str]], claim: Set[str]) -> tuple[int, int]:
+    """Return the block range of a passage that a sentence most likely rests on; both are given by their words.
 
     That is the one block which shares most words with it (the first of equals); the whole passage if none
     shares any, since then only the passage is known.
     """
-    sentences = [part for part in _SENTENCE_END.split(text) if part.strip()]
-    claim = _words(sentences[-1]) if sentences else set()
-    shared = [len(claim & _words(block["text"])) for block in passage["content"]]
+    shared = [len(claim & each) for each in words]
     most = max(shared)
     if not most:
         return 0, len(shared)

@@ -11,9 +11,10 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from rich.console import Console
 
@@ -22,19 +23,24 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.languages import languages_of
 from agentic_rag.domains import components
 from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import Reference
 from agentic_rag.forms import line, one_line
 from agentic_rag.messages import Block as MessageBlock
-from agentic_rag.messages import Message, clean_text, text_block, tool_result_block, user_message
+from agentic_rag.messages import Message, Passage, clean_text, text_block, tool_result_block, user_message
 from agentic_rag.models import extractive, words
-from agentic_rag.models.base import BlockStarted, BlockStopped, ModelRequest, TextDelta
+from agentic_rag.models.base import BlockStarted, BlockStopped, Citation, ModelRequest, TextDelta
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
 from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.runtime.core.arguments import find_problem
+from agentic_rag.runtime.core.citations import MAX_REFERENCES, verify
+from agentic_rag.runtime.core.request import CitablePassage
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
+from agentic_rag.tools.launch.packages import reason_of
 from agentic_rag.tools.listing import clean_description, user_name
+from agentic_rag.tools.transports.http import Announcement
 from agentic_rag.tools.transports.stdio import parse_line
 from mcp_servers.promptx import dpml
 from mcp_servers.promptx.lint import lint
@@ -107,6 +113,29 @@ def marks(text: str) -> None:
         for at in range(0, len(text), size):
             answer.take(TextDelta(0, text[at : at + size]))
         answer.take(BlockStopped(0, text_block(text)))
+
+
+def announcements(text: str) -> None:
+    """An event stream in pieces as small as they can come."""
+    for piece in (1, 5, len(text)):
+        stream = Announcement(_Silence(), _stay)
+        data = f"event: endpoint\ndata: {text}".encode()
+        for at in range(0, len(data), piece):
+            list(stream.take(data[at : at + piece]))
+
+
+class _Silence(httpx2.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for nothing in list[bytes]():
+            yield nothing
+
+
+async def _stay(address: str) -> bool:
+    return False
+
+
+def installers(text: str) -> None:
+    reason_of(text)
 
 
 def asked(text: str) -> None:
@@ -236,14 +265,26 @@ def screen(text: str) -> None:
 
 PARSERS: tuple[Parser, ...] = (
     *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables),
-    *(tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
+    *(announcements, installers, tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
 )
 
 UNITS = (
     *("<", "[", "`", "&", "${", "\n", " ", "a", "中", ".", "-", "|", '"', "\\", "1 ", "1,", "a+", "a://", "\n \n\t"),
     *("```\n", "~~~x\n", "\n- a\n  ", "[[1", "<!--", "<a ", "<a>", "</", "<a href='", "&#", "{{", "@!thought://a "),
     *("<!", "<![", "<?", "<a b='<a b=\"", '<a b="', "<script>", "<table>", "&#9", "<p hidden>"),
-    *("<role>", "</role>", "<plan>a</plan>", "<td rowspan=9>", "data: x\n\n", "```a```", "\ud7ff\u202e", "# a\n"),
+    *("[[1]]", "[[1]] ", ". [[2]]", "a[[1]]", "word [[9]]"),
+    *(
+        "<role>",
+        "</role>",
+        "<plan>a</plan>",
+        "<td rowspan=9>",
+        "data: x\n\n",
+        "data: x\n",
+        "\r",
+        "```a```",
+        "\ud7ff\u202e",
+        "# a\n",
+    ),
 )
 """Repeated, each of them is bait for some scanner: what opens and never closes, what closes nothing, what may begin
 anew at each place."""
@@ -314,6 +355,25 @@ def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: P
             assert_linear(parse, shape)
         except AssertionError as exc:
             raise AssertionError(f"{name}: {exc}") from exc
+
+
+def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
+    texts = tuple(f"Sentence {number}." for number in range(500))
+
+    def cite(size: str) -> int:
+        known: list[Reference] = []
+        for number in range(int(size)):
+            at = number % len(texts)
+            source = Passage("d", "d.md", (f"c{number // len(texts)}",) * len(texts))
+            citation = Citation(0, at, at + 1, texts[at], {})
+            reference = verify(citation, [CitablePassage(source, texts)], known)
+            if reference is not None and reference.number > len(known):
+                known.append(reference)
+        return len(known)
+
+    assert cite("4000") == MAX_REFERENCES
+    ratio = min(cost(cite, "16000") / max(cost(cite, "2000"), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    assert ratio < BOUND, f"{TIMES_LONGER} times as many took {ratio:.0f} times as long"
 
 
 @pytest.mark.parametrize("known", ["a" * 40, "ab" * 500 + "x", "secret-value-{}-of-some-length"])

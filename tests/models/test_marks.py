@@ -20,7 +20,14 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.models.marks import INSTRUCTION, MarkedAnswer, best_blocks, with_numbered_passages
+from agentic_rag.models.marks import (
+    INSTRUCTION,
+    MarkedAnswer,
+    best_blocks,
+    claim_of,
+    with_numbered_passages,
+    words_of,
+)
 
 
 def passage(title: str, *sentences: str) -> Block:
@@ -160,13 +167,23 @@ def test_blocks_of_other_kinds_keep_their_place_beside_split_text() -> None:
 
 
 def test_without_a_shared_word_the_whole_passage_is_cited() -> None:
-    assert best_blocks(LEAVE, "It is so.") == (0, 3)
+    assert best_blocks(words_of(LEAVE), claim_of("It is so.")) == (0, 3)
 
 
 def test_only_the_last_sentence_before_the_mark_counts() -> None:
-    assert best_blocks(LEAVE, "Sick leave needs a note. Staff get 25 days") == (0, 1)
+    assert best_blocks(words_of(LEAVE), claim_of("Sick leave needs a note. Staff get 25 days")) == (0, 1)
 
 
 def test_scripts_without_spaces_are_matched_too() -> None:
     chinese = passage("假期", "员工每年有二十五天假期。", "病假需要医生证明。")
-    assert best_blocks(chinese, "请病假要有医生的证明") == (1, 2)
+    assert best_blocks(words_of(chinese), claim_of("请病假要有医生的证明")) == (1, 2)
+
+
+def test_a_passage_is_cited_once_behind_a_statement() -> None:
+    events = read(["Staff get 25 days of leave [[1]][[1]] [[2]]. [[1]] Parking costs 40 [[2]]"])
+    assert [len(block.get("citations", ())) for block in blocks(events)] == [2, 1]
+    assert [each.cited_text for each in citations(events)] == [
+        "Staff get 25 days of leave. ",
+        "Parking costs 40 pounds a month.",
+        "Parking costs 40 pounds a month.",
+    ]

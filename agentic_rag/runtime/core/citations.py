@@ -13,13 +13,17 @@ from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, w
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.request import CitablePassage
 
+MAX_REFERENCES = 1_000
+"""What one turn may cite: each citation is looked for among them."""
+
 
 def verify(
     citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
 ) -> Reference | None:
     """Return the reference a citation stands for: one of ``known`` or a new one with the next number.
 
-    None if the cited text is not what the passage says; spaces aside, nothing is forgiven.
+    None if the cited text is not what the passage says; spaces aside, nothing is forgiven. None too past
+    `MAX_REFERENCES`.
     """
     if not 0 <= citation.search_result_index < len(passages):
         return None
@@ -37,6 +41,8 @@ def verify(
     for reference in known:
         if reference.chunk_id == chunk and reference.cited_text == spaced:
             return reference
+    if len(known) >= MAX_REFERENCES:
+        return None
     return Reference(
         number=len(known) + 1,
         document_id=citable.source.document_id,

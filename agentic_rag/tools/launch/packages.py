@@ -39,7 +39,9 @@ OUTPUT_CHARS = 300
 _PYTHON = os.path.realpath(sys.executable)
 """The interpreter under any virtual environment of ours; what is installed gets an environment of its own."""
 
-_ADDRESS = re.compile(r"\b[a-z][a-z+]*://\S+")
+_ADDRESS = re.compile(
+    r"\b[a-z][a-z+]{0,30}://\S+"
+)  # bounded: else each letter of a long word begins a look at its rest
 _UNREACHABLE = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|error sending request|"
     r"[Cc]ould not connect|dns error|Temporary failure|NewConnectionError|tcp connect error|timed out|Max retries"
@@ -202,7 +204,7 @@ class Packages:
             output.seek(0)
             said = output.read().decode("utf-8", "replace")
         if process.returncode:
-            raise PackageProblem(str(package), _reason(said))
+            raise PackageProblem(str(package), reason_of(said))
 
     def _client(self, name: str) -> str | None:
         return shutil.which(name, path=self._environment.get("PATH"))
@@ -297,7 +299,7 @@ def _stat_facts(path: str) -> object:
     return [found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _reason(output: str) -> str:
+def reason_of(output: str) -> str:
     """Return what a client's output means; addresses may carry credentials and are left out."""
     if _UNREACHABLE.search(output):
         return "the package registry cannot be reached."

@@ -30,8 +30,11 @@ EVENT_BYTES = 1024 * 1024
 TIMEOUT = httpx2.Timeout(10.0, read=None)
 """Seconds to connect, write, and get a connection. Reading is bounded by each call's own timeout."""
 
-_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-"""Of an event stream. After a last ``\\r`` its ``\\n`` may be still to come."""
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+"""Of an event stream."""
+
+EVENT_LINES = 100
+"""Lines of data of one announcement that are read: an address has one."""
 
 Item = SessionMessage | Exception
 
@@ -164,7 +167,7 @@ class _Bounded(CheckedTransport):
             response.stream = _BoundedBody(response.stream)
         elif self._announces:
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Announcement(response.stream, partial(self._goes_elsewhere, request.url))
+            response.stream = Announcement(response.stream, partial(self._goes_elsewhere, request.url))
         return response
 
     async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
@@ -193,7 +196,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-class _Announcement(httpx2.AsyncByteStream):
+class Announcement(httpx2.AsyncByteStream):
     """An event stream that ends before an ``endpoint`` event that leads to another server.
 
     The protocol library refuses such a one too, but then waits until the start's time is over, and tells nobody.
@@ -202,32 +205,46 @@ class _Announcement(httpx2.AsyncByteStream):
     def __init__(self, body: httpx2.AsyncByteStream, elsewhere: Callable[[str], Awaitable[bool]]) -> None:
         self._body = body
         self._elsewhere = elsewhere
-        self._rest = b""
-        self._event = self._data = ""
+        self._line = bytearray()
+        self._cut = b""
+        """A ``\\r`` at the end of a part: its ``\\n`` may be still to come."""
+        self._event = ""
+        self._data: list[str] = []
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         announced = False
         async for part in self._body:
-            for address in () if announced else self._take(part):
+            for address in () if announced else self.take(part):
                 announced = True
                 if await self._elsewhere(address):
                     return
             yield part
 
-    def _take(self, part: bytes) -> Iterator[str]:
-        """Take a part of the stream; yield the address of each ``endpoint`` event that is whole with it."""
-        *lines, rest = _LINE_END.split(self._rest + part)
-        self._rest = rest[:EVENT_BYTES]
+    def take(self, part: bytes) -> Iterator[str]:
+        """Take a part of the stream; yield the address of each ``endpoint`` event that is whole with it.
+
+        Each byte is looked at once, however small the parts are; of a line and of an event no more is kept than may be.
+        """
+        part = self._cut + part
+        self._cut = b"\r" if part.endswith(b"\r") else b""
+        *lines, rest = _LINE_END.split(part.removesuffix(b"\r"))
         for line in lines:
-            name, _, value = line[:EVENT_BYTES].decode("utf-8", "replace").partition(":")
+            self._keep(line)
+            name, _, value = self._line.decode("utf-8", "replace").partition(":")
+            self._line.clear()
             if name == "event":
                 self._event = value.strip()
-            elif name == "data":
-                self._data = (self._data + value.strip())[:EVENT_BYTES]
-            elif not line:
+            elif name == "data" and len(self._data) < EVENT_LINES:
+                self._data.append(value.strip())
+            elif not line and not name:
                 if self._event == "endpoint":
-                    yield self._data
-                self._event = self._data = ""
+                    yield "".join(self._data)[:EVENT_BYTES]
+                self._event = ""
+                self._data.clear()
+        self._keep(rest)
+
+    def _keep(self, piece: bytes) -> None:
+        self._line += piece[: EVENT_BYTES - len(self._line)]
 
     async def aclose(self) -> None:
         await self._body.aclose()
