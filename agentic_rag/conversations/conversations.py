@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import denied_call, made_call
 from agentic_rag.access.users import User
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.conversations.transcripts import Child, ShownPage, Transcripts
+from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import (
@@ -25,12 +25,13 @@ from agentic_rag.errors import (
     MessageTooLong,
     NotFound,
 )
-from agentic_rag.events import AgentEvent, Done, Error, EventBody, Terminal, Title, ToolStatus
+from agentic_rag.events import AgentEvent, Done, Error, EventBody, Notice, Terminal, Title, ToolStatus
 from agentic_rag.forms import is_visible, one_line
 from agentic_rag.roles.birth import Births
 from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.session import Accepted, OnBusy
+from agentic_rag.runtime.session import Accepted, LiveSession, OnBusy
 from agentic_rag.store import conversations, documents, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
@@ -200,13 +201,22 @@ class Conversations:
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)
         return await self.get(user, conversation_id)
 
-    async def messages(self, user: User, conversation_id: str, limit: int = 50, before: str | None = None) -> ShownPage:
+    async def messages(
+        self,
+        user: User,
+        conversation_id: str,
+        limit: int = 50,
+        before: str | None = None,
+        leaf: str | None = None,
+    ) -> ShownPage:
         """Return the last messages in order, two a turn; ``before``: those before this message.
 
+        ``leaf``: of the newest branch that has this message, instead of the active one.
+
         Raises:
-            NotFound: there is no such conversation of this user, or it has no message ``before``.
+            NotFound: there is no such conversation of this user, or it has no message ``before`` or ``leaf``.
         """
-        return await self._transcripts.page(await self.get(user, conversation_id), limit, before)
+        return await self._transcripts.page(await self.get(user, conversation_id), limit, before, leaf=leaf)
 
     async def compact(self, user: User, conversation_id: str) -> CompactionRecord:
         """Put a summary in the place of the messages in what the model is sent; people go on reading them.
@@ -276,32 +286,78 @@ class Conversations:
             TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
             IdempotencyMismatch: the client message id came with other content.
         """
-        if not content.strip():
-            raise MessageContentRequired
-        if len(content) > MAX_CHARACTERS:
-            raise MessageTooLong(len(content), MAX_CHARACTERS)
+        _check_content(content)
         try:
-            return await self._accept(user, conversation_id, content, client_message_id, on_busy)
+            session, definition, notices = await self._open(user, conversation_id)
+            return await session.send(
+                content, definition, client_message_id=client_message_id, on_busy=on_busy, notices=notices
+            )
         except NotFound:
-            if self._known.pop(conversation_id, None) is not None:
-                await self.get(user, conversation_id)  # says so if it was deleted since it was last seen
+            await self._forget(user, conversation_id)
             raise
 
-    async def _accept(
+    async def answer_again(
         self,
         user: User,
         conversation_id: str,
-        content: str,
-        client_message_id: str | None,
-        on_busy: OnBusy,
+        message_id: str,
+        content: str | None = None,
+        *,
+        client_message_id: str | None = None,
     ) -> Accepted:
+        """Answer a user's message (or the one of that answer) again, or with other words: on a new branch.
+
+        Raises:
+            NotFound: there is no such conversation of this user, no such message in it, or its domain is gone.
+            MessageContentRequired, MessageTooLong: the content does not fit.
+            ConversationArchived, ConversationFull: it takes no messages.
+            TurnInProgress: a turn runs.
+            IdempotencyMismatch: the client message id came with another message or other content.
+        """
+        if content is not None:
+            _check_content(content)
+        try:
+            session, definition, notices = await self._open(user, conversation_id)
+            return await session.branch(
+                message_id, content, definition, client_message_id=client_message_id, notices=notices
+            )
+        except NotFound:
+            await self._forget(user, conversation_id)
+            raise
+
+    async def branches(self, user: User, conversation_id: str) -> list[Branch]:
+        """Return the branches, the newest last.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        return await self._transcripts.branches(await self.get(user, conversation_id))
+
+    async def activate(self, user: User, conversation_id: str, message_id: str) -> None:
+        """Make the newest branch that has a message the conversation.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or no such message in it.
+            TurnInProgress: a turn runs.
+        """
+        conversation = await self.get(user, conversation_id)
+        await (await self._runtime.session(conversation.session_id)).activate(message_id)
+
+    async def _open(self, user: User, conversation_id: str) -> tuple[LiveSession, Definition, Sequence[Notice]]:
+        """Return what a turn of a conversation begins with."""
         conversation = await self._place(user, conversation_id)
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation)
-        session = await self._runtime.session(conversation.session_id)
-        return await session.send(
-            content, definition, client_message_id=client_message_id, on_busy=on_busy, notices=notices
-        )
+        return await self._runtime.session(conversation.session_id), definition, notices
+
+    async def _forget(self, user: User, conversation_id: str) -> None:
+        """Forget where a conversation stands, in which something was not found.
+
+        Raises:
+            NotFound: the conversation was deleted since it was last seen.
+        """
+        if self._known.pop(conversation_id, None) is not None:
+            await self.get(user, conversation_id)
 
     async def _place(self, user: User, conversation_id: str) -> ConversationRecord:
         """Return where a conversation stands: owner, domain, session and documents, which never change."""
@@ -375,13 +431,20 @@ class TurnBookkeeping:
             raise ConversationArchived
         if current.open_count >= MAX_MESSAGES:
             raise ConversationFull(MAX_MESSAGES)
-        title = None if current.title else title_of(turn.content)
+        is_first = not current.title or (turn.branch_of is not None and turn.parent_message_id is None)
+        title = title_of(turn.content) if is_first and current.title_source is TitleSource.AUTO else None
+        title = None if title == current.title else title
         conversations.touch(conn, turn.conversation_id, turn.started_at, title)
         return () if title is None else (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         """Count a turn's messages."""
         conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
+
+    def session_branched(self, conn: Connection, session_id: str) -> None:
+        """Count the messages of the branch that is the conversation from now on."""
+        counts = sessions.count_messages(conn, session_id)
+        conversations.update_of_session(conn, session_id, message_count=counts.every, compacted_count=counts.compacted)
 
     def session_compacted(self, conn: Connection, session_id: str) -> None:
         """Count the messages that a summary stands for."""
@@ -405,6 +468,13 @@ def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:
         return 0
     failed = isinstance(final, Error)
     return 2 if failed or sessions.has_message(conn, turn.session_id, turn.message_id) else 1
+
+
+def _check_content(content: str) -> None:
+    if not content.strip():
+        raise MessageContentRequired
+    if len(content) > MAX_CHARACTERS:
+        raise MessageTooLong(len(content), MAX_CHARACTERS)
 
 
 def _owns(user: User, conversation: ConversationRecord) -> bool:

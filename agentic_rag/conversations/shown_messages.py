@@ -26,6 +26,8 @@ class ShownMessage:
     id: str
     conversation_id: str
     turn_id: str
+    parent_message_id: str | None
+    """The message that it follows or answers; None: it is a conversation's first."""
     role: Literal["user", "assistant"]
     content: str
     blocks: list[Block]
@@ -67,6 +69,7 @@ def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord, metada
         id=row.message_id,
         conversation_id=conversation_id,
         turn_id=turn.id,
+        parent_message_id=row.parent_message_id,
         role="user",
         content=turn.content,
         blocks=[text_block(turn.content)],
@@ -138,6 +141,7 @@ def _answer(
         id=turn.message_id,
         conversation_id=conversation_id,
         turn_id=turn.id,
+        parent_message_id=turn.user_message_id,
         role="assistant",
         content=_text_of([row.content for row in rows if row.role == "assistant"]),
         blocks=[_shown_block(block, found) for row in rows for block in row.content if NOTE not in block],

@@ -11,16 +11,17 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, shown_messages, unavailable
+from agentic_rag.conversations.titles import title_of
 from agentic_rag.errors import NotFound
 from agentic_rag.events import ToolStatus
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import compactions, sessions, tool_calls, turns
+from agentic_rag.store import branches, compactions, sessions, tool_calls, turns
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import MessageRecord, SessionRecord
 from agentic_rag.store.tool_calls import ToolCallRecord
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_RESOLVED = 4 * 1024 * 1024
 """Bytes of one stored object that a page of messages holds; a larger one is named as unavailable."""
@@ -45,6 +46,24 @@ class Child:
     tool_calls: tuple[ToolCallRecord, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One way through a conversation. ``leaf`` is its last answer, under which it can be read and chosen.
+
+    ``parent_message_id`` is the answer after which it is alone (None: it shares nothing), ``first_message_id`` and
+    ``content`` the user's message that follows, ``turn_count`` the turns of the whole way, ``status`` its last turn's.
+    """
+
+    leaf: str
+    parent_message_id: str | None
+    first_message_id: str
+    content: str
+    turn_count: int
+    active: bool
+    status: TurnStatus
+    started_at: str
+
+
 class Transcripts:
     """What conversations hold."""
 
@@ -53,26 +72,36 @@ class Transcripts:
         self._runtime = runtime
 
     async def page(
-        self, conversation: ConversationRecord, limit: int, before: str | None = None, archive_id: str | None = None
+        self,
+        conversation: ConversationRecord,
+        limit: int,
+        before: str | None = None,
+        archive_id: str | None = None,
+        leaf: str | None = None,
     ) -> ShownPage:
         """Return the last messages in order, two a turn, or the last of those that one archive's summary stands for.
 
+        ``leaf``: of the newest branch that has this message, instead of the active one.
+
         Raises:
-            NotFound: there is no message ``before``, or no such archive.
+            NotFound: there is no message ``before`` or ``leaf``, or no such archive.
         """
         session_id = conversation.session_id
 
         def read(conn: Connection) -> tuple[list[MessageRecord], dict[str, TurnRecord], int]:
-            places = None
+            session = sessions.get(conn, session_id)
+            places, end = None, leaf and _leaf(conn, session_id, leaf)
+            compacted_to = 0 if session is None else session.compacted_to
             if archive_id is not None:
                 archive = compactions.get(conn, session_id, archive_id)
                 if archive is None:
                     raise NotFound("archive", archive_id)
-                places = archive.from_seq, archive.to_seq
-            rows = sessions.page(conn, session_id, limit + 1, before, places)
-            session = sessions.get(conn, session_id)
-            of = turns.by_ids(conn, sorted({row.turn_id for row in rows}))
-            return rows, of, 0 if session is None else session.compacted_to
+                places, end, compacted_to = (archive.from_seq, archive.to_seq), archive.leaf_message_id, archive.to_seq
+            elif end is not None:
+                path = branches.read_tree(conn, session_id).path(end)
+                compacted_to = branches.context_after(conn, session_id, path).compacted_to
+            rows = sessions.page(conn, session_id, limit + 1, before, places, end)
+            return rows, turns.by_ids(conn, sorted({row.turn_id for row in rows})), compacted_to
 
         rows, of, compacted_to = await self._db.read(read)
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
@@ -80,6 +109,35 @@ class Transcripts:
         if shown and shown[-1].id == before:  # an answer without rows comes with its question
             del shown[-1]
         return ShownPage(shown[-limit:], has_more=len(shown) > limit)
+
+    async def branches(self, conversation: ConversationRecord) -> list[Branch]:
+        """Return the branches, the newest last."""
+
+        def read(conn: Connection) -> list[Branch]:
+            session = sessions.get(conn, conversation.session_id)
+            tree = branches.read_tree(conn, conversation.session_id)
+            active = None if session is None else session.leaf_message_id
+            found = []
+            for leaf in tree.leaves():
+                path = tree.path(leaf.message_id)
+                own = tree.own_part(path)
+                of = turns.by_ids(conn, [own[0].turn_id, leaf.turn_id])
+                first, last = of[own[0].turn_id], of[leaf.turn_id]
+                found.append(
+                    Branch(
+                        leaf=leaf.message_id,
+                        parent_message_id=own[0].parent_message_id,
+                        first_message_id=own[0].user_message_id,
+                        content=title_of(first.content),
+                        turn_count=len(path),
+                        active=leaf.message_id == active,
+                        status=last.status,
+                        started_at=first.started_at,
+                    )
+                )
+            return found
+
+        return await self._db.read(read)
 
     async def archives(self, conversation: ConversationRecord) -> list[CompactionRecord]:
         """Return the compactions, newest first."""
@@ -132,3 +190,15 @@ class Transcripts:
             return json.loads(data)
         except (ValueError, RecursionError):
             return unavailable("it cannot be read")
+
+
+def _leaf(conn: Connection, session_id: str, message_id: str) -> str:
+    """Return the leaf of the newest branch that has a message.
+
+    Raises:
+        NotFound: there is none.
+    """
+    leaf = branches.read_tree(conn, session_id).leaf_after(message_id)
+    if leaf is None:
+        raise NotFound("message", message_id)
+    return leaf

@@ -72,6 +72,10 @@ class TurnHooks(Protocol):
         """Take notice of the end of a user's turn, in its last transaction."""
         ...
 
+    def session_branched(self, conn: Connection, session_id: str) -> None:
+        """Take notice that another branch of a session is the active one, before anything is added to it."""
+        ...
+
     def session_compacted(self, conn: Connection, session_id: str) -> None:
         """Take notice of a compaction, after it was stored."""
         ...

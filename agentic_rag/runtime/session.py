@@ -6,7 +6,8 @@ all sessions share one task group. Knows conversations, domains and users only a
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,7 +36,7 @@ from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import end_without_agent, load_transcript, read_interrupted, stored_definition
-from agentic_rag.store import images, sessions, turns
+from agentic_rag.store import branches, images, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -202,13 +203,73 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with other content.
             StorageError: the store takes nothing now; nothing was kept.
         """
+        words = clean_text(content)
+        async with self._free():
+            return await self._accept(words, definition, client_message_id, on_busy, notices)
+
+    async def branch(
+        self,
+        message_id: str,
+        content: str | None,
+        definition: Definition,
+        *,
+        client_message_id: str | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> Accepted:
+        """Answer a user's message (or the one of that answer) again, on a new branch that ends before it.
+
+        ``content``: other words for it. Other branches stay as they are. Same ``client_message_id``: the same turn.
+
+        Raises:
+            NotFound: the session is gone, or it holds no such message.
+            TurnInProgress: a turn runs.
+            IdempotencyMismatch: the client message id came with another message or other content.
+            StorageError: the store takes nothing now; nothing was kept.
+        """
+        words = None if content is None else clean_text(content)
+        async with self._free():
+            return await self._accept_again(message_id, words, definition, client_message_id, notices)
+
+    async def activate(self, message_id: str) -> None:
+        """Make the newest branch that has a message the active one: it is what is sent and gone on with.
+
+        Raises:
+            NotFound: the session is gone, or it holds no such message.
+            TurnInProgress: a turn runs.
+            StorageError: the store takes nothing now; nothing has changed.
+        """
+        async with self._free():
+            await self._activate(message_id)
+
+    async def _activate(self, message_id: str) -> None:
+        await self._present()
+        if self.turn_id is not None:
+            raise TurnInProgress(self.turn_id, "A turn is running. Choose another branch once it has ended.")
+
+        def store(conn: Connection) -> Transcript:
+            elsewhere = turns.running_elsewhere(conn, self.id, self._resources.owner)
+            if elsewhere is not None:
+                raise TurnInProgress(elsewhere)
+            leaf = branches.read_tree(conn, self.id).leaf_after(message_id)
+            if leaf is None:
+                raise NotFound("message", message_id)
+            sessions.move_leaf(conn, self.id, leaf)
+            self._resources.hooks.session_branched(conn, self.id)
+            return load_transcript(conn, self.id)
+
+        self._transcript = await self._database.write(store, durable=True)
+
+    @asynccontextmanager
+    async def _free(self) -> AsyncGenerator[None]:
+        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile."""
         while True:
             while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
                 await self._next_change()
             with anyio.CancelScope(shield=True):  # once stored, the turn must also start
                 async with self._accepting:
                     if not self._held:
-                        return await self._accept(clean_text(content), definition, client_message_id, on_busy, notices)
+                        yield
+                        return
 
     async def _accept(
         self,
@@ -227,12 +288,7 @@ class LiveSession:
 
         def store(conn: Connection) -> None:
             _refuse(conn, row, busy, on_busy)
-            added = self._resources.hooks.turn_accepted(conn, row)
-            images.put(conn, image.id, definition.domain_id, image.content)
-            turns.begin(conn, row)
-            if busy is None:
-                sessions.append_question(conn, row, place)
-                log.store_first(conn, (_start_event(row, definition.model), *self._compacted, *notices, *added))
+            self._store_accepted(conn, row, definition, notices, log, None if busy else place)
 
         try:
             await self._database.write(store, durable=True)
@@ -241,11 +297,66 @@ class LiveSession:
         self._resources.journal.add(log)
         if busy is None:
             transcript.append(place, row.id, 0, row.user_message_id, user_message(content))
-            log.adopt()
-            self._compacted = ()
-            self._begin(Agent(self._resources, transcript, row, definition, log))
-            self._resources.tasks.start_soon(self._run)
+            self._start(transcript, row, definition, log)
         return _answer(row, duplicate=False)
+
+    async def _accept_again(
+        self,
+        message_id: str,
+        content: str | None,
+        definition: Definition,
+        client_message_id: str | None,
+        notices: Sequence[Notice],
+    ) -> Accepted:
+        before = await self._present()
+        image, busy = self._resources.images.of(definition), self.turn_id
+        blank = self._new_row(before, content or "", image.id, client_message_id, queued=False)
+        log = self._log_of(blank, definition.domain_id)
+
+        def store(conn: Connection) -> tuple[TurnRecord, Transcript]:
+            question = branches.question_of(conn, self.id, message_id)
+            row = replace(blank, parent_message_id=question.parent_message_id, branch_of=question.user_message_id)
+            if content is None:
+                row = replace(row, content=question.content, user_message_id=question.user_message_id)
+            _refuse(conn, row, busy, "reject")
+            sessions.move_leaf(conn, self.id, question.parent_message_id)
+            self._resources.hooks.session_branched(conn, self.id)
+            self._store_accepted(conn, row, definition, notices, log, before.last_seq + 1)
+            return row, load_transcript(conn, self.id)
+
+        try:
+            row, transcript = await self._database.write(store, durable=True)
+        except _Duplicate as known:
+            return _answer(known.turn, duplicate=True)
+        self._resources.journal.add(log)
+        self._transcript = transcript
+        self._start(transcript, row, definition, log)
+        return _answer(row, duplicate=False)
+
+    def _store_accepted(
+        self,
+        conn: Connection,
+        row: TurnRecord,
+        definition: Definition,
+        notices: Sequence[Notice],
+        log: RunLog,
+        place: int | None,
+    ) -> None:
+        """Store a turn, and if it begins now (at ``place``) its question and its first events."""
+        image = self._resources.images.of(definition)
+        added = self._resources.hooks.turn_accepted(conn, row)
+        images.put(conn, image.id, definition.domain_id, image.content)
+        turns.begin(conn, row)
+        if place is not None:
+            sessions.append_question(conn, row, place)
+            log.store_first(conn, (_start_event(row, definition.model), *self._compacted, *notices, *added))
+
+    def _start(self, transcript: Transcript, row: TurnRecord, definition: Definition, log: RunLog) -> None:
+        """Start a turn whose question and first events are stored."""
+        log.adopt()
+        self._compacted = ()
+        self._begin(Agent(self._resources, transcript, row, definition, log))
+        self._resources.tasks.start_soon(self._run)
 
     def _new_row(
         self, transcript: Transcript, content: str, image_id: str, client_message_id: str | None, *, queued: bool
@@ -535,7 +646,7 @@ def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy
     """
     if row.client_message_id is not None:
         known = turns.by_client_message(conn, row.session_id, row.client_message_id)
-        if known is not None and known.content != row.content:
+        if known is not None and (known.content, known.branch_of) != (row.content, row.branch_of):
             raise IdempotencyMismatch(row.client_message_id)
         if known is not None:
             raise _Duplicate(known)

@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import FinishedCall
 from agentic_rag.runtime.core.told import Prompt, Told
-from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript
+from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript, without_bound
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
 from agentic_rag.store import images, payloads, prompts, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.clock import new_id, now
@@ -43,7 +43,7 @@ def store_commit(
     """Store a commit's messages, calls and usage."""
     at = now()
     for entry in entries:
-        sessions.append_message(conn, _message_row(transcript.session_id, entry, commit, model, at))
+        sessions.append_message(conn, _message_row(row, entry, commit, model, at))
     tool_calls.start(conn, [_call_row(call, row, transcript.labels.agent, at) for call in commit.calls])
     for ended in commit.ended:
         store_result(conn, row, ended.call, ended.outcome, ended.finished)
@@ -120,16 +120,17 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
     )
 
 
-def _message_row(session_id: str, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
+def _message_row(row: TurnRecord, entry: Entry, commit: Commit, model: str, at: str) -> sessions.MessageRecord:
     assistant = entry.message["role"] == "assistant"
     return sessions.MessageRecord(
-        session_id=session_id,
+        session_id=row.session_id,
         seq=entry.seq,
         turn_id=entry.turn_id,
         step=entry.step,
         role=entry.message["role"],
         content=entry.message["content"],
         message_id=entry.message_id,
+        parent_message_id=row.user_message_id,
         created_at=at,
         model=model if assistant else None,
         usage=commit.usage if assistant else None,
@@ -244,7 +245,7 @@ def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
 
 
 def load_transcript(conn: Connection, session_id: str) -> Transcript:
-    """Return a session's messages that no summary stands for.
+    """Return the messages of a session's active branch that no summary stands for.
 
     Raises:
         NotFound: there is no such session.
@@ -252,11 +253,9 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
     session = sessions.get(conn, session_id)
     if session is None:
         raise NotFound("session", session_id)
-    rows = [
-        row
-        for row in sessions.transcript(conn, session_id, session.compacted_to + 1)
-        if not session.gap_from <= row.seq <= session.gap_to
-    ]
+    found = sessions.transcript(conn, session_id, session.compacted_to + 1)
+    sent = [row for row in found if not session.gap_from <= row.seq <= session.gap_to]
+    rows = _still_fitting(sent, session.window_start)
     measure = None
     for row in reversed(rows):
         if row.seq <= session.window_set_at:
@@ -274,6 +273,22 @@ def load_transcript(conn: Connection, session_id: str) -> Transcript:
         measure=measure,
         told=_load_told(conn, session),
     )
+
+
+def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) -> list[sessions.MessageRecord]:
+    """Leave thinking and citations out of answers that stand behind what was rewritten while another branch was active.
+
+    What was rewritten together (a window that moved, results that were left out) fits together already.
+    """
+    found: list[sessions.MessageRecord] = []
+    rewritten_at = 0
+    for row in rows:
+        if row.role == "assistant" and row.seq <= rewritten_at and row.rewritten_at < rewritten_at:
+            row = replace(row, content=without_bound(row.content))
+        if row.seq >= window_start:
+            rewritten_at = max(rewritten_at, row.rewritten_at)
+        found.append(row)
+    return found
 
 
 def _load_told(conn: Connection, session: sessions.SessionRecord) -> Told | None:

@@ -20,7 +20,9 @@ from agentic_rag.forms import Form, OwnJson
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.messages import Block, without_private
 from agentic_rag.operations.deletion import Deletion
+from agentic_rag.runtime.session import Accepted
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
+from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.replies import Items, Page, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
@@ -67,11 +69,15 @@ class ConversationQuery(Form):
 
 
 class ConversationChange(Form):
-    """What to change of a conversation; the rest stays. ``metadata`` is replaced."""
+    """What to change of a conversation; the rest stays. ``metadata`` is replaced.
+
+    ``activeLeaf``: the newest branch that has this message is the conversation from now on.
+    """
 
     title: str | None = None
     status: ConversationStatus | None = None
     metadata: OwnJson = None
+    active_leaf: str | None = Field(None, min_length=1, max_length=200)
 
 
 class MessageQuery(Form):
@@ -79,6 +85,12 @@ class MessageQuery(Form):
 
     limit: int = Field(50, ge=1, le=200)
     before: str | None = None
+
+
+class BranchQuery(MessageQuery):
+    """``leaf``: of the newest branch that has this message, instead of the active one."""
+
+    leaf: str | None = None
 
 
 class StreamQuery(Form):
@@ -102,6 +114,19 @@ class NewMessage(Form):
     content: str
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
     on_busy: Literal["reject", "queue"] = "reject"
+
+
+class Retry(Form):
+    """Answer a message again. The same ``clientMessageId`` never makes two turns."""
+
+    client_message_id: str | None = Field(None, min_length=1, max_length=200)
+
+
+class Edit(Retry):
+    """Answer a message again, with other words for it."""
+
+    cleaned = frozenset({"content"})
+    content: str
 
 
 class Interruption(Form):
@@ -173,6 +198,7 @@ class Message:
     id: str
     conversation_id: str
     turn_id: str
+    parent_message_id: str | None
     role: Literal["user", "assistant"]
     content: str
     blocks: Sequence[Block]
@@ -186,6 +212,23 @@ class Messages(Items[Message]):
     """Messages in order; ``hasMore``: there are earlier ones."""
 
     has_more: bool
+
+
+@answer()
+class Branch:
+    """One way through a conversation: ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
+
+    ``firstMessageId`` and ``content`` are the user's message that follows the fork, ``turnCount`` counts the whole way.
+    """
+
+    leaf: str
+    parent_message_id: str | None
+    first_message_id: str
+    content: str
+    turn_count: int
+    active: bool
+    status: TurnStatus
+    started_at: str
 
 
 @answer()
@@ -299,7 +342,9 @@ class ConversationRoutes:
 
     @route("PATCH", CONVERSATION, allow="user")
     async def change(self, user: User, conversation: str, body: ConversationChange) -> Redacted[Conversation]:
-        """Change title, status or metadata."""
+        """Change title, status or metadata, or go on with another branch."""
+        if body.active_leaf is not None:
+            await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
             user, conversation, title=body.title, status=body.status, metadata=body.metadata
         )
@@ -311,9 +356,9 @@ class ConversationRoutes:
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{CONVERSATION}/messages", allow="user")
-    async def messages(self, user: User, conversation: str, query: MessageQuery) -> Redacted[Messages]:
+    async def messages(self, user: User, conversation: str, query: BranchQuery) -> Redacted[Messages]:
         """List messages, oldest first."""
-        page = await self._conversations.messages(user, conversation, query.limit, query.before)
+        page = await self._conversations.messages(user, conversation, query.limit, query.before, query.leaf)
         return await self._within(user, conversation, _messages(page))
 
     @route("POST", f"{CONVERSATION}/messages", allow="user", sends=True, streams=True, status=202)
@@ -328,17 +373,35 @@ class ConversationRoutes:
         accepted = await self._conversations.send(
             user, conversation, body.content, client_message_id=body.client_message_id, on_busy=body.on_busy
         )
-        if not _wants_json(request):
-            return EventStream(self._conversations.events(accepted.turn_id), dialect)
-        turn = await self._conversations.turn(user, accepted.turn_id)
-        answer = answer_from(
-            AcceptedMessage,
-            _turn(turn),
-            user_message_id=accepted.user_message_id,
-            message_id=accepted.message_id,
-            client_message_id=accepted.client_message_id,
+        return await self._follow(request, user, conversation, accepted, dialect)
+
+    @route("POST", f"{CONVERSATION}/messages/{{message}}/retry", allow="user", sends=True, streams=True, status=202)
+    async def retry(
+        self, request: Request, user: User, conversation: str, message: str, query: StreamQuery, body: Retry
+    ) -> EventStream | Redacted[AcceptedMessage]:
+        """Answer a message of the user again, on a branch that ends before the old answer; answers as sending does."""
+        dialect = get_dialect(query.dialect)
+        accepted = await self._conversations.answer_again(
+            user, conversation, message, client_message_id=body.client_message_id
         )
-        return await self._within(user, conversation, answer)
+        return await self._follow(request, user, conversation, accepted, dialect)
+
+    @route("POST", f"{CONVERSATION}/messages/{{message}}/edit", allow="user", sends=True, streams=True, status=202)
+    async def edit(
+        self, request: Request, user: User, conversation: str, message: str, query: StreamQuery, body: Edit
+    ) -> EventStream | Redacted[AcceptedMessage]:
+        """Answer a message of the user again, with other words for it, on a new branch; answers as sending does."""
+        dialect = get_dialect(query.dialect)
+        accepted = await self._conversations.answer_again(
+            user, conversation, message, body.content, client_message_id=body.client_message_id
+        )
+        return await self._follow(request, user, conversation, accepted, dialect)
+
+    @route("GET", f"{CONVERSATION}/branches", allow="user")
+    async def branches(self, user: User, conversation: str) -> Redacted[Items[Branch]]:
+        """List the ways through a conversation, the newest last."""
+        found = await self._conversations.branches(user, conversation)
+        return await self._within(user, conversation, Items([answer_from(Branch, each) for each in found]))
 
     @route("POST", f"{CONVERSATION}/interrupt", allow="user")
     async def interrupt(self, user: User, conversation: str, body: Interruption) -> Interrupted:
@@ -379,6 +442,22 @@ class ConversationRoutes:
         """Return a conversation's record with what runs in it."""
         current = await self._conversations.current_turns([record])
         return _conversation(record, current.get(record.session_id))
+
+    async def _follow(
+        self, request: Request, user: User, conversation: str, accepted: Accepted, dialect: Dialect
+    ) -> EventStream | Redacted[AcceptedMessage]:
+        """Answer with an accepted message's events, or with its turn."""
+        if not _wants_json(request):
+            return EventStream(self._conversations.events(accepted.turn_id), dialect)
+        turn = await self._conversations.turn(user, accepted.turn_id)
+        answer = answer_from(
+            AcceptedMessage,
+            _turn(turn),
+            user_message_id=accepted.user_message_id,
+            message_id=accepted.message_id,
+            client_message_id=accepted.client_message_id,
+        )
+        return await self._within(user, conversation, answer)
 
     async def _within(self, user: User, conversation: str, answer: Any) -> Redacted[Any]:
         """Return an answer about what was said in a conversation."""

@@ -45,6 +45,20 @@ class MessageFrame(Frame):
     on_busy: Literal["reject", "queue"] = "reject"
 
 
+class RetryFrame(Frame):
+    """Answer a message of the user again, on a branch that ends before the old answer, and follow that turn."""
+
+    conversation_id: Ident
+    message_id: Ident
+    client_message_id: Ident | None = None
+
+
+class EditFrame(RetryFrame):
+    """The same with other words for the message."""
+
+    content: str
+
+
 class SubscribeFrame(Frame):
     """Follow a conversation: strictly after event ``after`` of turn ``turnId``, or from what runs now."""
 
@@ -71,10 +85,12 @@ class PingFrame(Frame):
     """Ask for a pong."""
 
 
-ClientFrame = MessageFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | PingFrame
+ClientFrame = MessageFrame | RetryFrame | EditFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | PingFrame
 
 FRAMES: dict[str, type[ClientFrame]] = {
     "message": MessageFrame,
+    "retry": RetryFrame,
+    "edit": EditFrame,
     "subscribe": SubscribeFrame,
     "unsubscribe": UnsubscribeFrame,
     "interrupt": InterruptFrame,

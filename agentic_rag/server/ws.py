@@ -38,7 +38,15 @@ from agentic_rag.server.connection import (
     fast_connection,
 )
 from agentic_rag.server.dialects import choose_dialect, get_dialect
-from agentic_rag.server.frames import InterruptFrame, MessageFrame, PingFrame, SubscribeFrame, UnsubscribeFrame
+from agentic_rag.server.frames import (
+    EditFrame,
+    InterruptFrame,
+    MessageFrame,
+    PingFrame,
+    RetryFrame,
+    SubscribeFrame,
+    UnsubscribeFrame,
+)
 from agentic_rag.server.replies import POLICY_VIOLATION, redaction_for, refusal, request_id, send_refusal
 from agentic_rag.store.clock import new_id
 
@@ -119,6 +127,16 @@ class ConversationService(Protocol):
         *,
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue"] = "reject",
+    ) -> Accepted: ...
+    async def answer_again(
+        self,
+        user: User,
+        conversation_id: str,
+        message_id: str,
+        content: str | None = None,
+        /,
+        *,
+        client_message_id: str | None = None,
     ) -> Accepted: ...
     async def interrupt(
         self, user: User, conversation_id: str, /, *, turn_id: str | None = None, queued: bool = False
@@ -296,8 +314,8 @@ class Socket:
 
     async def _obey(self, frame: frames.ClientFrame) -> None:
         match frame:
-            case MessageFrame():
-                await self._message(frame)
+            case MessageFrame() | RetryFrame():
+                await self._begin_turn(frame)
             case SubscribeFrame():
                 await self._subscribe(frame)
             case UnsubscribeFrame():
@@ -311,18 +329,30 @@ class Socket:
             case _:
                 assert_never(frame)
 
-    async def _message(self, frame: MessageFrame) -> None:
+    async def _accept(self, frame: MessageFrame | RetryFrame) -> Accepted:
+        if isinstance(frame, RetryFrame):
+            content = frame.content if isinstance(frame, EditFrame) else None
+            return await self._business.answer_again(
+                self._user,
+                frame.conversation_id,
+                frame.message_id,
+                content,
+                client_message_id=frame.client_message_id,
+            )
+        return await self._business.send(
+            self._user,
+            frame.conversation_id,
+            frame.content,
+            client_message_id=frame.client_message_id,
+            on_busy=frame.on_busy,
+        )
+
+    async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:
         self._check_room(frame.conversation_id)
         self._caller.take_message()
         self._announced = anyio.Event()
         try:
-            accepted = await self._business.send(
-                self._user,
-                frame.conversation_id,
-                frame.content,
-                client_message_id=frame.client_message_id,
-                on_busy=frame.on_busy,
-            )
+            accepted = await self._accept(frame)
             await self._send(
                 frames.encode_reply(
                     "accepted",

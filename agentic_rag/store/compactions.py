@@ -3,11 +3,12 @@
 Owns their records. Knows no model and no message's content.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from agentic_rag.store import sessions
 from agentic_rag.store.records import RecordTable
 
 
@@ -29,6 +30,8 @@ class CompactionRecord:
     to_seq: int
     message_count: int
     """As clients count."""
+    leaf_message_id: str | None = None
+    """The last answer of the branch whose messages they are."""
     created_by: CompactedBy
     created_at: str
 
@@ -38,12 +41,14 @@ _compactions = COMPACTIONS.c
 
 
 def put(conn: Connection, compaction: CompactionRecord) -> None:
-    """Store a compaction; `sessions.archive` gives it its messages.
+    """Store a compaction of a session's active branch.
 
     Raises:
         IntegrityError: the id is taken.
     """
-    COMPACTIONS.insert(conn, compaction)
+    session = sessions.get(conn, compaction.session_id)
+    leaf = None if session is None else session.leaf_message_id
+    COMPACTIONS.insert(conn, replace(compaction, leaf_message_id=leaf))
 
 
 def get(conn: Connection, session_id: str, compaction_id: str) -> CompactionRecord | None:

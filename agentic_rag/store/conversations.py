@@ -60,7 +60,9 @@ _conversations = CONVERSATIONS.c
 _BY_ID = _conversations.id == parameter(_conversations.id)
 _GET = CONVERSATIONS.select.where(_BY_ID)
 _OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
-_STATE = Prepared(sa.select(_conversations.title, _conversations.status, _OPEN_COUNT).where(_BY_ID))
+_STATE = Prepared(
+    sa.select(_conversations.title, _conversations.title_source, _conversations.status, _OPEN_COUNT).where(_BY_ID)
+)
 _MOVE_ON = (
     sa.update(CONVERSATIONS.table)
     .where(_BY_ID)
@@ -77,6 +79,7 @@ class ConversationState(NamedTuple):
     """What decides whether a conversation takes a message, and whether that gives it a title."""
 
     title: str
+    title_source: TitleSource
     status: ConversationStatus
     open_count: int
     """Messages that no summary stands for."""
@@ -114,7 +117,7 @@ def get(conn: Connection, conversation_id: str, owner_id: str | None = None) -> 
 def state(conn: Connection, conversation_id: str) -> ConversationState | None:
     """Return what a message that comes depends on, None when there is no such conversation."""
     row = _STATE.first(conn, id=conversation_id)
-    return None if row is None else ConversationState(row[0], ConversationStatus(row[1]), row[2])
+    return None if row is None else ConversationState(row[0], TitleSource(row[1]), ConversationStatus(row[2]), row[3])
 
 
 def touch(conn: Connection, conversation_id: str, at: str, title: str | None = None) -> None:

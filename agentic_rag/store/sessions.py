@@ -1,7 +1,7 @@
 """Sessions and their messages: the append-only transcript.
 
-Owns the places (``seq``) of messages in a session, the window's start, and the deletion of all that a
-session holds. Knows no Messages-API rule and no conversation.
+Owns the places (``seq``) of messages in a session, its active branch, the window's start, and the deletion of all that
+a session holds. Knows no Messages-API rule and no conversation.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from agentic_rag.errors import NotFound
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Role, text_block
+from agentic_rag.store import branches, turns
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
@@ -40,6 +41,11 @@ class SessionRecord:
     tool_call_id: str | None = None
     """For a delegate's session: the parent's call that runs on it."""
     last_seq: int = 0
+    """Of all branches."""
+    leaf_message_id: str | None = None
+    """The answer of the last turn of the active branch, which is the conversation; None: it has no turn."""
+    branched: bool = False
+    """Whether there ever was another branch."""
     window_start: int = 0
     """Messages with a smaller seq are not sent to the model."""
     window_set_at: int = 0
@@ -86,6 +92,8 @@ class MessageRecord:
     usage: Usage | None = None
     partial: bool = False
     """An assistant message that was cut off."""
+    rewritten_at: int = 0
+    """The session's ``last_seq`` when ``content`` was last replaced; 0: never."""
     created_at: str
 
 
@@ -101,6 +109,12 @@ _sessions = SESSIONS.c
 _messages = MESSAGES.c
 _GET = SESSIONS.select.where(_sessions.id == parameter(_sessions.id))
 _IN_ORDER = MESSAGES.select.order_by(_messages.seq)
+_LEAF = Prepared(select(_sessions.leaf_message_id).where(_sessions.id == parameter(_sessions.id)))
+_SET_LEAF = Prepared(
+    update(SESSIONS.table)
+    .where(_sessions.id == parameter(_sessions.id))
+    .values(leaf_message_id=parameter(_sessions.leaf_message_id))
+)
 _MOVE = Prepared(
     update(SESSIONS.table)
     .where(_sessions.id == parameter(_sessions.id), _sessions.last_seq < parameter(_sessions.last_seq))
@@ -170,7 +184,11 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
 
 
 def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
-    """Append the user's words with which a turn starts; see `append_message`."""
+    """Append the user's words with which a turn starts, at the end of the active branch; see `append_message`."""
+    row = _LEAF.first(conn, id=turn.session_id)
+    leaf = None if row is None else row[0]
+    turns.set_parent(conn, turn.id, leaf)
+    _SET_LEAF.run(conn, id=turn.session_id, leaf_message_id=turn.message_id)
     message = MessageRecord(
         session_id=turn.session_id,
         seq=place,
@@ -179,14 +197,28 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
         role="user",
         content=[text_block(turn.content)],
         message_id=turn.user_message_id,
+        parent_message_id=leaf,
         created_at=turn.started_at,
     )
     append_message(conn, message)
 
 
 def transcript(conn: Connection, session_id: str, from_seq: int = 0) -> list[MessageRecord]:
-    """Return the messages in order, from ``from_seq`` on."""
-    return MESSAGES.all(conn, _IN_ORDER.where(_messages.session_id == session_id, _messages.seq >= from_seq))
+    """Return the messages of the active branch in order, from ``from_seq`` on."""
+    here = (_messages.session_id == session_id, _messages.seq >= from_seq, _on_branch(conn, session_id))
+    return MESSAGES.all(conn, _IN_ORDER.where(*here))
+
+
+def _on_branch(conn: Connection, session_id: str, leaf: str | None = None) -> sa.ColumnElement[bool]:
+    """Return the condition that a message is on a branch: the active one, or the one that ends with ``leaf``."""
+    state = select(_sessions.leaf_message_id, _sessions.branched).where(_sessions.id == session_id)
+    session = conn.execute(state).first()
+    if session is None or not session.branched:
+        return sa.true()
+    tree = branches.read_tree(conn, session_id)
+    on = {node.turn_id for node in tree.path(leaf or session.leaf_message_id)}
+    off = {node.turn_id for node in tree.nodes.values()} - on
+    return _messages.turn_id.in_(on) if len(on) < len(off) else _messages.turn_id.not_in(off)
 
 
 def page(
@@ -195,37 +227,38 @@ def page(
     limit: int,
     before_message_id: str | None = None,
     places: tuple[int, int] | None = None,
+    leaf: str | None = None,
 ) -> list[MessageRecord]:
-    """Return all rows, in order, of the last ``limit`` messages as clients count them.
+    """Return all rows, in order, of the last ``limit`` messages of a branch as clients count them.
 
     Clients see two a turn: rows that share a ``message_id`` are one. ``before_message_id``: only those before it.
-    ``places``: only those that begin between these, both included.
+    ``places``: only those that begin between these, both included. ``leaf``: of the branch that ends with this answer
+    instead of the active one.
 
     Raises:
-        NotFound: the session holds no message ``before_message_id``.
+        NotFound: the branch holds no message ``before_message_id``.
     """
     first = func.min(_messages.seq)
-    here = _messages.session_id == session_id
+    here = sa.and_(_messages.session_id == session_id, _on_branch(conn, session_id, leaf))
     groups = select(_messages.message_id).where(here).group_by(_messages.message_id)
     if places is not None:
         groups = groups.where(_messages.seq.between(*places))
     if before_message_id is not None:
-        groups = groups.having(first < _place(conn, session_id, before_message_id))
+        groups = groups.having(first < _place(conn, here, before_message_id))
     chosen = list(conn.execute(groups.order_by(first.desc()).limit(limit)).scalars())
     query = _IN_ORDER.where(here, _messages.message_id.in_(chosen))
     return MESSAGES.all(conn, query)
 
 
-def _place(conn: Connection, session_id: str, message_id: str) -> int:
+def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: str) -> int:
     """Return where a message begins; an answer that failed without a word stands behind the rest of its turn.
 
     Raises:
-        NotFound: the session holds no such message.
+        NotFound: there is no such message ``here``.
     """
-    here = _messages.session_id == session_id
     place = conn.execute(select(func.min(_messages.seq)).where(here, _messages.message_id == message_id)).scalar()
     if place is None:
-        failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.message_id == message_id)
+        failed = select(TURNS.c.id).where(TURNS.c.session_id == _messages.session_id, TURNS.c.message_id == message_id)
         end = select(func.max(_messages.seq)).where(here, _messages.turn_id.in_(failed))
         place = (conn.execute(end).scalar() or -1) + 1
     if place == 0:
@@ -246,7 +279,8 @@ def set_content(conn: Connection, session_id: str, seq: int, content: list[Block
         NotFound: the session holds no message there.
     """
     place = (_messages.session_id == session_id, _messages.seq == seq)
-    if conn.execute(update(MESSAGES.table).where(*place).values(content=content)).rowcount != 1:
+    at = select(_sessions.last_seq).where(_sessions.id == session_id).scalar_subquery()
+    if conn.execute(update(MESSAGES.table).where(*place).values(content=content, rewritten_at=at)).rowcount != 1:
         raise NotFound("session", session_id)
 
 
@@ -267,12 +301,33 @@ def set_window(conn: Connection, session_id: str, start: int, head: list[Block] 
             late_tools=None,
         )
     )
+    _keep_context(conn, session_id)
 
 
 def set_told(conn: Connection, session_id: str, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
     """Record what a session was told: what its requests begin with, what holds now, and the tools that came later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
+    _keep_context(conn, session_id)
+
+
+def _keep_context(conn: Connection, session_id: str) -> None:
+    """Note what is sent from here on, for branches that begin here."""
+    session = get(conn, session_id)
+    if session is not None and session.leaf_message_id is not None:
+        fields = {name: getattr(session, name) for name in branches.CONTEXT_FIELDS}
+        branches.keep_context(
+            conn, branches.ContextRecord(message_id=session.leaf_message_id, session_id=session_id, **fields)
+        )
+
+
+def move_leaf(conn: Connection, session_id: str, leaf: str | None) -> None:
+    """Make the branch that ends with this answer the active one, with what was sent there; None: an empty one."""
+    path = branches.read_tree(conn, session_id).path(leaf)
+    context = branches.context_after(conn, session_id, path)
+    values = {name: getattr(context, name) for name in branches.CONTEXT_FIELDS}
+    moved = update(SESSIONS.table).where(_sessions.id == session_id)
+    conn.execute(moved.values(leaf_message_id=leaf, branched=True, **values))
 
 
 def archive(
@@ -287,16 +342,17 @@ def archive(
 
     ``gap``: later ones for which it stands too, from the first to the last of them.
     """
-    set_window(conn, session_id, to_seq + 1, head)
     compacted = {"compaction_id": compaction_id, "compacted_to": to_seq, "gap_from": gap[0], "gap_to": gap[1]}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compacted))
+    set_window(conn, session_id, to_seq + 1, head)
 
 
 def count_messages(conn: Connection, session_id: str) -> MessageCounts:
-    """Return how many messages a session holds."""
+    """Return how many messages the active branch of a session holds."""
+    here = (_messages.session_id == session_id, _on_branch(conn, session_id))
     last = func.max(_messages.seq).label("last")
     said = func.count(_messages.message_id.distinct()).label("said")
-    rows = select(_messages.turn_id, said, last).where(_messages.session_id == session_id).group_by(_messages.turn_id)
+    rows = select(_messages.turn_id, said, last).where(*here).group_by(_messages.turn_id)
     groups = rows.subquery()
     to_seq = select(_sessions.compacted_to).where(_sessions.id == session_id).scalar_subquery()
     failed = select(TURNS.c.id).where(TURNS.c.session_id == session_id, TURNS.c.status == TurnStatus.FAILED)

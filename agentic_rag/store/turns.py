@@ -43,7 +43,14 @@ class TurnRecord:
     content: str
     """The user's text."""
     user_message_id: str
+    """Shared by the turns that answer the same question again."""
     message_id: str
+    parent_message_id: str | None = None
+    """The answer that its question follows; None: it begins a conversation, or has not begun."""
+    branch_of: str | None = None
+    """The user's message that it answers again, or with other words; None: it goes on where the conversation ended."""
+    began: bool = False
+    """Whether its question has a place in the session; a queued turn's gets one when the turn starts."""
     status: TurnStatus = TurnStatus.RUNNING
     end_reason: str | None = None
     error: Error | None = None
@@ -125,6 +132,16 @@ def of_session(conn: Connection, session_id: str) -> list[TurnRecord]:
 def by_ids(conn: Connection, turn_ids: Sequence[str]) -> dict[str, TurnRecord]:
     """Return the turns that exist among these, by id."""
     return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}
+
+
+_SET_PARENT = Prepared(
+    update(TURNS.table).where(_BY_ID).values(parent_message_id=parameter(_turns.parent_message_id), began=True)
+)
+
+
+def set_parent(conn: Connection, turn_id: str, parent_message_id: str | None) -> None:
+    """Note which answer the question of a turn follows, now that it has its place."""
+    _SET_PARENT.run(conn, id=turn_id, parent_message_id=parent_message_id)
 
 
 def start(

@@ -129,6 +129,8 @@ class Hooks:
 
     ended_turns: list[tuple[TurnRecord, Terminal]] = field(default_factory=list)
     denied_calls: list[PlannedCall] = field(default_factory=list)
+    branched_sessions: list[tuple[str, int]] = field(default_factory=list)
+    """Each with the messages that its new branch begins with."""
     compacted_sessions: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
     """Each with its messages, and those of them that were compacted."""
 
@@ -137,6 +139,9 @@ class Hooks:
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         self.ended_turns.append((turn, final))
+
+    def session_branched(self, conn: Connection, session_id: str) -> None:
+        self.branched_sessions.append((session_id, sessions.count_messages(conn, session_id).every))
 
     def session_compacted(self, conn: Connection, session_id: str) -> None:
         self.compacted_sessions.append((session_id, sessions.count_messages(conn, session_id)))
@@ -165,6 +170,11 @@ class Bench:
     async def send(self, content: str, settings: Definition | None = None, **options: Any) -> Accepted:
         session = await self.runtime.session(SESSION)
         return await session.send(content, settings or definition(), **options)
+
+    async def again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
+        """Answer a user's message again, or with other words."""
+        session = await self.runtime.session(SESSION)
+        return await session.branch(message_id, content, options.pop("definition", None) or definition(), **options)
 
     async def compact(self, settings: Definition | None = None) -> CompactionRecord:
         return await (await self.runtime.session(SESSION)).compact(settings or definition())

@@ -157,7 +157,7 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
     await database.write(append)
     await database.write(lambda conn: sessions.set_content(conn, "sess_1", 2, blocks))
     found = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
-    assert found == [message(1), message(2, content=blocks)]
+    assert found == [message(1), message(2, content=blocks, rewritten_at=2)]
     with pytest.raises(NotFound):
         await database.write(lambda conn: sessions.set_content(conn, "sess_1", 3, blocks))
 

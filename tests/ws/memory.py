@@ -124,6 +124,17 @@ class Desk:
         await anyio.lowlevel.checkpoint()
         return MemoryAccepted(turn.id, client_message_id, queued=running is not None)
 
+    async def answer_again(
+        self,
+        user: User,
+        conversation_id: str,
+        message_id: str,
+        content: str | None = None,
+        *,
+        client_message_id: str | None = None,
+    ) -> MemoryAccepted:
+        return await self.send(user, conversation_id, content or message_id, client_message_id=client_message_id)
+
     async def interrupt(
         self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
     ) -> bool:

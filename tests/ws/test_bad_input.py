@@ -39,7 +39,7 @@ def desk() -> Desk:
         ("null", "JSON object"),
         ("{}", "type: "),
         ('{"type":7}', "type: "),
-        ('{"type":"' + "x" * 1000 + '"}', "Known: message, subscribe"),
+        ('{"type":"' + "x" * 1000 + '"}', "Known: message, retry"),
         ('{"type":"message"}', "conversationId: "),
         ('{"type":"message","conversationId":"conv_1"}', "content: "),
         ('{"type":"message","conversationId":"conv_1","content":7}', "content: "),

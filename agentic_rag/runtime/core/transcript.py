@@ -311,7 +311,7 @@ class Transcript:
         entries: the messages, oldest first.
         window_start: the place from which on they are sent.
         head: what stands before those.
-        base_seq: the last place ever given out, when there are no entries.
+        base_seq: the last place ever given out.
         measure: None when the request has changed in other ways than by growing.
         told: what the session was told before its messages; None: the next turn tells it what holds then.
     """
@@ -346,7 +346,8 @@ class Transcript:
 
     @property
     def last_seq(self) -> int:
-        return self.entries[-1].seq if self.entries else self._base_seq
+        """The last place in the session, which may be another branch's."""
+        return max(self._base_seq, self.entries[-1].seq if self.entries else 0)
 
     @property
     def message_count(self) -> int:

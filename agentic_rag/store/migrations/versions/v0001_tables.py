@@ -24,6 +24,7 @@ def upgrade() -> None:
     _knowledge()
     _secrets()
     _transcripts()
+    _contexts()
     _turns()
     _tool_calls()
     _beside_transcripts()
@@ -147,6 +148,7 @@ def _transcripts() -> None:
         Column("model", String(), nullable=True),
         Column("usage", JSON(), nullable=True),
         Column("partial", Boolean(), nullable=False),
+        Column("rewritten_at", Integer(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("session_id", "seq"),
     )
@@ -158,6 +160,8 @@ def _transcripts() -> None:
         Column("parent_turn_id", String(), nullable=True),
         Column("tool_call_id", String(), nullable=True),
         Column("last_seq", Integer(), nullable=False),
+        Column("leaf_message_id", String(), nullable=True),
+        Column("branched", Boolean(), nullable=False),
         Column("window_start", Integer(), nullable=False),
         Column("window_set_at", Integer(), nullable=False),
         Column("head", JSON(), nullable=True),
@@ -182,6 +186,26 @@ def _transcripts() -> None:
     op.create_index("ix_sessions_parent", "sessions", ["parent_turn_id", "tool_call_id"])
 
 
+def _contexts() -> None:
+    op.create_table(
+        "contexts",
+        Column("message_id", String(), nullable=False),
+        Column("session_id", String(), nullable=False),
+        Column("window_start", Integer(), nullable=False),
+        Column("window_set_at", Integer(), nullable=False),
+        Column("head", JSON(), nullable=True),
+        Column("compaction_id", String(), nullable=True),
+        Column("compacted_to", Integer(), nullable=False),
+        Column("gap_from", Integer(), nullable=False),
+        Column("gap_to", Integer(), nullable=False),
+        Column("prompt_id", String(), nullable=True),
+        Column("told_id", String(), nullable=True),
+        Column("late_tools", JSON(), nullable=True),
+        PrimaryKeyConstraint("message_id"),
+    )
+    op.create_index("ix_contexts_session_id", "contexts", ["session_id"])
+
+
 def _turns() -> None:
     op.create_table(
         "run_events",
@@ -201,6 +225,9 @@ def _turns() -> None:
         Column("content", String(), nullable=False),
         Column("user_message_id", String(), nullable=False),
         Column("message_id", String(), nullable=False),
+        Column("parent_message_id", String(), nullable=True),
+        Column("branch_of", String(), nullable=True),
+        Column("began", Boolean(), nullable=False),
         Column("status", String(), nullable=False),
         Column("end_reason", String(), nullable=True),
         Column("error", JSON(), nullable=True),
@@ -264,6 +291,7 @@ def _beside_transcripts() -> None:
         Column("from_seq", Integer(), nullable=False),
         Column("to_seq", Integer(), nullable=False),
         Column("message_count", Integer(), nullable=False),
+        Column("leaf_message_id", String(), nullable=True),
         Column("created_by", String(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("id"),

@@ -1,0 +1,128 @@
+"""Branches: the tree that a session's turns make, and the contexts in which its branches go on.
+
+A turn follows the answer of another one (``parent_message_id``); a branch is the way from the first turn to one that
+nothing follows, its leaf. Owns that tree, and what was sent of a session after each turn (`ContextRecord`), to which a
+new branch returns. Knows no message's content.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, select
+
+from agentic_rag.errors import NotFound
+from agentic_rag.json_form import Json
+from agentic_rag.messages import Block
+from agentic_rag.store.records import RecordTable
+from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRecord:
+    """What was sent of a session once a turn had ended, where that turn or a compaction after it changed it.
+
+    The fields are those of `sessions.SessionRecord`. ``message_id``: the turn's answer.
+    """
+
+    message_id: str
+    session_id: str
+    window_start: int = 0
+    window_set_at: int = 0
+    head: list[Block] | None = None
+    compaction_id: str | None = None
+    compacted_to: int = 0
+    gap_from: int = 0
+    gap_to: int = 0
+    prompt_id: str | None = None
+    told_id: str | None = None
+    late_tools: list[Json] | None = None
+
+
+CONTEXTS = RecordTable(ContextRecord, "contexts", key=("message_id",), indexed=("session_id",), part_of="session")
+CONTEXT_FIELDS = tuple(name for name in CONTEXTS.names if name not in ("message_id", "session_id"))
+_contexts, _turns = CONTEXTS.c, TURNS.c
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One turn of the tree."""
+
+    turn_id: str
+    user_message_id: str
+    message_id: str
+    parent_message_id: str | None
+
+
+class Tree:
+    """The turns of a session that have begun, in the order in which they began."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = {node.message_id: node for node in nodes}
+
+    def path(self, leaf: str | None) -> list[Node]:
+        """Return the branch that ends with the answer ``leaf``, oldest turn first."""
+        found: list[Node] = []
+        while leaf is not None:
+            found.append(self.nodes[leaf])
+            leaf = found[-1].parent_message_id
+        return found[::-1]
+
+    def leaves(self) -> list[Node]:
+        """Return the last turn of each branch, the newest branch last."""
+        followed = {node.parent_message_id for node in self.nodes.values()}
+        return [node for node in self.nodes.values() if node.message_id not in followed]
+
+    def own_part(self, path: Sequence[Node]) -> Sequence[Node]:
+        """Return the end of a branch that it shares with no other; all of it when there is no other."""
+        followers = Counter(node.parent_message_id for node in self.nodes.values())
+        forks = [place for place, node in enumerate(path) if followers[node.parent_message_id] > 1]
+        return path[forks[-1] :] if forks else path
+
+    def leaf_after(self, message_id: str) -> str | None:
+        """Return the leaf of the newest branch that has this message, None when none has."""
+        named = {node.message_id for node in self.nodes.values() if message_id in _messages_of(node)}
+        for leaf in reversed(self.leaves()):
+            if not named.isdisjoint(node.message_id for node in self.path(leaf.message_id)):
+                return leaf.message_id
+        return None
+
+
+def _messages_of(node: Node) -> tuple[str, str]:
+    return node.user_message_id, node.message_id
+
+
+def read_tree(conn: Connection, session_id: str) -> Tree:
+    """Return the tree of a session's turns; those that never began (`TurnRecord.began`) are not in it."""
+    columns = (_turns.id, _turns.user_message_id, _turns.message_id, _turns.parent_message_id)
+    query = select(*columns).where(_turns.session_id == session_id, _turns.began)
+    return Tree(Node(*row) for row in conn.execute(query.order_by(_turns.started_at, _turns.id)))
+
+
+def question_of(conn: Connection, session_id: str, message_id: str) -> TurnRecord:
+    """Return the newest turn that a message belongs to: its question is the one to answer again.
+
+    Raises:
+        NotFound: the session holds no such message.
+    """
+    named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
+    query = TURNS.select.where(_turns.session_id == session_id, _turns.began, named)
+    found = TURNS.first(conn, query.order_by(_turns.started_at.desc(), _turns.id.desc()))
+    if found is None or found.status is TurnStatus.QUEUED:
+        raise NotFound("message", message_id)
+    return found
+
+
+def keep_context(conn: Connection, context: ContextRecord) -> None:
+    """Note what is sent after a turn; a later word on the same turn takes the place of an earlier one."""
+    conn.execute(sa.delete(CONTEXTS.table).where(_contexts.message_id == context.message_id))
+    CONTEXTS.insert(conn, context)
+
+
+def context_after(conn: Connection, session_id: str, path: Sequence[Node]) -> ContextRecord:
+    """Return what was sent after the last turn of a branch; an empty branch begins with nothing."""
+    kept = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
+    newest = next((node.message_id for node in reversed(path) if node.message_id in kept), None)
+    found = None if newest is None else CONTEXTS.first(conn, CONTEXTS.select.where(_contexts.message_id == newest))
+    return found or ContextRecord(message_id="", session_id=session_id)

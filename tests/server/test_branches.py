@@ -1,0 +1,110 @@
+"""Trying again over REST and the WebSocket: retry, edit, branches and the way back."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import sqlalchemy as sa
+
+from agentic_rag.errors import ModelError
+from agentic_rag.store import branches, sessions, turns
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say, use
+from tests.server.rig import Rig, events_of, types_of
+from tests.ws.serving import client, serving
+
+AS_JSON = {"accept": "application/json"}
+
+
+async def read(rig: Rig, conversation: str, **params: str) -> list[str]:
+    items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages", params=params))["items"]
+    return [item["content"] for item in items]
+
+
+async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_branches_can_be_read(
+    tmp_path: Path,
+) -> None:
+    no = ModelError("no", http_status=400)
+    async with Rig(tmp_path, no, use("promptx_discover"), say("Now."), say("Else."), say("On.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        failed = await rig.say(conversation, "What is the notice period?")
+        message = failed[0]["userMessageId"]
+        retried = events_of((await rig.http.post(f"{path}/messages/{message}/retry")).text)
+        assert (types_of(retried)[-1], retried[0]["userMessageId"]) == ("done", message)
+        assert "title" not in types_of(retried)
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert [item["content"] for item in items] == ["What is the notice period?", "Now."]
+        assert [item["parentMessageId"] for item in items] == [None, message]
+        assert (await rig.ok("GET", path))["messageCount"] == 2
+        edited = await rig.ok("POST", f"{path}/messages/{message}/edit", {"content": "And holidays?"}, headers=AS_JSON)
+        assert events_of((await rig.http.get(f"/api/turns/{edited['id']}/events")).text)[1]["title"] == "And holidays?"
+        await rig.say(conversation, "More")
+        assert await read(rig, conversation) == ["And holidays?", "Else.", "More", "On."]
+        record = await rig.ok("GET", path)
+        assert (record["messageCount"], record["title"]) == (4, "And holidays?")
+        found = (await rig.ok("GET", f"{path}/branches"))["items"]
+        assert [(each["content"], each["turnCount"], each["active"], each["status"]) for each in found] == [
+            ("What is the notice period?", 1, False, "failed"),
+            ("What is the notice period?", 1, False, "done"),
+            ("And holidays?", 2, True, "done"),
+        ]
+        assert await read(rig, conversation, leaf=found[1]["leaf"]) == ["What is the notice period?", "Now."]
+        assert await read(rig, conversation, leaf=found[0]["leaf"]) == ["What is the notice period?", ""]
+        changed = await rig.ok("PATCH", path, {"activeLeaf": found[1]["leaf"]})
+        assert changed["messageCount"] == 2
+        assert await read(rig, conversation) == ["What is the notice period?", "Now."]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/messages/msg_x/retry", {}),
+        ("POST", "/messages/msg_x/edit", {"content": "Other"}),
+        ("PATCH", "", {"activeLeaf": "msg_x"}),
+        ("GET", "/messages?leaf=msg_x", None),
+    ],
+)
+async def test_a_message_that_is_not_there_is_not_found(
+    tmp_path: Path, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    async with Rig(tmp_path, say("A."), say("B.")) as rig:
+        domain = await rig.domain()
+        conversation, other = await rig.conversation(domain), await rig.conversation(domain)
+        await rig.say(conversation, "Hello")
+        elsewhere = (await rig.say(other, "Hello"))[0]["userMessageId"]
+        for ident in ("msg_x", elsewhere):
+            place = f"/api/conversations/{conversation}{path}".replace("msg_x", ident)
+            given = body and {key: value.replace("msg_x", ident) for key, value in body.items()}
+            assert (await rig.refused(method, place, given))[:2] == (404, "MESSAGE_NOT_FOUND")
+
+
+async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation_refuses(tmp_path: Path) -> None:
+    slow = Stalled(say("Slowly."), 1)
+    steps = (say("One."), say("Two."), say("Three."), slow)
+    async with Rig(tmp_path, *steps) as rig, serving(rig.application.app) as address, client(address) as socket:
+        conversation = await rig.conversation()
+        message = (await rig.say(conversation, "Count."))[0]["userMessageId"]
+        await socket.say("retry", conversationId=conversation, messageId=message, clientMessageId="c1")
+        assert (await socket.hear_turn())[-1]["type"] == "done"
+        await socket.say("edit", conversationId=conversation, messageId=message, content="Count on.")
+        assert (await socket.hear_turn())[-1]["type"] == "done"
+        assert await read(rig, conversation) == ["Count on.", "Three."]
+        path = f"/api/conversations/{conversation}"
+        edit = f"{path}/messages/{message}/edit"
+        assert (await rig.refused("POST", edit, {"content": " "}))[:2] == (400, "MESSAGE_CONTENT_REQUIRED")
+        await rig.ok("PATCH", path, {"status": "archived"})
+        assert (await rig.refused("POST", f"{path}/messages/{message}/retry"))[:2] == (409, "CONVERSATION_ARCHIVED")
+        assert await read(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
+        await rig.ok("PATCH", path, {"status": "active"})
+        await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
+        with anyio.fail_after(20):
+            await slow.reached.wait()
+        for method, place, body in (("POST", edit, {"content": "x"}), ("PATCH", path, {"activeLeaf": message})):
+            assert (await rig.refused(method, place, body))[:2] == (409, "TURN_IN_PROGRESS")
+        await rig.ok("DELETE", path)
+        tables = (sessions.SESSIONS, sessions.MESSAGES, turns.TURNS, branches.CONTEXTS)
+        for each in tables:
+            count = sa.select(sa.func.count()).select_from(each.table)
+            assert await rig.application.database.read(lambda conn, query=count: conn.execute(query).scalar()) == 0  # type: ignore[misc]
