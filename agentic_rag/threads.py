@@ -81,6 +81,11 @@ class DomainThreads:
         place = _Place(self, owner)
         limiter = self._limiters.setdefault(owner, anyio.CapacityLimiter(self._places))
         try:
+            limiter.acquire_on_behalf_of_nowait(place)  # one that is free is had, however late the loop is
+            return place
+        except anyio.WouldBlock:
+            pass
+        try:
             with anyio.move_on_after(self._patience) as waiting:
                 await limiter.acquire_on_behalf_of(place)
         except BaseException:
