@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,6 +13,7 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.programs import Program
 from tests.waiting import pause
 
 START_SECONDS = 30.0
@@ -34,7 +34,7 @@ def environment(**given: str) -> dict[str, str]:
 class Server:
     """One running server process; ``url`` is where it listens."""
 
-    def __init__(self, child: subprocess.Popen[str], url: str, data: Path) -> None:
+    def __init__(self, child: Program | subprocess.Popen[str], url: str, data: Path) -> None:
         self.child = child
         self.url = url
         self.data = data
@@ -104,12 +104,10 @@ class Chat:
 @contextmanager
 def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
-    command = [str(Path(sys.executable).with_name("agentic-rag")), "serve", "--port", "0", "--data", str(data)]
-    child = subprocess.Popen(
-        [*command, *options],
+    child = Program(
+        ["serve", "--port", "0", "--data", str(data), *options],
         env=environment(AGENTIC_RAG_DRAIN_SECONDS="1", **variables),
         stdout=subprocess.PIPE,
-        text=True,
         cwd=data.parent,
     )
     try:

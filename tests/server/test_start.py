@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.e2e.serving import environment
+from tests.programs import run_program
 from tests.store.conftest import needs_postgresql, postgresql_server
 from tests.waiting import pause_thread
 
@@ -144,8 +145,7 @@ def test_a_server_that_waits_for_its_store_stops_when_it_is_told_to(tmp_path: Pa
 
 def command_line(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     given = environment(AGENTIC_RAG_DATA=str(folder / "data"), AGENTIC_RAG_EMBEDDING="none", **variables)
-    command = [PROGRAM, *arguments]
-    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=PATIENCE)
+    return run_program(arguments, cwd=folder, env=given)
 
 
 def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
