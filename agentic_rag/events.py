@@ -163,7 +163,10 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """``content`` is the text a person reads; ``ref`` names the stored whole when ``truncated``."""
+    """``content`` is the text a person reads; ``ref`` names the stored whole when ``truncated``.
+
+    ``structured``: a user server's structured content, or ``{"_ref": …}`` for one that is kept whole.
+    """
 
     type: ClassVar[str] = "tool_result"
     tool_call_id: str
@@ -174,11 +177,15 @@ class ToolResult:
     truncated: bool
     duration_ms: int
     ref: str | None = None
+    structured: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
+    """``retrieval_id``: the stored search; of memories, which are not stored, the call."""
+
     type: ClassVar[str] = "retrieval"
+    retrieval_id: str
     source: Literal["documents", "memory"]
     query: str
     hits: tuple[Hit, ...]
@@ -250,7 +257,10 @@ class Title:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Terminal. ``timings``: milliseconds by name (``total``, ``retrieval``, ``generation``)."""
+    """Terminal. ``timings``: milliseconds by name (``total``, ``retrieval``, ``generation``).
+
+    ``retrieval_ids``: the stored searches of the turn, delegates' included.
+    """
 
     type: ClassVar[str] = "done"
     message_id: str
@@ -259,6 +269,7 @@ class Done:
     references: tuple[Reference, ...]
     model: str
     timings: Mapping[str, int] = field(default_factory=dict)
+    retrieval_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,8 @@ BROKEN_INPUT: Final = "_broken_input"
 """Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
 OTHERS: Final = "_others"
 """Of a ``tool_result``: it holds text of others (documents, users' servers, shared memories), which may give orders."""
+RETRIEVALS: Final = "_retrievals"
+"""Of a ``tool_result``: ids of the stored searches that it came from."""
 CALLED: Final = "_called"
 """Of a ``tool_use``: the name as the model wrote it, when the API would not take that name back."""
 SECRET: Final = "_secret"
@@ -229,14 +231,14 @@ def sendable_use(block: Block, used: Collection[str]) -> Block:
         fixed |= {"name": _fit(called) or "unnamed", CALLED: called}
     if not isinstance(ident, str) or not SENDABLE.fullmatch(ident) or ident in used:
         fixed["id"] = _new_id(str(ident), used)
-    if not isinstance(given, dict) and not _is_deep(given):
+    if not isinstance(given, dict) and not is_deep(given):
         fixed |= {"input": {}, BROKEN_INPUT: clean_text(repr(given)[:SHOWN_CHARS])}
     return bounded_use({**block, **fixed} if fixed else block)
 
 
 def bounded_use(block: Block) -> Block:
     """Return a ``tool_use`` whose input may be walked by recursion; one that is nested too deep is left out."""
-    if not _is_deep(block["input"]):
+    if not is_deep(block["input"]):
         return block
     return {**block, "input": {}, BROKEN_INPUT: f"[nested deeper than {INPUT_DEPTH} levels]"}
 
@@ -254,7 +256,7 @@ def _new_id(ident: str, used: Collection[str]) -> str:
     return next(found for found in candidates if found not in used)
 
 
-def _is_deep(value: Any) -> bool:
+def is_deep(value: Any) -> bool:
     """Tell whether a JSON value is nested deeper than `INPUT_DEPTH`."""
     level = [value]
     for _ in range(INPUT_DEPTH):

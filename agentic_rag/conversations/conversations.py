@@ -32,7 +32,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import Accepted, LiveSession, OnBusy
-from agentic_rag.store import conversations, documents, sessions, turns
+from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
@@ -59,6 +59,15 @@ class Page:
     total: int
     page: int
     page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPayload:
+    """A tool result that is kept whole, with the domain whose secrets it may not show."""
+
+    domain_id: str
+    media_type: str
+    data: bytes
 
 
 class Conversations:
@@ -383,6 +392,26 @@ class Conversations:
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
         """Return the turns that run or wait in these conversations, by session: of each the one that runs first."""
         return await self._db.read(lambda conn: turns.current(conn, [each.session_id for each in found]))
+
+    async def payload(self, user: User, ref: str) -> KeptPayload:
+        """Return a tool result that is kept whole, for whoever may read its conversation.
+
+        Raises:
+            NotFound: there is no such payload in a conversation of this user, or its file is gone.
+        """
+
+        def read(conn: Connection) -> tuple[str, ConversationRecord | None]:
+            session_id = payloads.session_of(conn, ref) or ""
+            session = sessions.get(conn, session_id)
+            return session_id, None if session is None else conversations.get(conn, session.labels.conversation_id)
+
+        session_id, conversation = await self._db.read(read)
+        if conversation is None or not _owns(user, conversation):
+            raise NotFound("payload", ref, hidden=conversation is not None)
+        kept = await self._runtime.payload(session_id, ref)
+        if kept is None:
+            raise NotFound("payload", ref)
+        return KeptPayload(conversation.domain_id, *kept)
 
     async def children(self, user: User, turn_id: str) -> list[Child]:
         """Return the delegates that a turn has made. Raises as `turn` does."""

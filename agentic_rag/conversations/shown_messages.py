@@ -11,7 +11,17 @@ from typing import Any, Literal
 
 from agentic_rag.events import Reference
 from agentic_rag.json_form import Json, to_json
-from agentic_rag.messages import CONTINUES, NOTE, REF, STRUCTURED, Block, plain_text, text_block, without_private
+from agentic_rag.messages import (
+    CONTINUES,
+    NOTE,
+    REF,
+    RETRIEVALS,
+    STRUCTURED,
+    Block,
+    plain_text,
+    text_block,
+    without_private,
+)
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -156,5 +166,7 @@ def _answer(
             "generationTimeMs": turn.timings.get("generation"),
             "stopReason": turn.end_reason,
             "interrupted": turn.status is TurnStatus.INTERRUPTED,
+            "retrievalIds": [ident for row in rows for block in row.content for ident in block.get(RETRIEVALS, ())],
+            "roles": [{"id": role, "hash": text_hash} for role, text_hash in turn.role_hashes.items()],
         },
     )

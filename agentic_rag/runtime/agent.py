@@ -262,6 +262,7 @@ class Agent:
         if resume is None:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
+        self._turn.take_role(last_activation(self.transcript.window()))
         told, news = self._tell()
         if resume is not None:
             await self._store_told(self.transcript.told or told, [])

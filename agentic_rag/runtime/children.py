@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import Delegate
-from agentic_rag.messages import Block, Message, clean_text, plain_text, reads_others, user_message
+from agentic_rag.messages import RETRIEVALS, Block, Message, clean_text, plain_text, reads_others, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.citations import evidence_of
@@ -59,13 +59,14 @@ class ChildAnswer:
     """What a child brought: its text, or why there is none (``failed``).
 
     ``others_text``: the child has read text of others, which may speak through its answer. ``evidence``: the passages
-    that it rests on, for its parent to cite.
+    that it rests on, for its parent to cite; ``retrievals``: ids of the searches that it made.
     """
 
     text: str
     failed: bool = False
     others_text: bool = False
     evidence: tuple[Block, ...] = ()
+    retrievals: tuple[str, ...] = ()
 
 
 class Delegations:
@@ -228,12 +229,14 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     rows = sessions.transcript(conn, row.session_id)
     messages: list[Message] = [{"role": each.role, "content": each.content} for each in rows]
     others = reads_others(messages)
+    retrievals = tuple(ident for each in messages for block in each["content"] for ident in block.get(RETRIEVALS, ()))
     said = [plain_text(each["content"]).strip() for each in messages if each["role"] == "assistant"]
     last_words = next((text for text in reversed(said) if text), "")
     if turn.status is not TurnStatus.DONE:
         reason = turn.error.message if turn.error else "it was interrupted"
         so_far = f"\nIts last words were: {last_words}" if last_words else ""
-        return ChildAnswer(f"The delegate did not finish: {reason}{so_far}", failed=True, others_text=others)
+        text = f"The delegate did not finish: {reason}{so_far}"
+        return ChildAnswer(text, failed=True, others_text=others, retrievals=retrievals)
     was_cut = turn.end_reason in CUT
     session = sessions.get(conn, row.session_id)
     path = session.labels.agent if session else ""
@@ -244,4 +247,4 @@ def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
     if evidence.left_out:
         notes.append(f"[{evidence.left_out} further passages do not fit; ask for less at once to have them]")
     text = "\n".join([*([last_words] if last_words else []), *notes])
-    return ChildAnswer(text, others_text=others, evidence=evidence.blocks)
+    return ChildAnswer(text, others_text=others, evidence=evidence.blocks, retrievals=retrievals)

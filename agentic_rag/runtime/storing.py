@@ -82,6 +82,7 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
         error=final if isinstance(final, Error) else None,
         references=turn.references,
         timings=turn.timings,
+        role_hashes=turn.role_hashes,
     )
 
 

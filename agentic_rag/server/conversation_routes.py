@@ -23,7 +23,7 @@ from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.session import Accepted
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
 from agentic_rag.server.dialects.base import Dialect
-from agentic_rag.server.replies import Items, Page, Redacted, answer, answer_from
+from agentic_rag.server.replies import Attachment, Items, Page, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
@@ -264,6 +264,14 @@ class ToolCall:
 
 
 @answer()
+class RoleVersion:
+    """A role by which an answer was given, and the hash of its text then."""
+
+    id: str
+    hash: str
+
+
+@answer()
 class Turn:
     """One user message to its end."""
 
@@ -273,6 +281,7 @@ class Turn:
     end_reason: str | None
     usage: Json
     image_id: str
+    roles: Sequence[RoleVersion]
     started_at: str
     ended_at: str | None
     error: Absent[Error] = None
@@ -443,6 +452,13 @@ class ConversationRoutes:
         current = await self._conversations.current_turns([record])
         return _conversation(record, current.get(record.session_id))
 
+    @route("GET", "/api/payloads/{ref}", allow="user")
+    async def get_payload(self, user: User, ref: str) -> Attachment:
+        """Return a tool result that is kept whole, as a file."""
+        kept = await self._conversations.payload(user, ref)
+        ending = {"text/plain": "txt", "application/json": "json"}.get(kept.media_type, "bin")
+        return Attachment(kept.domain_id, f"{ref}.{ending}", kept.media_type, kept.data)
+
     async def _follow(
         self, request: Request, user: User, conversation: str, accepted: Accepted, dialect: Dialect
     ) -> EventStream | Redacted[AcceptedMessage]:
@@ -509,7 +525,8 @@ def _message(message: ShownMessage) -> Message:
 
 
 def _turn(record: TurnRecord) -> Turn:
-    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {})
+    roles = [RoleVersion(role, text_hash) for role, text_hash in record.role_hashes.items()]
+    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
 
 
 def _child(child: transcripts.Child) -> Child:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from agentic_rag import __version__
 from agentic_rag.json_form import Json, camel
-from agentic_rag.server.replies import ErrorAnswer, Items, Redacted
+from agentic_rag.server.replies import Attachment, ErrorAnswer, Items, Redacted
 from agentic_rag.server.routes import Declaration
 from agentic_rag.server.sse import EventStream
 
@@ -138,6 +138,9 @@ def _responses(declared: Declaration, schema: Json | None) -> Json:
                 "description": "The turn's events, in the dialect that was asked for.",
                 "content": content,
             }
+        elif kind is Attachment:
+            content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+            responses["200"] = {"description": "The file.", "content": content}
         elif kind is types.NoneType:
             responses[str(declared.status)] = {"description": "Done."}
         else:
@@ -152,9 +155,12 @@ def _kinds(answer: Any) -> tuple[Any, ...]:
     return typing.get_args(answer) if typing.get_origin(answer) in (types.UnionType, typing.Union) else (answer,)
 
 
+_NO_JSON = (EventStream, Attachment, Response, types.NoneType)
+
+
 def _json_kinds(answer: Any) -> list[Any]:
     """Return the alternatives of an answer that have a schema."""
-    return [_answer_type(kind) for kind in _kinds(answer) if kind not in (EventStream, Response, types.NoneType)]
+    return [_answer_type(kind) for kind in _kinds(answer) if kind not in _NO_JSON]
 
 
 def _answer_type(kind: Any) -> Any:

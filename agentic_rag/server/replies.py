@@ -39,6 +39,8 @@ HEADERS = (
 )
 """Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
 
+SAFE_TYPES = frozenset({"text/plain", "application/json"})
+"""Media types of files that are named as what they are."""
 SHOWN_LEVELS = 64
 """Of a stored value that is nested too deep to be written at all."""
 
@@ -78,6 +80,16 @@ class Redacted(Generic[T]):
 
     domain_id: str
     value: T
+
+
+@answer()
+class Attachment:
+    """A file to be kept, never shown by a browser: what a server of a domain made, without that domain's secrets."""
+
+    domain_id: str
+    name: str
+    media_type: str
+    data: bytes
 
 
 @answer()
@@ -137,6 +149,14 @@ class Replies:
         if isinstance(value, Redacted):
             return self._redactor.of(value.domain_id).json(self._whole(value.value, levels))
         return to_json(value) if levels is None else to_cut_json(value, levels)
+
+    def attachment(self, answer: Attachment) -> Response:
+        """Return a file as an answer that no browser renders: text and JSON by name, all else as bytes."""
+        redact = self._redactor.of(answer.domain_id)
+        data = answer.data if redact.idle else redact(answer.data.decode(errors="replace")).encode()
+        media_type = answer.media_type if answer.media_type in SAFE_TYPES else "application/octet-stream"
+        headers = {"content-disposition": f'attachment; filename="{answer.name}"', "x-content-type-options": "nosniff"}
+        return Response(data, headers=headers, media_type=media_type)
 
     def refusal(self, error: AgenticRagError, connection: HTTPConnection) -> Response:
         """Return the answer to a request or a handshake for an error raised on purpose."""

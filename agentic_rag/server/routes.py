@@ -36,7 +36,7 @@ from agentic_rag.access.users import User, acting
 from agentic_rag.errors import AgenticRagError, Forbidden, InvalidInput, NotFound
 from agentic_rag.forms import MAX_LEVELS, nests_deeper, read_form
 from agentic_rag.server.auth import Caller, caller_of
-from agentic_rag.server.replies import Replies, json_response, request_id
+from agentic_rag.server.replies import Attachment, Replies, json_response, request_id
 
 Allow = Literal["anyone", "user", "member", "admin", "operator"]
 """``anyone``: also without a key; ``user``: with any key; ``member``, ``admin``: of the domain the path names.
@@ -211,6 +211,8 @@ class Endpoint:
     async def _response(self, answer: object) -> ASGIApp:
         if callable(answer):
             return answer  # an answer of its own kind: an event stream
+        if isinstance(answer, Attachment):
+            return await anyio.to_thread.run_sync(self._edge.replies.attachment, answer)
         if answer is None:
             return Response(status_code=self.declared.status)
         if self.declared.large:

@@ -64,6 +64,11 @@ def get(conn: Connection, session_id: str, ref: str) -> PayloadRecord | None:
     return PAYLOADS.first(conn, PAYLOADS.select.where(_payloads.ref == ref, _payloads.session_id == session_id))
 
 
+def session_of(conn: Connection, ref: str) -> str | None:
+    """Return the session that a payload belongs to, None when there is no such payload."""
+    return conn.execute(select(_payloads.session_id).where(_payloads.ref == ref)).scalar()
+
+
 def refs_of(conn: Connection, session_id: str) -> list[str]:
     """Return the refs of a session and of its delegates' sessions, to be read before those are deleted."""
     own = list(conn.execute(select(_payloads.ref).where(_payloads.session_id == session_id)).scalars())

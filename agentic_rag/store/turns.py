@@ -56,6 +56,7 @@ class TurnRecord:
     error: Error | None = None
     image_id: str
     role_hashes: dict[str, str] = field(default_factory=dict)
+    """Of the roles by which its answer was given, by id."""
     owner: str = ""
     """The process that runs it or has it in its queue, none if that one has put it down."""
     fence: int = 0
@@ -169,7 +170,7 @@ def start(
     return changed.rowcount == 1
 
 
-_ENDED = ("status", "end_reason", "error", "references", "timings", "usage", "steps", "ended_at")
+_ENDED = ("status", "end_reason", "error", "references", "timings", "role_hashes", "usage", "steps", "ended_at")
 _FINISH = Prepared(
     update(TURNS.table)
     .where(_BY_ID, _UNFINISHED)
@@ -189,6 +190,7 @@ def finish(
     error: Error | None = None,
     references: Sequence[Reference] = (),
     timings: Mapping[str, int] | None = None,
+    role_hashes: Mapping[str, str] | None = None,
 ) -> bool:
     """End a turn, in one of the states `FINISHED`, with its totals.
 
@@ -202,6 +204,7 @@ def finish(
         error=error,
         references=references,
         timings=timings or {},
+        role_hashes=role_hashes or {},
         usage=usage,
         steps=steps,
         ended_at=ended_at,

@@ -37,7 +37,8 @@ class ChildAnswer(Protocol):
     """What a child brought: its text, or why there is none (``failed``).
 
     ``others_text``: the child has read text of others than the user; the result says so as ``othersText``.
-    ``evidence``: the passages that its answer rests on, as blocks of the host's, handed on as they are.
+    ``evidence``: the passages that its answer rests on, as blocks of the host's, handed on as they are;
+    ``retrievals``: ids of the searches it made.
     """
 
     @property
@@ -48,6 +49,8 @@ class ChildAnswer(Protocol):
     def others_text(self) -> bool: ...
     @property
     def evidence(self) -> Sequence[object]: ...
+    @property
+    def retrievals(self) -> Sequence[str]: ...
 
 
 class ChildRunner(Protocol):
@@ -88,7 +91,11 @@ def create_server(children: ChildRunner) -> MCPServer[Any]:
 
 def result_of(answer: ChildAnswer) -> CallToolResult:
     """Return an answer as the tool's result: its text, and for the host what it rests on."""
-    structured = {"othersText": answer.others_text, "evidence": list(answer.evidence)}
+    structured = {
+        "othersText": answer.others_text,
+        "evidence": list(answer.evidence),
+        "retrievals": list(answer.retrievals),
+    }
     return _result(answer.text, answer.failed, structured if any(structured.values()) else None)
 
 

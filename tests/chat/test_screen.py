@@ -37,7 +37,10 @@ TURN: tuple[EventBody, ...] = (
     ToolCall("call_1", "search_documents", "retriever", {"query": "warranty [bold]", "k": 3}),
     ToolProgress("call_1", 1, 2, "half"),
     Retrieval(
-        "documents", "warranty", (Hit("c", "manual.pdf", "Three\nyears.", 0.5, page=4), Hit("d", "a.md", "x", 1))
+        "ret_1",
+        "documents",
+        "warranty",
+        (Hit("c", "manual.pdf", "Three\nyears.", 0.5, page=4), Hit("d", "a.md", "x", 1)),
     ),
     ToolResult("call_1", "search_documents", "retriever", ToolStatus.OK, "…", False, 12),
     ToolResult("call_2", "other", "x", ToolStatus.ERROR, "it\nfailed", False, 3),
@@ -102,7 +105,7 @@ def test_with_json_each_event_is_one_line_as_it_came() -> None:
         ToolCall("c", "t\x1b[1m", "s", {"a\x1b": "\x1b[2J[bold]x[/bold]:smile:"}),
         ToolResult("c", "t", "s", ToolStatus.ERROR, "\x1b[2J\x07[bold]x[/bold]:smile:", False, 1),
         Error("E\x1b", "\x1b[2J[bold]x[/bold]:smile:", False),
-        Retrieval("memory", "\x1b[2J", (Hit("h", "n\x1b", "\x1b[bold]x[/bold]:smile:", 1.0),)),
+        Retrieval("call_1", "memory", "\x1b[2J", (Hit("h", "n\x1b", "\x1b[bold]x[/bold]:smile:", 1.0),)),
         Done(
             "m",
             Usage(),

@@ -17,6 +17,7 @@ from agentic_rag.messages import (
     OTHERS,
     PASSAGE,
     REF,
+    RETRIEVALS,
     STRUCTURED,
     Activation,
     Block,
@@ -24,6 +25,7 @@ from agentic_rag.messages import (
     clean_text,
     image_in_words,
     kept_image,
+    is_deep,
     plain_text,
     text_block,
     tool_result_block,
@@ -103,6 +105,9 @@ def finished_call(
         content = [search_result_block(hit) for hit in outcome.structured["hits"]]
         content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
     content = [*content, *_evidence(name, outcome)] if ours else content
+    ids = _retrieval_ids(name, outcome) if ours else []
+    if ids:
+        private = private | {RETRIEVALS: ids}
     result = ToolResult(
         tool_call_id=call_id,
         tool_name=name,
@@ -112,9 +117,11 @@ def finished_call(
         truncated=len(shown.encode()) < size or REF in private,
         duration_ms=outcome.duration_ms,
         ref=private.get(REF),
+        structured=private.get(STRUCTURED),
     )
     searched = hits and (source == "memory" or "retrieval_id" in outcome.structured)
-    retrieval = (Retrieval(source=source, query=_query(arguments), hits=hits),) if searched else ()
+    found_by = ids[0] if ids else call_id
+    retrieval = (Retrieval(found_by, source, _query(arguments), hits),) if searched else ()
     return FinishedCall(
         block=tool_result_block(call_id, content, is_error=outcome.status is not ToolStatus.OK) | private,
         bodies=(*retrieval, result),
@@ -191,12 +198,7 @@ def _users(
 
 def _encode(structured: Any) -> bytes | None:
     """Return structured content as JSON; None when there is none, or it is nested too deep to be kept."""
-    if structured is None:
-        return None
-    try:
-        return to_text(structured).encode()
-    except RecursionError:
-        return None
+    return None if structured is None or is_deep(structured) else to_text(structured).encode()
 
 
 def head_and_tail(text: str, ref: str) -> str:
@@ -259,6 +261,14 @@ def first_bytes(text: str, count: int) -> str:
 def last_bytes(text: str, count: int) -> str:
     """Return the longest end of a text with at most so many UTF-8 bytes."""
     return text.encode()[-count:].decode(errors="ignore")
+
+
+def _retrieval_ids(name: str, outcome: CallOutcome) -> list[str]:
+    """Return the ids of the stored searches behind a result: its own, or those of a delegate."""
+    given = outcome.structured if isinstance(outcome.structured, dict) else {}
+    if _reader(name) is ResultReader.HITS:
+        return [str(given["retrieval_id"])] if given.get("retrieval_id") else []
+    return list(given.get("retrievals") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
 
 def _evidence(name: str, outcome: CallOutcome) -> list[Block]:

@@ -44,6 +44,8 @@ from agentic_rag.messages import (
     CUT,
     NOTE,
     REFERENCES,
+    RETRIEVALS,
+    Activation,
     Block,
     Message,
     kept_of_partial,
@@ -213,6 +215,8 @@ class Turn:
         self.usage = Usage()
         self.references: list[Reference] = []
         self.dropped_citations = 0
+        self.retrieval_ids: list[str] = []
+        self.role_hashes: dict[str, str] = {}
         self.timings: dict[str, int] = {}
         self._tools: dict[str, ToolInfo] = {}
         self._policy = policy
@@ -349,11 +353,22 @@ class Turn:
             call.id, call.name, call.tool, call.arguments, outcome, self._new_ref, ran=call.refusal is None
         )
         self._finished[call.id] = finished
+        self._note_result(finished.block)
         if call.name == SEARCH.name:
             self.timings["retrieval"] = self.timings.get("retrieval", 0) + outcome.duration_ms
         if all(planned.id in self._finished for planned in self._calls):
             self._state = "results"
         return finished
+
+    def _note_result(self, block: Block) -> None:
+        """Note what a result says of the turn: the stored searches behind it, and the role it activated."""
+        self.retrieval_ids += [each for each in block.get(RETRIEVALS, ()) if each not in self.retrieval_ids]
+        self.take_role(Activation.of(block))
+
+    def take_role(self, activation: Activation | None) -> None:
+        """Note a role by which the turn's answer is given, in the version that was activated last."""
+        if activation is not None:
+            self.role_hashes[activation.role] = activation.hash
 
     def restore(
         self, messages: Sequence[Message], finished: Mapping[str, Block], spent: Usage
@@ -378,6 +393,8 @@ class Turn:
                 self._continues = cut and not any(block["type"] == "tool_result" for block in message["content"])
         self.usage = spent
         self.references = references_of(messages)
+        for block in (*(block for each in messages for block in each["content"]), *finished.values()):
+            self._note_result(block)
         self.has_read_others = self.has_read_others or reads_others(messages)
         if not messages or not tool_uses(messages[-1]["content"]):
             return ()
@@ -434,6 +451,7 @@ class Turn:
             references=tuple(self.references),
             model=self.model,
             timings=dict(self.timings),
+            retrieval_ids=tuple(self.retrieval_ids),
         )
 
     # A finished model call

@@ -40,7 +40,7 @@ from agentic_rag.events import (
     Thinking,
     Usage,
 )
-from agentic_rag.json_form import Json, camel
+from agentic_rag.json_form import Json, camel, to_text
 from agentic_rag.redaction import Redaction
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
@@ -102,7 +102,7 @@ class Encoder:
             value |= _of_delegate(agent)
         fields = _object(body)
         value.update(fields if self._redaction.idle else self._redaction.json(fields))
-        return AgentEvent(self._turn_id, seq, kind, orjson.dumps(value))
+        return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
 
     def _head(self, kind: str, agent: Delegate | None) -> tuple[bytes, bytes]:
         """Return what stands before the number of each delta of a kind, and between its time and its text."""

@@ -1,0 +1,32 @@
+"""Kept results as files."""
+
+from pathlib import Path
+
+from agentic_rag.store import conversations, payloads
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.payloads import PayloadFiles
+from tests.server.rig import Rig
+
+
+async def test_a_kept_result_is_a_file_that_no_browser_renders(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        conversation = await rig.conversation(await rig.domain())
+        database = rig.application.database
+        record = await database.read(lambda conn: conversations.get(conn, conversation))
+        assert record is not None
+        plain, other = ("text/plain", "text/plain; charset=utf-8"), ("text/html", "application/octet-stream")
+        for media_type, shown in (plain, other):
+            ref, data = new_id("ref"), b"<script>alert(1)</script>"
+            await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
+            kept = payloads.record_of(ref, record.session_id, media_type, data)
+            await database.write(lambda conn, kept=kept: payloads.put(conn, kept))  # type: ignore[misc]
+            answer = await rig.http.get(f"/api/payloads/{ref}")
+            assert (answer.status_code, answer.content) == (200, data)
+            assert answer.headers["content-type"] == shown
+            assert answer.headers["content-disposition"].startswith("attachment;")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        assert (await rig.http.get(f"/api/payloads/{new_id('ref')}")).status_code == 404
+        elsewhere = payloads.record_of(new_id("ref"), "sess_of_nobody", "text/plain", b"x")
+        await database.write(lambda conn: payloads.put(conn, elsewhere))
+        refused = await rig.http.get(f"/api/payloads/{elsewhere.ref}")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "PAYLOAD_NOT_FOUND")
