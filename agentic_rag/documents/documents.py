@@ -3,6 +3,7 @@
 Owns what a request may ask of a domain's knowledge, and its errors; the parts of `knowledge` do the work.
 """
 
+import re
 from pathlib import Path
 
 from agentic_rag.directory.collection import collection_of
@@ -24,6 +25,8 @@ from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import UnknownDocument
 from mcp_servers.retriever.formats import suffixes
 from mcp_servers.retriever.hits import Retrieval
+
+_CHUNK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Documents:
@@ -118,6 +121,22 @@ class Documents:
         await self.get(domain_id, document_id)
         with index_errors():
             return await self.knowledge.index.chunks(collection_of(domain_id), document_id, offset, limit)
+
+    async def chunk(self, domain_id: str, chunk_id: str) -> tuple[Chunk, list[Chunk]]:
+        """Return a chunk, as a citation names it, and those right before and after it in its document.
+
+        Raises:
+            NotFound: the domain has no such chunk (any more).
+            IndexUnavailable: the index cannot answer now.
+        """
+        await self._directory.get(domain_id)
+        collection, index = collection_of(domain_id), self.knowledge.index
+        with index_errors():
+            found = (await index.get(collection, [chunk_id])).get(chunk_id) if _CHUNK_ID.fullmatch(chunk_id) else None
+        if found is None:
+            raise NotFound("chunk", chunk_id)
+        near = await self.chunks(domain_id, found.document_id, max(0, found.ordinal - 1), 3)
+        return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
 
     async def retry(self, domain_id: str, document_id: str) -> DocumentRecord:
         """Queue a failed document again; one in any other state stays as it is.

@@ -117,6 +117,7 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
         cache_read=spent.usage.cache_read,
         cache_write=spent.usage.cache_write,
         output=spent.usage.output,
+        dropped_citations=spent.dropped_citations,
         created_at=at,
     )
 

@@ -217,6 +217,17 @@ class Chunk:
 
 
 @answer()
+class CitedChunk:
+    """A chunk with the document it is of, and the ids of those before and after it."""
+
+    document_id: str
+    document_name: str
+    chunk: Chunk
+    before: str | None
+    after: str | None
+
+
+@answer()
 class Rebuilding:
     """How many documents of a lost index are back, of how many."""
 
@@ -295,6 +306,14 @@ class CollectionRoutes:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+
+    @route("GET", f"{DOMAIN}/chunks/{{chunk}}", allow="member")
+    async def get_chunk(self, domain: str, chunk: str) -> Redacted[CitedChunk]:
+        """Show the passage that a citation names, and where it stands."""
+        found, near = await self._documents.chunk(domain, chunk)
+        places = {each.ordinal - found.ordinal: each.chunk_id for each in near}
+        shown = CitedChunk(found.document_id, found.document_name, _chunk(found), places.get(-1), places.get(1))
+        return Redacted(domain, shown)
 
     @route("GET", f"{DOMAIN}/retrievals")
     async def list_retrievals(self, domain: str, query: RetrievalPage) -> Redacted[Items[RetrievalLine]]:

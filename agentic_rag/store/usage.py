@@ -34,6 +34,8 @@ class UsageRecord:
     cache_read: int
     cache_write: int
     output: int
+    dropped_citations: int = 0
+    """Citations of the call that were not what their passage says, and that nobody was shown."""
     created_at: str
 
 
@@ -62,6 +64,7 @@ class UsageTotal:
     cache_read: int
     cache_write: int
     output: int
+    dropped_citations: int
 
 
 USAGE = RecordTable(UsageRecord, "usage", indexed=("session_id", "turn_id", "created_at"))
@@ -88,6 +91,7 @@ def of_turn(conn: Connection, turn_id: str) -> Usage:
 
 
 _TOKENS = ("input", "cache_read", "cache_write", "output")
+_SUMS = (*_TOKENS, "dropped_citations")
 _GROUPS = {
     Group.DOMAIN: _usage.domain_id.label("domain_id"),
     Group.USER: _usage.user_id.label("user_id"),
@@ -111,7 +115,7 @@ def totals(
     Counted are the calls of ``user_id`` and those in ``domain_ids``; with None of the latter, all.
     """
     by = [_GROUPS[group] for group in groups]
-    tokens = [func.coalesce(func.sum(_usage[name]), 0).label(name) for name in _TOKENS]
+    tokens = [func.coalesce(func.sum(_usage[name]), 0).label(name) for name in _SUMS]
     query = select(*by, func.count().label("calls"), *tokens)
     if domain_ids is not None:
         query = query.where(or_(_usage.user_id == user_id, _usage.domain_id.in_(domain_ids)))
@@ -120,5 +124,5 @@ def totals(
     if until:
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()
-    found = [UsageTotal(**{**row, **{name: int(row[name]) for name in _TOKENS}}) for row in rows if row["calls"]]
+    found = [UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}}) for row in rows if row["calls"]]
     return sorted(found, key=lambda total: -(total.input + total.cache_read + total.cache_write + total.output))

@@ -11,7 +11,7 @@ from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
-from agentic_rag.testing.steps import Say, Step, Use, say
+from agentic_rag.testing.steps import Cite, Say, Step, Use, say
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, ok, toolset
 
@@ -78,3 +78,10 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
             return [(call.tool_name, call.status) for call in tool_calls.of_conversation(conn, "conv_test")]
 
         assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]
+
+
+async def test_a_citation_that_is_not_what_its_passage_says_is_counted(tmp_path: Path) -> None:
+    forged = say("So they say.", Cite(0, cited_text="Forged."), Cite(1, cited_text="Forged too."))
+    async with ScriptedModel(forged) as model, bench(tmp_path, model) as b:
+        await b.say("Go")
+        assert [row.dropped_citations for row in await rows_of(b)] == [2]

@@ -38,3 +38,19 @@ async def test_a_search_says_that_nothing_was_reranked_and_why(tmp_path: Path) -
         found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "leave"})
         assert found["hits"]
         assert "no/such-model" in found["note"]
+
+
+async def test_a_citations_chunk_is_shown_where_it_stands(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        text = "\n\n".join(f"# Part {part}\n\n" + f"Sentence {part} of the handbook. " * 60 for part in range(4))
+        document = await rig.upload(domain, "a.md", text.encode())
+        base = f"/api/domains/{domain}"
+        chunks = (await rig.ok("GET", f"{base}/documents/{document['id']}/chunks"))["items"]
+        assert len(chunks) > 2
+        shown = await rig.ok("GET", f"{base}/chunks/{chunks[1]['chunkId']}")
+        assert (shown["chunk"], shown["documentId"], shown["documentName"]) == (chunks[1], document["id"], "a.md")
+        assert (shown["before"], shown["after"]) == (chunks[0]["chunkId"], chunks[2]["chunkId"])
+        assert (await rig.ok("GET", f"{base}/chunks/{chunks[0]['chunkId']}"))["before"] is None
+        for unknown in ("nothing", "00000000-0000-0000-0000-000000000000"):
+            assert (await rig.refused("GET", f"{base}/chunks/{unknown}"))[:2] == (404, "CHUNK_NOT_FOUND")

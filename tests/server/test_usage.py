@@ -8,7 +8,7 @@ from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig
 
 SPENT = Step((Say("Hello."),), usage=Usage(10, 20, 30, 4))
-TOTAL = {"calls": 1, "input": 10, "cacheRead": 20, "cacheWrite": 30, "output": 4}
+TOTAL = {"calls": 1, "input": 10, "cacheRead": 20, "cacheWrite": 30, "output": 4, "droppedCitations": 0}
 
 
 async def test_usage_outlives_its_conversation_and_its_domain(tmp_path: Path) -> None:

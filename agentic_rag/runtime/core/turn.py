@@ -114,6 +114,7 @@ class Spent:
     step: int
     model: str
     usage: Usage
+    dropped_citations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ class _Step:
     citations: dict[int, list[Citation]] = field(default_factory=dict)
     call_ids: dict[int, str] = field(default_factory=dict)
     """Of the calls that have begun, as `content` will have them."""
+    dropped_citations: int = 0
     text_length: int = 0
     block_from: int = 0
     emitted: bool = False
@@ -214,7 +216,6 @@ class Turn:
         self.iteration = 0
         self.usage = Usage()
         self.references: list[Reference] = []
-        self.dropped_citations = 0
         self.retrieval_ids: list[str] = []
         self.role_hashes: dict[str, str] = {}
         self.timings: dict[str, int] = {}
@@ -327,7 +328,7 @@ class Turn:
         reported, self._step.reported = self._step.reported, Usage()
         if reported != Usage():
             self.usage += reported
-            self._spent.append(Spent(self.iteration, self.model, reported))
+            self._spent.append(Spent(self.iteration, self.model, reported, self._step.dropped_citations))
 
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
@@ -587,7 +588,7 @@ class Turn:
         for citation in self._step.citations.get(event.index, ()):
             reference = verify(citation, self._step.passages, self.references)
             if reference is None:
-                self.dropped_citations += 1
+                self._step.dropped_citations += 1
                 continue
             if reference.number > len(self.references):
                 self.references.append(reference)

@@ -323,6 +323,7 @@ def _beside_transcripts() -> None:
         Column("cache_read", Integer(), nullable=False),
         Column("cache_write", Integer(), nullable=False),
         Column("output", Integer(), nullable=False),
+        Column("dropped_citations", Integer(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
