@@ -4,6 +4,7 @@ Owns nothing; made by the composition root.
 """
 
 from collections.abc import Sequence
+from datetime import date
 
 from agentic_rag.access.keys import Access
 from agentic_rag.documents.knowledge import Knowledge
@@ -53,6 +54,11 @@ class Services:
     def alone(self) -> bool:
         """See `AgentServices.alone`."""
         return self._access.alone
+
+    @property
+    def today(self) -> date:
+        """See `AgentServices.today`."""
+        return date.today()
 
     def model(self, domain_id: str) -> Model:
         """See `AgentServices.model`."""

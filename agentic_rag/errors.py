@@ -485,6 +485,10 @@ class ServerUnavailable(AgenticRagError, code="MCP_SERVER_UNAVAILABLE", status=5
     text = "The MCP server {self.server!r} is not available: {self.reason}"
 
 
+class ServerSilent(ServerUnavailable):
+    """An MCP server took a call and gave no answer in time. ``reason`` says no more than that: users may read it."""
+
+
 class TooManyServers(
     AgenticRagError, code="TOO_MANY_MCP_SERVERS", status=429, retryable=True, facts=("server", "limit")
 ):

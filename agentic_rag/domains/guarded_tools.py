@@ -39,6 +39,11 @@ class GuardedTools:
         """The inner notices, redacted."""
         return tuple((server, self.redact(reason)) for server, reason in self.inner.notices)
 
+    @property
+    def missing(self) -> Mapping[str, bool]:
+        """The inner ones."""
+        return self.inner.missing
+
     async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
         """Run one call; see `Toolset.call`."""
         if self.redact.found_in(request.arguments):

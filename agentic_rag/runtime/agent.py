@@ -51,7 +51,7 @@ from agentic_rag.runtime.core.request import (
     turn_notes,
 )
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
-from agentic_rag.runtime.core.told import Told, changes
+from agentic_rag.runtime.core.told import Told, changes, servers_back, with_present
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, Pictures, find_tools, read_on, with_own_tools
@@ -68,6 +68,8 @@ logger = logging.getLogger(__name__)
 
 CHILDREN_SECONDS = 10.0
 """How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
+LOCAL_USER = "local"
+"""Who asks on a server without keys: nobody's name."""
 PROGRESS_SECONDS = 0.1
 """Progress reports of one call that come faster are dropped."""
 
@@ -271,18 +273,36 @@ class Agent:
         for notice in self.resources.services.opening_notices if self.parent is None else ():
             self.log.append(notice)
         changed = await self._changed_role()
-        for name, reason in toolset.notices:
-            self.log.append(Notice("MCP_SERVER_UNAVAILABLE", f"{name}: {reason}"))
+        self._tell_of_servers(toolset)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         window = self.transcript.window()
         gone = await self._gone_chunks(cited_chunks(window))
         lost = lost_documents(window, gone) if gone else {}
-        await self._store_told(told, turn_notes(toolset.notices, changed, news, lost))
+        back = servers_back(window, toolset.missing, {tool.server for tool in self._tools})
+        await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
+
+    def _tell_of_servers(self, toolset: Toolset) -> None:
+        """Tell of servers that cannot be called. Why, with its paths and addresses, is for admins."""
+        reasons: list[tuple[str, str]] = [(name, "") for name in toolset.missing]
+        if self._definition.binding.admin:
+            told = {name for name, _ in toolset.notices}
+            reasons = [*toolset.notices, *((name, "") for name in toolset.missing if name not in told)]
+        for name, reason in reasons:
+            starting = toolset.missing.get(name, False)
+            code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
+            plain = "is still starting." if starting else "is not available now."
+            self.log.append(Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}"))
 
     def _tell(self) -> tuple[Told, list[str]]:
         """Return what the session was told once this turn has begun, and what of it is new."""
-        current = prompt_of(self._definition, self._tools)
+        persona, user = self._definition.persona, self._definition.binding.user
+        current = with_present(
+            prompt_of(self._definition, self._tools),
+            self.resources.services.today,
+            "" if persona.asker or user == LOCAL_USER else user,
+            chinese=persona.language.lower().startswith("zh"),
+        )
         before = self.transcript.told
         if before is None:
             return Told(current, current), []

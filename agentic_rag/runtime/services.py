@@ -7,6 +7,7 @@ Owns the two protocols that the composition root implements, each with one objec
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Protocol
 
 import anyio
@@ -36,6 +37,11 @@ class AgentServices(Protocol):
     @property
     def alone(self) -> bool:
         """Whether nobody but the local user can come in, now."""
+        ...
+
+    @property
+    def today(self) -> date:
+        """The date where the server stands."""
         ...
 
     def model(self, domain_id: str) -> Model:

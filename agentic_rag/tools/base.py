@@ -116,7 +116,13 @@ class Toolset(Protocol):
 
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:
-        """``(server, reason)`` of servers that are not available at the start of this turn."""
+        """``(server, reason)`` of what is missing at the start of this turn, in words for an admin: with command
+        lines, paths and addresses."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[str, bool]:
+        """Servers that cannot be called at the start of this turn, by name; True: it is still starting."""
         ...
 
     async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:

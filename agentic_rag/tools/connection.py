@@ -29,7 +29,7 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.server import MCPServer
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.errors import AgenticRagError, ServerSilent, ServerUnavailable
 from agentic_rag.redaction import Redaction
 from agentic_rag.token_bucket import TokenBucket
 from agentic_rag.tools.attempt import Attempt, Dial
@@ -192,7 +192,7 @@ class Connection:
             await relay.finish()
         if attempt.end.is_set():
             raise self._unavailable(attempt.why())
-        raise ServerUnavailable(self.name, f"no answer to {tool!r} within {timeout:g} s")
+        raise ServerSilent(self.name, f"no answer to {tool!r} within {timeout:g} s")
 
     def _unavailable(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(self.name, self._redact(reason))

@@ -6,6 +6,7 @@ Owns the conversion of MCP content. Pure: knows no connection, and does not trun
 import base64
 import binascii
 import json
+import re
 from typing import Any
 
 import mcp_types as types
@@ -17,6 +18,17 @@ IMAGE_CHARS = 5 * 1024 * 1024
 """Characters of base64 that the Messages API takes as one image."""
 
 
+NOISE_CHARS = 20_000
+"""Of a longer text no noise is looked for: that is no error's."""
+
+_COUNTED = re.compile(r"^\d+ validation errors? for \w+$", re.MULTILINE)
+_FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n?)*", re.MULTILINE)
+_NOISE = re.compile(
+    r" \[type=\w+, input_value=.*?, input_type=\w+\]|\n?[ \t]*For further information visit https://errors\.pydantic\.dev/\S*"
+)
+"""What pydantic says of each problem beside its words."""
+
+
 def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tuple[Block, ...]:
     """Return text and image blocks, never none and never a blank one.
 
@@ -26,6 +38,13 @@ def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tupl
     if not blocks and structured is not None:
         blocks = [text_block(clean_text(json.dumps(structured, ensure_ascii=False)))]
     return tuple(blocks) or (text_block("(no output)"),)
+
+
+def without_noise(text: str) -> str:
+    """Return a tool's error without what its libraries add for programmers: frames, types of errors, addresses."""
+    if len(text) > NOISE_CHARS:
+        return text
+    return _NOISE.sub("", _FRAMES.sub("", _COUNTED.sub("The arguments do not fit:", text))).strip() or "It failed."
 
 
 def clean_json(value: Any) -> Any:

@@ -104,14 +104,7 @@ READ_RESULT: Final = SystemTool(
     "read_tool_result：按 ref 续读。",
     prompt_order=4,
 )
-FIND_TOOLS: Final = SystemTool(
-    "find_tools",
-    AGENT,
-    "system",
-    "find_tools: load new tools.",
-    "find_tools：加载新工具。",
-    prompt_order=5,
-)
+FIND_TOOLS: Final = SystemTool("find_tools", AGENT, "system")
 ROLE_WRITE: Final = SystemTool("role_write", PROMPTX, "system", authors_only=True, effects=True)
 ROLE_CHECK: Final = SystemTool("role_check", PROMPTX, "system", authors_only=True)
 

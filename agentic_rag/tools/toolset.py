@@ -4,21 +4,25 @@ Owns the merging of servers into one list and the form of a call's outcome. Know
 model: the runtime has checked arguments and rights before it calls.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 
 import anyio
 
-from agentic_rag.errors import ServerUnavailable
+from agentic_rag.errors import ServerSilent, ServerUnavailable
 from agentic_rag.events import ToolStatus
-from agentic_rag.messages import clean_text, text_block
+from agentic_rag.messages import Block, clean_text, text_block
 from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, SystemServer, ToolInfo
 from agentic_rag.tools.connection import Connection
-from agentic_rag.tools.content import clean_json, to_blocks
+from agentic_rag.tools.content import clean_json, to_blocks, without_noise
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, fold_name
 from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.status import State
+
+logger = logging.getLogger(__name__)
 
 
 class ServerToolset:
@@ -29,10 +33,12 @@ class ServerToolset:
         tools: tuple[ToolInfo, ...],
         notices: tuple[tuple[str, str], ...],
         connections: Mapping[str, Connection],
+        missing: Mapping[str, bool],
     ) -> None:
         self._tools = tools
         self._notices = notices
         self._connections = connections
+        self._missing = missing
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
@@ -41,6 +47,10 @@ class ServerToolset:
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:
         return self._notices
+
+    @property
+    def missing(self) -> Mapping[str, bool]:
+        return self._missing
 
     async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
         """Run one call; see `base.Toolset.call`."""
@@ -57,10 +67,16 @@ class ServerToolset:
             result = await connection.call(
                 tool.remote_name, clean_json(arguments), timeout=timeout, meta=meta, progress=progress
             )
-        except ServerUnavailable as exc:
+        except ServerSilent as exc:
             return _failure(str(exc), started)
+        except ServerUnavailable as exc:  # why, is for admins: they see it in the server's state
+            logger.info("a call of %s failed: %s", tool.server, exc.reason)
+            starting = connection.state is State.STARTING
+            return _failure(describe_missing(tool.server, starting=starting), started)
         structured = clean_json(result.structured_content)
         content = to_blocks(result.content, structured)
+        if result.is_error:
+            content = tuple(_plain(block, tool.remote_name) for block in content)
         return CallOutcome(
             ToolStatus.ERROR if result.is_error else ToolStatus.OK, content, structured, _elapsed_ms(started)
         )
@@ -111,7 +127,8 @@ async def open_toolset(
             catalog.add(server.name, server.origin, connection.known_tools, server.tools)
         else:
             await _add_user_tools(catalog, hub, server, connection, lists)
-    return ServerToolset(catalog.tools, tuple(catalog.notices), connections)
+    missing = {name: connections[name].state is State.STARTING for name in problems}
+    return ServerToolset(catalog.tools, tuple(catalog.notices), connections, missing)
 
 
 def _rank(server: SystemServer | LaunchSpec) -> int:
@@ -134,6 +151,22 @@ async def _add_user_tools(
         idempotent=trust.idempotent,
         changed=changed,
     )
+
+
+def describe_missing(server: str, *, starting: bool) -> str:
+    """Return what anybody may read of a server that cannot be called."""
+    if starting:
+        return f"The MCP server {server!r} is still starting. Call it again in a moment, or go on without."
+    return f"The MCP server {server!r} is not available now; an admin of the domain can see why. Go on without."
+
+
+def _plain(block: Block, tool: str) -> Block:
+    """Return a block of an error without the words of libraries."""
+    if block["type"] != "text":
+        return block
+    failed = f"Error executing tool {tool}"
+    text = "The tool failed; it does not say why." if block["text"] == failed else block["text"]
+    return {**block, "text": without_noise(text.removeprefix(f"{failed}: "))}
 
 
 def _failure(text: str, started: float) -> CallOutcome:

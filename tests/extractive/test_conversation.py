@@ -125,7 +125,7 @@ def test_the_note_of_an_edited_role_that_the_runtime_writes_is_obeyed() -> None:
         {"role": "assistant", "content": first},
         {"role": "user", "content": [tool_result_block(first[0]["id"], [text_block("the role")])]},
         {"role": "assistant", "content": [text_block("Hello!")]},
-        {"role": "user", "content": [*turn_notes([], "guide"), text_block("hello")]},
+        {"role": "user", "content": [*turn_notes({}, "guide"), text_block("hello")]},
     ]
     second = decide(request(messages, ("promptx_action",)))
     assert [block["name"] for block in second] == ["promptx_action"]

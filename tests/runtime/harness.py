@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class MemoryToolset:
 
     functions: Mapping[str, tuple[ToolInfo, Tool]]
     notices: tuple[tuple[str, str], ...] = ()
+    missing: Mapping[str, bool] = field(default_factory=dict)
     requests: list[CallRequest] = field(default_factory=list)
 
     @property
@@ -108,6 +110,7 @@ class Services:
     given_model: Model
     tools: MemoryToolset
     opening_notices: Sequence[Notice] = ()
+    today: date = date(2026, 11, 22)
     alone: bool = True
 
     def model(self, domain_id: str) -> Model:

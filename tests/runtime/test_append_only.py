@@ -6,6 +6,7 @@ The model thinks and the service checks that nothing before a thought has change
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agentic_rag.runtime.core.told import Prompt, Told, changes
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.prompt_cache import Clock
 from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use
-from agentic_rag.tools.base import CallOutcome, CallRequest
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest
 from tests.runtime.harness import Bench, MemoryToolset, Services, bench, definition, hits, kinds, ok, text_of, toolset
 
 MODEL = "claude-sonnet-5-5"
@@ -95,7 +96,15 @@ def remove_tools(world: World) -> None:
 
 
 def break_server(world: World) -> None:
-    world.tools = replace(world.tools, notices=(("files", "it does not start"),))
+    world.tools = replace(world.tools, missing={"files": False})
+
+
+def start_server(world: World) -> None:
+    world.tools = replace(world.tools, missing={"files": True})
+
+
+def pass_midnight(world: World) -> None:
+    world.today = date(2026, 11, 23)
 
 
 def edit_tool(world: World) -> None:
@@ -123,6 +132,8 @@ ACTS: dict[str, tuple[Callable[[World], None], str]] = {
     "a server added": (add_server, "extra"),
     "a server removed": (remove_tools, "promptx_action"),
     "a server down": (break_server, "files is not available"),
+    "a server starting": (start_server, "files is still starting"),
+    "another day": (pass_midnight, "Today is 2026-11-23."),
     "a tool edited": (edit_tool, "Another description."),
     "a role edited": (edit_role, "was edited"),
     "limits": (change_limits, ""),
@@ -175,7 +186,7 @@ async def test_an_act_between_turns_is_told_and_changes_nothing_before(
     assert api.refused == []
     assert api.dropped == []
     assert told in system_texts(api.requests[before])
-    if act not in ("a server down", "a role edited"):  # these are told until they are over
+    if act not in ("a server down", "a server starting", "a role edited"):  # these are told until they are over
         assert system_texts(api.requests[-1]).count(told) == system_texts(api.requests[before]).count(told), (
             "told twice"
         )
@@ -253,6 +264,38 @@ async def test_a_tool_that_came_later_is_loaded_and_called(tmp_path: Path) -> No
     assert [event.fields()["status"] for event in events if event.type == "tool_result"] == ["ok", "ok"]
     late = [tool for tool in api.requests[-1]["tools"] if tool.get("defer_loading")]
     assert [tool["name"] for tool in late] == ["extra"]
+
+
+async def test_a_server_that_is_back_is_told_of_once(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        for missing in ({}, {"srv": False}, {"srv": False}, {"srv": True}, {}, {}):
+            world.tools = replace(tools_of(added=True), missing=missing)
+            await ask(b, world, "How many days?")
+    notes = system_texts(api.requests[-1])
+    assert notes.count("srv is not available now") == 2
+    assert notes.count("srv is still starting") == 1
+    assert notes.count("srv is back") == 1
+    assert api.refused == []
+
+
+async def test_why_a_server_cannot_be_called_is_for_admins_only(tmp_path: Path) -> None:
+    reason = "it ended with exit code 3: /opt/secret/place --flag"
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        world.tools = replace(world.tools, notices=(("files", reason),), missing={"files": False})
+        for admin in (False, True):
+            world.settings = replace(BASE, binding=Binding(admin=admin))
+            events = await b.say("How many days?", definition=world.settings)
+            told = [event.fields() for event in events if event.type == "notice"]
+            assert [each["code"] for each in told] == ["MCP_SERVER_UNAVAILABLE"]
+            assert told[0]["message"] == (f"files: {reason}" if admin else "files is not available now.")
+    assert "/opt/secret" not in str(api.requests)
+
+
+async def test_the_model_knows_the_day_and_who_asks(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+        world.settings = replace(BASE, binding=Binding(user="alice"))
+        await ask(b, world, "How many days?")
+    assert api.requests[0]["system"][-1]["text"] == "Today is 2026-11-22.\nThe user is alice."
 
 
 async def test_another_model_answers_on_and_the_first_one_finds_its_thinking(tmp_path: Path) -> None:

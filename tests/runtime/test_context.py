@@ -183,12 +183,12 @@ async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(
         for number in range(4):
             await b.say(f"Question {number}", definition=settings)
         sent += bodies(model)
-    down = MemoryToolset(working.functions, notices=(("srv", "it exited with status 1"),))
+    down = MemoryToolset(working.functions, missing={"srv": False})
     async with ScriptedModel(*steps(6)) as model, bench(tmp_path, model, down) as b:
         for number in range(4, 7):
             await b.say(f"Question {number}", definition=settings)
         sentences.append("It weighs 2 kg.")  # an upload: later searches find more
-        down.notices = ()
+        down.missing = {}
         for number in range(7, 10):
             await b.say(f"Question {number}", definition=settings)
         sent += bodies(model)

@@ -6,6 +6,7 @@ that has grown since then fails here, so that nobody makes every request dearer 
 
 import json
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentic_rag.messages import plain_text
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.runtime.core.prompt import bootstrap_prompt
+from agentic_rag.runtime.core.told import Prompt, with_present
 from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL
 from agentic_rag.tools.base import SystemServer, ToolInfo
 from agentic_rag.tools.hub import Hub
@@ -66,9 +68,15 @@ def personas() -> dict[str, Persona]:
 
 
 def prompts() -> dict[str, str]:
-    """Return the bootstrap prompts with every tool of ours that members are offered."""
+    """Return the bootstrap prompts with every tool of ours that members are offered, and the day."""
     names = [name for name, tool in BY_NAME.items() if not tool.authors_only]
-    return {kind: prompt(persona, names) for kind, persona in personas().items()}
+    return {kind: f"{prompt(persona, names)}\n{day_of(persona)}" for kind, persona in personas().items()}
+
+
+def day_of(persona: Persona) -> str:
+    """Return the line with the date."""
+    chinese = persona.language.startswith("zh")
+    return plain_text(with_present(Prompt((), ()), date(2026, 11, 25), "", chinese=chinese).system)
 
 
 def of_members(names: Sequence[str]) -> list[str]:

@@ -102,11 +102,43 @@ async def test_a_tools_own_failure_is_an_error_the_model_reads() -> None:
     async with Hub({"ours": server}) as hub:
         toolset = await open_toolset(hub, [memory("ours")])
         refused = await call(toolset, "refuse")
-        assert (refused.status, text_of(refused)) == ("error", "Error executing tool refuse: There is no role 'judge'.")
+        assert (refused.status, text_of(refused)) == ("error", "There is no role 'judge'.")
         assert (await call(toolset, "find")).status == "error"  # an argument is missing
         found = await call(toolset, "find", query="a\ud800b")
         assert (found.status, found.structured) == ("ok", {"hits": ["a?b"]})
         assert found.duration_ms >= 0
+
+
+async def test_a_tools_failure_has_no_words_of_libraries_and_no_place_on_this_machine() -> None:
+    server = MCPServer("ours")
+
+    @server.tool()
+    async def look() -> str:
+        raise OSError(13, "Permission denied", "/srv/data/workspaces/demo/x.md")
+
+    class Form(BaseModel):
+        name: str
+        size: int
+
+    @server.tool()
+    async def read() -> str:
+        try:
+            Form.model_validate({"size": "many"})
+        except ValueError as exc:
+            raise ToolError(str(exc)) from exc
+        return ""
+
+    @server.tool()
+    async def trace() -> str:
+        raise ToolError('Traceback (most recent call last):\n  File "/opt/a.py", line 1, in <module>\nValueError: no')
+
+    async with Hub({"ours": server}) as hub:
+        toolset = await open_toolset(hub, [memory("ours")])
+        assert text_of(await call(toolset, "look")) == "The tool failed; it does not say why."
+        unread = text_of(await call(toolset, "read"))
+        assert unread.startswith("The arguments do not fit:\nname\n  Field required\nsize\n")
+        assert not [word for word in ("pydantic", "type=", "input_value", "validation error") if word in unread]
+        assert text_of(await call(toolset, "trace")) == "ValueError: no"
 
 
 async def test_a_result_beyond_the_cap_is_refused() -> None:

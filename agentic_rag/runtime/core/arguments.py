@@ -6,14 +6,18 @@ more, refuses nothing: its server checks again. Knows no policy and no call.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.argument_words import describe_problem
 
-PROBLEM_CHARS = 500
-"""How much of a validation error the model reads."""
+PROBLEM_CHARS = 2_000
+"""How much of what is wrong the model reads."""
+MAX_PROBLEMS = 20
 
 STEPS = 10_000
 """How much work one check of a stranger's schema may be: a step is a keyword that meets a value, or an item of its
@@ -95,7 +99,7 @@ _meter: ContextVar[_Meter] = ContextVar("meter")
 
 
 def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
-    """Return what is wrong with the arguments, or None.
+    """Return everything that is wrong with the arguments, in words that say what to send, or None.
 
     ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched. Of ours,
     an argument that may be left out may be null, which means the same; see `without_nulls`.
@@ -105,9 +109,9 @@ def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
 
     try:
         if user:
-            return _first_problem(_checker(schema), arguments)
-        return _first_problem(_own_checker(schema), without_nulls(schema, arguments))
-    except (SchemaError, Unresolvable, RecursionError, ArithmeticError, _TooMuch):
+            return _problems(_checker(schema), arguments)
+        return _problems(_own_checker(schema), without_nulls(schema, arguments))
+    except (SchemaError, Unresolvable, RecursionError, ArithmeticError):
         return None
 
 
@@ -116,11 +120,14 @@ def without_nulls(schema: Any, arguments: Json) -> Json:
     return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}
 
 
-def _first_problem(checker: Any, arguments: Json) -> str | None:
+def _problems(checker: Any, arguments: Json) -> str | None:
     given = dict(arguments)
     _meter.set(_Meter(given))
-    error = next(iter(checker.iter_errors(given)), None)
-    return None if error is None else f"{error.json_path}: {error.message[:PROBLEM_CHARS]}"
+    found: dict[str, None] = {}
+    with suppress(_TooMuch):  # what was found by then is wrong all the same
+        for error in islice(checker.iter_errors(given), MAX_PROBLEMS):
+            found.update(dict.fromkeys(describe_problem(error)))
+    return "; ".join(found)[:PROBLEM_CHARS] or None
 
 
 _CHECKERS: dict[int, tuple[Any, Any]] = {}

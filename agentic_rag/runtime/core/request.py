@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from agentic_rag.json_form import Json
 from agentic_rag.messages import (
+    DOWN,
     GONE,
     NOTE,
     SHED,
@@ -40,6 +41,8 @@ OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
 """What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
 that indexes do."""
+STARTING = "still starting: a call of its tools waits for it"
+UNAVAILABLE = "not available now: do not call its tools"
 LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
 
 
@@ -307,22 +310,26 @@ def last_activation(transcript: Sequence[Message]) -> Activation | None:
 
 
 def turn_notes(
-    unavailable: Sequence[tuple[str, str]],
+    missing: Mapping[str, bool],
     changed_role: str | None,
     changes: Sequence[str] = (),
     lost: Mapping[str, str] | None = None,
+    back: Sequence[str] = (),
 ) -> list[Block]:
     """Return the notes that come with a new user message, possibly none.
 
     Whatever varies by turn stands here and is stored with the message, so that the prefix stays the same.
 
     Args:
-        unavailable: servers, and why they cannot be called.
+        missing: servers that cannot be called; True: one is still starting. Why, is not the model's to know.
         changed_role: the role that was edited since it was activated.
         changes: what holds since the session was told last.
         lost: deleted documents whose passages stand in the conversation: id and name.
+        back: servers that can be called again.
     """
-    notes = [*changes, *(f"the server {name} is not available now: {reason}" for name, reason in unavailable)]
+    notes = [*changes, *(f"the server {name} is back: its tools can be called again" for name in back)]
+    for name, starting in missing.items():
+        notes.append(f"the server {name} is {STARTING if starting else UNAVAILABLE}")
     if changed_role is not None:
         notes.append(f'the role "{changed_role}" was edited; call {ACTION.name} with role "{changed_role}" again')
     notes += [
@@ -332,6 +339,8 @@ def turn_notes(
     if not notes:
         return []
     block = note_block(notes) | {NOTE: True}
+    if missing or back:
+        block |= {DOWN: list(missing)}
     return [block | {GONE: list(lost)}] if lost else [block]
 
 

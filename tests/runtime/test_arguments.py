@@ -1,0 +1,80 @@
+"""What a model reads of arguments that do not fit: all of it at once, in words that say what to send."""
+
+from typing import Any
+
+import pytest
+
+from agentic_rag.runtime.core.arguments import find_problem
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "minLength": 2, "maxLength": 5},
+        "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
+        "mode": {"enum": ["near", "far"]},
+        "words": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "rows": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["content", "strength"],
+                "properties": {"strength": {"type": "number"}},
+            },
+        },
+    },
+    "required": ["query", "mode"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("user", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, ["query is missing: it must be text", 'mode is missing: it must be one of ["near", "far"]']),
+        (
+            {"query": 7, "mode": "up", "top_k": "many"},
+            [
+                "query must be text, not a whole number",
+                "top_k must be a whole number, not text",
+                'mode must be one of ["near", "far"]',
+            ],
+        ),
+        (
+            {"query": "x", "mode": "far", "top_k": 99, "rows": []},
+            ["query must have at least 2 characters", "top_k must be at most 50", "rows must have at least 1 items"],
+        ),
+        (
+            {"query": "xy", "mode": "far", "rows": [{"strength": "much"}]},
+            ["rows[0].content is missing", "rows[0].strength must be a number, not text"],
+        ),
+        ({"query": "xy", "mode": "far", "words": 3}, ["words must be text or a list"]),
+        ({"query": "xy", "mode": "far", "words": ["a", 3]}, ["words[1] must be text, not a whole number"]),
+        (
+            {"query": "xy", "mode": "far", "limit": 3},
+            ["limit is not known, leave it out (known: query, top_k, mode, words, rows)"],
+        ),
+    ],
+)
+def test_all_problems_are_told_at_once_in_words_that_say_what_to_send(
+    arguments: dict[str, Any], words: list[str], user: bool
+) -> None:
+    problem = find_problem(SCHEMA, arguments, user=user)
+    assert problem is not None
+    assert sorted(problem.split("; ")) == sorted(words)
+
+
+def test_what_was_sent_is_not_repeated_and_many_problems_are_bounded() -> None:
+    schema = {"type": "object", "properties": {"rows": {"type": "array", "items": {"type": "integer"}}}}
+    problem = find_problem(schema, {"rows": ["secret words"] * 1_000}, user=True)
+    assert problem is not None
+    assert "secret" not in problem
+    assert len(problem.split("; ")) == 20
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": 7}, {"properties": {"a": {"type": ["nothing"]}}}, {"anyOf": "x"}, {"not": {}}]
+)
+def test_a_schema_of_any_form_is_read(schema: dict[str, Any]) -> None:
+    find_problem(schema, {"a": 1}, user=True)
