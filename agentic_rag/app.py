@@ -31,8 +31,10 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import StorageFull, StorageUnavailable
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.anthropic.model import AnthropicModel
-from agentic_rag.models.base import Model
+from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.profile_file import read_profiles
+from agentic_rag.models.profiles import use_operator_profiles
 from agentic_rag.models.providers import ChosenModel, choose_model
 from agentic_rag.models.watched import WatchedModel
 from agentic_rag.operations.data_folder import DataFolder
@@ -172,8 +174,12 @@ async def open_application(
         folder, database = await _open_store(stack, settings, meanwhile)
         ground = await _open_ground(stack, settings, folder, database, serving, first_document_seconds)
         policy = launch_policy(settings, ground.access, any_command, unsandboxed)
+        use_operator_profiles(read_profiles(settings.model_profiles) if settings.model_profiles else {})
         machinery = await _open_machinery(
-            stack, ground, policy, choose_model(settings) if model is None else ChosenModel(model, settings.model)
+            stack,
+            ground,
+            policy,
+            choose_model(settings) if model is None else ChosenModel(model, settings.model, model.name),
         )
         business = _make_business(ground, machinery)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
@@ -304,7 +310,15 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
     defaults = _defaults(settings, machinery.choice)
     default_model = "" if defaults.only_model else defaults.model
     domains = Domains(
-        database, directory, settings.workspaces, vault, machinery.policy, lifecycle, threads, default_model
+        database,
+        directory,
+        settings.workspaces,
+        vault,
+        machinery.policy,
+        lifecycle,
+        threads,
+        default_model,
+        machinery.choice.refusal,
     )
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles)
     births = Births(directory, domains, roles)
@@ -345,7 +359,8 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
 def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     quotes_only = isinstance(choice.model, ExtractiveModel)
     name = choice.model.name if quotes_only else choice.name
-    return Defaults(name, only_model=quotes_only, thinking="off" if settings.thinking == "off" else "auto")
+    thinking: ThinkingMode = "off" if settings.thinking == "off" else "auto"
+    return Defaults(name, only_model=quotes_only, thinking=thinking, provider=choice.provider)
 
 
 def _gate(ground: Ground, policy: LaunchPolicy) -> Gate:

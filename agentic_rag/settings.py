@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     default_domain: str = "demo"
     """Where a conversation is begun that names no domain."""
     model: str = "claude-sonnet-5-5"
+    model_profiles: Path | None = None
+    """A TOML file that says what models take and have, over the built-in table and what their service says."""
     thinking: Literal["auto", "off", "adaptive"] = "auto"
     """Of domains that say nothing: ``auto``, or ``off`` for as little as the model allows (``adaptive``: an older
     name of ``auto``)."""
@@ -87,7 +89,7 @@ class Settings(BaseSettings):
     disk_reserve: int = Field(256 * 1024 * 1024, ge=0)
     """Bytes of the disk that uploads leave free; half of it is left by what makes documents searchable."""
     model_idle_seconds: float = 60
-    """A model that sends no event for this long has failed (pings do not count)."""
+    """A model that sends no byte of an answer for this long has failed. Pings count inside thinking and calls only."""
     retry_budget_seconds: float = 60
     """How long one step may spend on waiting for retries."""
     drain_seconds: float = 20

@@ -26,11 +26,19 @@ from mcp_servers.promptx.roles import RoleLibrary
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the operator decides for all domains. ``only_model``: no other model can be asked for."""
+    """What the operator decides for all domains. ``only_model``: no other model can be asked for.
+
+    ``provider``: whose models they are; a domain may name one with it, as ``provider:name``.
+    """
 
     model: str
     only_model: bool = False
     thinking: Literal["off", "auto"] = "auto"
+    provider: str = ""
+
+    def bare(self, name: str) -> str:
+        """Return a model's name as its provider knows it."""
+        return name.removeprefix(f"{self.provider}:")
 
 
 class Definitions:
@@ -119,14 +127,16 @@ def definition_of(
             expertise=settings.expertise,
             components=components,
         ),
-        model=defaults.model if defaults.only_model else settings.model or defaults.model,
+        model=defaults.model if defaults.only_model else defaults.bare(settings.model or defaults.model),
         max_tokens=settings.max_tokens,
         system=system_servers(settings, author=user.administers(record.id)),
         entries=turn_entries(settings),
         temperature=settings.temperature,
         thinking=settings.thinking or defaults.thinking,
         effort=settings.effort,
-        fallback_model=None if defaults.only_model else settings.fallback_model,
+        fallback_model=None
+        if defaults.only_model or settings.fallback_model is None
+        else defaults.bare(settings.fallback_model),
         limits=Limits(
             settings.max_steps,
             settings.turn_timeout_seconds,

@@ -5,7 +5,7 @@ is `operations.deletion`'s. Knows no document, no message and no request.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge
 from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault, check_limits
 from agentic_rag.domains.workspaces import copy_template, make_workspace
-from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
 from agentic_rag.forms import line, to_json
 from agentic_rag.json_form import Json
 from agentic_rag.store import domains, secrets
@@ -56,6 +56,13 @@ class Saved:
     warnings: tuple[Note, ...] = ()
 
 
+ModelRefusal = Callable[[str], Awaitable[str | None]]
+
+
+async def refuse_no_model(name: str) -> None:
+    """Take every name, where no model is asked."""
+
+
 class Domains:
     """The domains of one data folder; this process is the only one that changes them.
 
@@ -66,6 +73,7 @@ class Domains:
         lifecycle: what others have to say to a change, and do after it.
         threads: where folders are looked at and made.
         default_model: what answers in a domain that names none; empty: no language model at all.
+        model_refusal: says why a domain cannot name a model, None when it can.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Domains:
         lifecycle: DomainLifecycle,
         threads: DomainThreads,
         default_model: str = "",
+        model_refusal: ModelRefusal = refuse_no_model,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -87,6 +96,7 @@ class Domains:
         self._lifecycle = lifecycle
         self._default_model = default_model
         self._threads = threads
+        self._model_refusal = model_refusal
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Held from reading a record to writing what was merged from it."""
 
@@ -120,6 +130,7 @@ class Domains:
         )
         change = await self._threads.read(domain_id, merge)
         checked = change.settings
+        await self._check_models(DomainSettings(), checked)
         advice = await self._threads.read(domain_id, self._lifecycle.changing, workspace, DomainSettings(), checked)
         created = now()
         record = DomainRecord(
@@ -142,6 +153,13 @@ class Domains:
 
         await self._db.write(save, durable=True)
         return Saved(record, change.changes, (*change.warnings, *advice))
+
+    async def _check_models(self, before: DomainSettings, after: DomainSettings) -> None:
+        """Refuse the name of a model that nobody here serves; one that stays is not asked about again."""
+        named = (("model", before.model, after.model), ("fallbackModel", before.fallback_model, after.fallback_model))
+        for key, old, new in named:
+            if new and new != old and (reason := await self._model_refusal(new)) is not None:
+                raise InvalidInput(f"settings.{key}", reason)
 
     def _seal_values(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.secrets.items()]
@@ -218,6 +236,7 @@ class Domains:
         )
         found = await self._threads.read(domain_id, merge)  # programs are looked at
         settings = found.settings
+        await self._check_models(before, settings)
         advice = await self._threads.read(domain_id, self._lifecycle.changing, Path(record.workspace), before, settings)
         fields: domains.DomainFields = {"settings": settings.to_json()}
         if name is not None:

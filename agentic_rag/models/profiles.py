@@ -1,13 +1,14 @@
 """What each model takes and has, as one value a model: a small table, and what the service says of itself.
 
-Owns the table, the reading of ``GET /v1/models/{id}``, and what of a domain's settings a model refuses. Pure: asking
-the service is the adapter's. What is not in the table and looks like no Claude is taken for a compatible endpoint's:
-it gets nothing that only Claude knows.
+Owns the table, the reading of ``GET /v1/models/{id}``, what the operator's file (`profile_file`) changes, and what of a
+domain's settings a model refuses. Pure: asking the service is the adapter's. What is not in the table and looks like no
+Claude is taken for a compatible endpoint's: it gets nothing that only Claude knows.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from agentic_rag.json_form import Json
 
@@ -138,6 +139,25 @@ _TABLE: Final = (
         prices=Prices(3, 15, 0.3, 3.75, 6),
     ),
 )
+ProfileChanges = Mapping[str, Any]
+"""Fields of a `ModelProfile` with other values."""
+
+_operator: dict[str, ProfileChanges] = {}
+"""What the operator's file says of models, by name: one file a process."""
+
+
+def use_operator_profiles(changes: Mapping[str, ProfileChanges]) -> None:
+    """Let these count more than the table and what the service says; those of an earlier call no longer do."""
+    _operator.clear()
+    _operator.update(changes)
+
+
+def as_operator_says(profile: ModelProfile) -> ModelProfile:
+    """Return the profile with what the operator's file says of it."""
+    changes = _operator.get(profile.name) or _operator.get(_DATE.sub("", profile.name))
+    return replace(profile, **changes) if changes else profile
+
+
 PROFILES: Final = {profile.name: profile for profile in _TABLE}
 
 
@@ -149,9 +169,9 @@ def profile_of(model: str) -> ModelProfile:
     """
     name = model.removeprefix("anthropic:")
     known = PROFILES.get(name) or PROFILES.get(_DATE.sub("", name))
-    if known is not None:
-        return known
-    return replace(_SONNET, name=name, prices=None) if is_claude(name) else ModelProfile(name)
+    if known is None:
+        known = replace(_SONNET, name=name, prices=None) if is_claude(name) else ModelProfile(name)
+    return as_operator_says(known) if _operator else known
 
 
 def is_claude(name: str) -> bool:
@@ -160,11 +180,14 @@ def is_claude(name: str) -> bool:
 
 
 def with_capabilities(profile: ModelProfile, info: Json) -> ModelProfile:
-    """Return the profile with what ``GET /v1/models/{id}`` says; what it does not say stays."""
+    """Return the profile with what ``GET /v1/models/{id}`` says; what it does not say stays.
+
+    The operator's file counts more than both: whoever writes a line means it.
+    """
     capabilities = info.get("capabilities") or {}
     types = _names_of((capabilities.get("thinking") or {}).get("types"))
     efforts = _names_of(capabilities.get("effort"))
-    return replace(
+    told = replace(
         profile,
         thinking=profile.thinking if types is None else types,
         efforts=profile.efforts if efforts is None else tuple(each for each in EFFORTS if each in efforts),
@@ -173,6 +196,7 @@ def with_capabilities(profile: ModelProfile, info: Json) -> ModelProfile:
         output_limit=info.get("max_tokens") or profile.output_limit,
         context_window=info.get("max_input_tokens") or profile.context_window,
     )
+    return as_operator_says(told)
 
 
 def _names_of(group: Json | None) -> frozenset[str] | None:

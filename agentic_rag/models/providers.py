@@ -45,6 +45,22 @@ class ChosenModel:
 
     model: Model
     name: str
+    provider: str = ""
+
+    async def refusal(self, name: str) -> str | None:
+        """Return why no domain can name this model, None when one can, or when nobody knows.
+
+        ``name``: ``provider:name``, or a name of this provider's.
+        """
+        if isinstance(self.model, ExtractiveModel):
+            return None  # there is no language model yet: the name is for the day there is
+        provider, colon, _ = name.partition(":")
+        if colon and provider != self.provider and provider in {*OWN, *_declared()}:
+            return f"this server has no provider {provider!r}; its models are those of {self.provider!r}."
+        bare = name.removeprefix(f"{self.provider}:")
+        if isinstance(self.model, AnthropicModel) and await self.model.knows(bare) is False:
+            return f"the service does not know the model {bare!r}."
+        return None
 
 
 def make_anthropic(settings: Settings, name: str) -> Model:
@@ -69,7 +85,7 @@ def choose_model(settings: Settings) -> ChosenModel:
     Raises:
         BadConfiguration: the provider cannot be loaded or makes no model, or a setting of it is wrong.
     """
-    declared = {point.name: point for point in entry_points(group=GROUP)}
+    declared = _declared()
     provider, colon, name = settings.model.partition(":")
     if not colon or provider not in {**declared, **OWN}:
         key = settings.anthropic_api_key
@@ -77,7 +93,11 @@ def choose_model(settings: Settings) -> ChosenModel:
         name = settings.model
     own = OWN.get(provider)
     model = own(settings, name) if own else _make(declared[provider], settings, name)
-    return ChosenModel(model, name)
+    return ChosenModel(model, name, provider)
+
+
+def _declared() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _make(point: EntryPoint, settings: Settings, name: str) -> Model:

@@ -72,7 +72,8 @@ class ServerToolset:
         except ServerUnavailable as exc:  # why, is for admins: they see it in the server's state
             logger.info("a call of %s failed: %s", tool.server, exc.reason)
             starting = connection.state is State.STARTING
-            return _failure(describe_missing(tool.server, starting=starting), started)
+            admin = request.binding.admin and not starting
+            return _failure(str(exc) if admin else describe_missing(tool.server, starting=starting), started)
         structured = clean_json(result.structured_content)
         content = to_blocks(result.content, structured)
         if result.is_error:

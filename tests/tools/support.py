@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, ProgressSink, ToolInfo
 from agentic_rag.tools.entries.entry import HttpKind, HttpTarget, Identity, McpEntry, PlainValue, StdioTarget
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
@@ -83,11 +83,18 @@ async def call(
     name: str,
     timeout: float = 30,
     progress: ProgressSink | None = None,
+    *,
+    admin: bool = True,
     **arguments: Any,
 ) -> CallOutcome:
-    """Call a tool by either of its names; the test fails if that takes longer than any bound it may have."""
+    """Call a tool by either of its names; the test fails if that takes longer than any bound it may have.
+
+    ``admin``: for an admin of the domain, who reads why a server is gone.
+    """
     with anyio.fail_after(60):
-        return await toolset.call(CallRequest("c1", tool(toolset, name), arguments), timeout, progress)
+        return await toolset.call(
+            CallRequest("c1", tool(toolset, name), arguments, "", Binding(admin=admin)), timeout, progress
+        )
 
 
 def text_of(outcome: CallOutcome) -> str:

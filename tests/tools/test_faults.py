@@ -153,6 +153,7 @@ async def test_a_slow_server_delays_a_turn_by_no_more_than_it_may(tmp_path: Path
             toolset = await open_toolset(hub, [hostile("silent", "slow"), hostile(name="quick")], wait=0.5)
         assert {tool.server for tool in toolset.tools} == {"quick"}
         assert [server for server, _ in toolset.notices] == ["slow"]
+        assert toolset.missing == {"slow": True}, "a server that is starting is no server that is down"
         assert {status.name: status.state for status in hub.status()} == {"quick": "ready", "slow": "starting"}
 
 
@@ -280,9 +281,12 @@ async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path)
         second = await open_toolset(hub, [hostile()], wait=0.1)
         assert second.tools == first.tools
         assert second.notices == (("hostile", "it ended with exit code 3"),)
+        assert second.missing == {"hostile": False}
         outcome = await call(second, "fine", timeout=0.1)
         assert outcome.status == "error"
         assert "exit code 3" in text_of(outcome)
+        plain_words = text_of(await call(second, "fine", timeout=0.1, admin=False))
+        assert plain_words.startswith("The MCP server 'hostile' is not available now; an admin")
 
 
 async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Path) -> None:

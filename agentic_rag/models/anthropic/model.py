@@ -117,9 +117,11 @@ class AnthropicModel(Model):
     @asynccontextmanager
     async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         passages: list[Block] = []
-        if self._marks:
+        profile = await self._profile(request.model)
+        marks = self._marks or not profile.cites
+        if marks:
             request, passages = with_numbered_passages(request)
-        response = await self._open(request)
+        response = await self._open(request, profile, cites=not marks)
         try:
             self._expect_stream(response)
             # Read to the end below, so that the connection can be used again.
@@ -134,13 +136,12 @@ class AnthropicModel(Model):
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
                 await response.aclose()
 
-    async def _open(self, request: ModelRequest) -> "httpx2.Response":
+    async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "httpx2.Response":
         """Send the request; return the answer's head, with 200 and the body unread.
 
         Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
         """
-        profile = await self._profile(request.model)
-        body = request_body(request, profile, cites=not self._marks)
+        body = request_body(request, profile, cites=cites)
         try:
             return await self._send(body)
         except ModelError as error:
@@ -185,6 +186,23 @@ class AnthropicModel(Model):
                 known = await self._ask_about(known)
             self._profiles[model] = known
         return known
+
+    async def knows(self, model: str) -> bool | None:
+        """Return whether the service has a model of this name; None where it does not say."""
+        if not is_claude(model):
+            return None
+        client = await self._ready()
+        from anthropic import NotFoundError
+
+        try:
+            with anyio.fail_after(PROFILE_SECONDS):
+                await client.get(f"/v1/models/{model}", cast_to=object)
+        except NotFoundError as exc:  # an endpoint without this route answers 404 in other words
+            return False if f"model: {model}" in (exc.api_message or "") else None
+        except Exception as exc:  # the boundary: no network, no rights; the first turn will tell
+            logger.info("whether there is a model %s is not known: %s", model, type(exc).__name__)
+            return None
+        return True
 
     async def _ask_about(self, profile: ModelProfile) -> ModelProfile:
         client = await self._ready()

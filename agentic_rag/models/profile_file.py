@@ -1,0 +1,88 @@
+"""The operator's file of model profiles: what its models take and have, where the table does not know or is wrong.
+
+Owns the format, a TOML file with one table a model, whose keys are the fields of `ModelProfile`::
+
+    [models."qwen3:8b"]
+    context_window = 32768
+    output_limit = 8192
+    sampling = true
+    prices = { input = 0.1, output = 0.3, cache_read = 0, write_5m = 0, write_1h = 0 }
+
+A field that is not there keeps what the service or the table says.
+"""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from agentic_rag.errors import BadConfiguration, InvalidInput
+from agentic_rag.forms import Form, read_form
+from agentic_rag.models.profiles import Effort, ModelProfile, Prices, ProfileChanges
+
+SETTING = "AGENTIC_RAG_MODEL_PROFILES"
+
+Tokens = Annotated[int, Field(gt=0)]
+Dollars = Annotated[float, Field(ge=0)]
+
+
+class PricesForm(Form):
+    """US dollars for a million tokens; see `Prices`."""
+
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars = 0
+    write_5m: Dollars = Field(0, alias="write_5m")
+    write_1h: Dollars = Field(0, alias="write_1h")
+
+
+class ProfileForm(Form):
+    """One model; see `ModelProfile`."""
+
+    thinking: frozenset[Literal["adaptive", "between_tools", "enabled", "disabled"]] | None = None
+    thinks: bool | None = None
+    efforts: tuple[Effort, ...] | None = None
+    sampling: bool | None = None
+    bound: bool | None = None
+    system_messages: bool | None = None
+    deferred_tools: bool | None = None
+    cites: bool | None = None
+    images: bool | None = None
+    output_limit: Tokens | None = None
+    context_window: Tokens | None = None
+    cache_minimum: Tokens | None = None
+    prices: PricesForm | None = None
+
+
+class ProfilesFile(Form):
+    """The whole file."""
+
+    models: dict[str, ProfileForm] = Field(default_factory=dict)
+
+
+def read_profiles(path: Path) -> dict[str, ProfileChanges]:
+    """Return what the file says of each model, by name.
+
+    Raises:
+        BadConfiguration: it cannot be read, or a key of it is not known or has no good value.
+    """
+    try:
+        value = tomllib.loads(path.read_text("utf-8"))
+        found = read_form(ProfilesFile, value)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise BadConfiguration(SETTING, f"{path} is no TOML: {exc}") from exc
+    except InvalidInput as exc:
+        raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
+    return {name: _changes(form) for name, form in found.models.items()}
+
+
+def _changes(form: ProfileForm) -> ProfileChanges:
+    names = {field.name for field in fields(ModelProfile)}
+    given = {name: getattr(form, name) for name in form.model_fields_set & names}
+    if form.prices is not None:
+        given["prices"] = Prices(**form.prices.model_dump())
+    return {name: value for name, value in given.items() if value is not None}

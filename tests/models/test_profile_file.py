@@ -1,0 +1,107 @@
+"""The operator's own word on models, and which models a domain can name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.errors import BadConfiguration
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.profile_file import read_profiles
+from agentic_rag.models.profiles import Prices, profile_of, use_operator_profiles, with_capabilities
+from agentic_rag.models.providers import ChosenModel
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.model_rules import RULES
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig
+
+FILE = """
+[models."qwen3:8b"]
+context_window = 32768
+output_limit = 8192
+cites = false
+prices = { input = 0.1, output = 0.3 }
+
+[models.claude-haiku-4-5]
+output_limit = 1000
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_file_stays() -> Iterator[None]:
+    yield
+    use_operator_profiles({})
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "models.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_operators_file_counts_more_than_table_and_service(tmp_path: Path) -> None:
+    use_operator_profiles(read_profiles(write(tmp_path, FILE)))
+    local = profile_of("qwen3:8b")
+    assert (local.context_window, local.output_limit, local.cites, local.images) == (32_768, 8_192, False, True)
+    assert local.prices == Prices(0.1, 0.3, 0, 0, 0)
+    known = profile_of("claude-haiku-4-5-20251001")
+    assert (known.output_limit, known.cache_minimum) == (1_000, 4_096)
+    assert with_capabilities(known, RULES["claude-haiku-4-5"].to_json()).output_limit == 1_000
+    assert profile_of("claude-sonnet-5-5").output_limit == 128_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[models."m"]\noutput = 3', "models.m.output"),
+        ('[models."m"]\noutput_limit = -3', "models.m.output_limit"),
+        ('[models."m"]\nefforts = ["huge"]', "models.m.efforts.0"),
+        ('[models."m"]\nthinking = ["sometimes"]', "models.m.thinking"),
+        ('[models."m"]\nprices = { input = 1 }', "models.m.prices.output"),
+        ('[model."m"]', "model:"),
+        ("[models", "is no TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        read_profiles(write(tmp_path, text))
+    assert "AGENTIC_RAG_MODEL_PROFILES" in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration, match="cannot be read"):
+        read_profiles(tmp_path / "none.toml")
+
+
+async def test_a_model_that_the_service_does_not_know_is_refused_when_it_is_named() -> None:
+    async with FakeMessagesAPI() as api:
+        model = AnthropicModel(api.key, api.url)
+        choice = ChosenModel(model, "claude-sonnet-5-5", "anthropic")
+        try:
+            assert await choice.refusal("claude-sonnet-5-5") is None
+            assert await choice.refusal("anthropic:claude-haiku-5-5") is None
+            assert "does not know the model 'claude-sonnet-77'" in str(await choice.refusal("claude-sonnet-77"))
+            assert "no provider 'extractive'" in str(await choice.refusal("extractive:any"))
+            assert await choice.refusal("qwen3:8b") is None, "the endpoint's own names are not Claude's"
+        finally:
+            await model.aclose()
+    async with FakeMessagesAPI(models_api=False) as api:
+        model = AnthropicModel(api.key, api.url)
+        try:
+            assert await model.knows("claude-sonnet-77") is None
+        finally:
+            await model.aclose()
+
+
+async def test_a_domain_names_a_model_of_the_provider_and_no_other(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hello.")) as rig:
+        domain = await rig.domain()
+        place = f"/api/domains/{domain}"
+        for key in ("model", "fallbackModel"):
+            status, _, message = await rig.refused("PATCH", place, {"settings": {key: "extractive:x"}})
+            assert status in (400, 422)
+            assert f"settings.{key}" in message
+        await rig.ok("PATCH", place, {"settings": {"model": "scripted:scripted-2"}})
+        await rig.say(await rig.conversation(domain), "Hi")
+        assert rig.model.requests[0].model == "scripted-2"
