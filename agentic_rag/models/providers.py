@@ -55,7 +55,7 @@ class ChosenModel:
         if isinstance(self.model, ExtractiveModel):
             return None  # there is no language model yet: the name is for the day there is
         provider, colon, _ = name.partition(":")
-        if colon and provider != self.provider and provider in {*OWN, *_declared()}:
+        if colon and provider != self.provider and provider in {*OWN, *_find_declared()}:
             return f"this server has no provider {provider!r}; its models are those of {self.provider!r}."
         bare = name.removeprefix(f"{self.provider}:")
         if isinstance(self.model, AnthropicModel) and await self.model.knows(bare) is False:
@@ -85,7 +85,7 @@ def choose_model(settings: Settings) -> ChosenModel:
     Raises:
         BadConfiguration: the provider cannot be loaded or makes no model, or a setting of it is wrong.
     """
-    declared = _declared()
+    declared = _find_declared()
     provider, colon, name = settings.model.partition(":")
     if not colon or provider not in {**declared, **OWN}:
         key = settings.anthropic_api_key
@@ -96,7 +96,7 @@ def choose_model(settings: Settings) -> ChosenModel:
     return ChosenModel(model, name, provider)
 
 
-def _declared() -> dict[str, EntryPoint]:
+def _find_declared() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 

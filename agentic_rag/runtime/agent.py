@@ -48,10 +48,11 @@ from agentic_rag.runtime.core.request import (
     last_activation,
     lost_documents,
     prompt_of,
+    servers_back,
     turn_notes,
 )
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
-from agentic_rag.runtime.core.told import Told, changes, servers_back, with_present
+from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, Pictures, find_tools, read_on, with_own_tools
@@ -68,8 +69,6 @@ logger = logging.getLogger(__name__)
 
 CHILDREN_SECONDS = 10.0
 """How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
-LOCAL_USER = "local"
-"""Who asks on a server without keys: nobody's name."""
 PROGRESS_SECONDS = 0.1
 """Progress reports of one call that come faster are dropped."""
 
@@ -296,13 +295,7 @@ class Agent:
 
     def _tell(self) -> tuple[Told, list[str]]:
         """Return what the session was told once this turn has begun, and what of it is new."""
-        persona, user = self._definition.persona, self._definition.binding.user
-        current = with_present(
-            prompt_of(self._definition, self._tools),
-            self.resources.services.today,
-            "" if persona.asker or user == LOCAL_USER else user,
-            chinese=persona.language.lower().startswith("zh"),
-        )
+        current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
         before = self.transcript.told
         if before is None:
             return Told(current, current), []

@@ -6,7 +6,6 @@ that has grown since then fails here, so that nobody makes every request dearer 
 
 import json
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 from agentic_rag.messages import plain_text
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.definition import Persona
-from agentic_rag.runtime.core.prompt import bootstrap_prompt
-from agentic_rag.runtime.core.told import Prompt, with_present
+from agentic_rag.runtime.core.prompt import bootstrap_prompt, present_block
 from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL
 from agentic_rag.tools.base import SystemServer, ToolInfo
 from agentic_rag.tools.hub import Hub
@@ -75,8 +73,7 @@ def prompts() -> dict[str, str]:
 
 def day_of(persona: Persona) -> str:
     """Return the line with the date."""
-    chinese = persona.language.startswith("zh")
-    return plain_text(with_present(Prompt((), ()), date(2026, 11, 25), "", chinese=chinese).system)
+    return plain_text([present_block(persona, "2026-11-25", "")])
 
 
 def of_members(names: Sequence[str]) -> list[str]:

@@ -45,7 +45,7 @@ def describe_problem(error: SchemaProblem) -> list[str]:
     place = _place(error.absolute_path)
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
-        return [f"{_inside(place, name)} is missing{_wanted(error.schema, name)}" for name in missing]
+        return [f"{_inside(place, name)} is missing{_describe_missing(error.schema, name)}" for name in missing]
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
         known = list(error.schema.get("properties", ()))
         extra = [name for name in error.instance if name not in known][:SHOWN_NAMES]
@@ -69,7 +69,7 @@ def _inside(place: str, name: str) -> str:
     return f"{place}.{name}"[:SHOWN_CHARS] if place else name[:SHOWN_CHARS]
 
 
-def _wanted(schema: Any, name: str) -> str:
+def _describe_missing(schema: Any, name: str) -> str:
     """Return what a missing argument must be, as far as its schema says so."""
     own = (schema.get("properties") or {}).get(name) if isinstance(schema, Mapping) else None
     kinds = _kinds_of(own)
@@ -80,7 +80,7 @@ def _kinds_of(schema: Any) -> str:
     if not isinstance(schema, Mapping):
         return ""
     if "enum" in schema:
-        return f"one of {_shown(schema['enum'])}"
+        return f"one of {_quote(schema['enum'])}"
     kinds = schema.get("type")
     names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else ()
     return " or ".join(_KINDS.get(str(each), str(each)) for each in names)
@@ -111,7 +111,7 @@ def _of_same_kind(error: SchemaProblem) -> list[SchemaProblem]:
     return [each for each in error.context or () if getattr(each, "schema_path", (None,))[0] == fitting[0]]
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)[:SHOWN_CHARS]
 
 
@@ -121,8 +121,8 @@ def _alternatives(error: SchemaProblem) -> str:
 
 
 _RULES: Mapping[str, Callable[[Any], str]] = {
-    "const": lambda value: f"must be {_shown(value)}",
-    "enum": lambda value: f"must be one of {_shown(value)}",
+    "const": lambda value: f"must be {_quote(value)}",
+    "enum": lambda value: f"must be one of {_quote(value)}",
     "minimum": lambda value: f"must be at least {value}",
     "maximum": lambda value: f"must be at most {value}",
     "exclusiveMinimum": lambda value: f"must be more than {value}",
@@ -135,8 +135,8 @@ _RULES: Mapping[str, Callable[[Any], str]] = {
     "minProperties": lambda value: f"must have at least {value} members",
     "maxProperties": lambda value: f"must have at most {value} members",
     "uniqueItems": lambda value: "must not hold an item twice",
-    "dependentRequired": lambda value: f"needs more members: {_shown(value)}",
-    "pattern": lambda value: f"must match {_shown(value)}",
+    "dependentRequired": lambda value: f"needs more members: {_quote(value)}",
+    "pattern": lambda value: f"must match {_quote(value)}",
     "format": lambda value: f"must be a {value}",
 }
 
@@ -150,4 +150,4 @@ def _rule(error: SchemaProblem) -> str:
     rule = _RULES.get(error.validator)
     if rule is not None:
         return rule(error.validator_value)
-    return f"must fit {_shown({str(error.validator): error.validator_value})}"
+    return f"must fit {_quote({str(error.validator): error.validator_value})}"

@@ -30,6 +30,19 @@ def bootstrap_prompt(persona: Persona, tools: Collection[str], sub_roles: Collec
     return (text_block("\n".join(lines)), *(text_block(part) for part in persona.components if part.strip()))
 
 
+def present_block(persona: Persona, today: str, user: str) -> Block:
+    """Return what holds today: the date, and who asks; it stands after everything that more sessions share.
+
+    ``user``: name of the user; empty for one who has none. A delegate works for a role.
+    """
+    chinese = persona.language.lower().startswith("zh")
+    lines = [f"今天是 {today}。" if chinese else f"Today is {today}."]
+    if user and not persona.asker:
+        name = " ".join(user.split())
+        lines.append(f"用户是 {name}。" if chinese else f"The user is {name}.")
+    return text_block("\n".join(lines))
+
+
 def _tool_lines(tools: Collection[str], sub_roles: Collection[str], *, chinese: bool) -> list[str]:
     """Return a line for each tool of ours in the request that has one to say."""
     roles = ("、" if chinese else ", ").join(sub_roles)

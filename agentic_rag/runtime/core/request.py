@@ -30,13 +30,15 @@ from agentic_rag.messages import (
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import is_claude, profile_of
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.prompt import bootstrap_prompt
+from agentic_rag.runtime.core.prompt import bootstrap_prompt, present_block
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
 from agentic_rag.runtime.core.transcript import as_sent, pictures_in, tokens_of
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.pictures import MOST, count_beyond
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 
+LOCAL_USER = "local"
+"""Who asks on a server without keys: nobody's name."""
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
 """What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
@@ -167,9 +169,11 @@ def _with_picture(block: Block, pictures: Mapping[str, str]) -> Block:
     return {"type": "image", "source": source}
 
 
-def prompt_of(definition: Definition, tools: Sequence[ToolInfo]) -> Prompt:
-    """Return what a session that begins now is told first."""
-    return Prompt(_system(definition, tools), tool_specs(definition, tools))
+def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = "") -> Prompt:
+    """Return what a session that begins now is told first; ``today``: the date."""
+    user = definition.binding.user
+    present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
+    return Prompt((*_system(definition, tools), *present), tool_specs(definition, tools))
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
@@ -301,6 +305,18 @@ def lost_documents(transcript: Iterable[Message], gone: Collection[str]) -> dict
                 if passage is not None and passage.chunk_ids and all(chunk in gone for chunk in passage.chunk_ids):
                     found[passage.document_id] = passage.document_name
     return {ident: name for ident, name in found.items() if ident not in known}
+
+
+def servers_back(transcript: Sequence[Message], missing: Collection[str], known: Collection[str]) -> list[str]:
+    """Return the servers that the newest note on servers says cannot be called, and that can be now.
+
+    ``missing``: servers that cannot; ``known``: those that the domain has.
+    """
+    for message in reversed(transcript):
+        for block in reversed(message["content"]):
+            if DOWN in block:
+                return [name for name in block[DOWN] if name in known and name not in missing]
+    return []
 
 
 def last_activation(transcript: Sequence[Message]) -> Activation | None:

@@ -6,14 +6,13 @@ a cache is read only so far. So what a session was told first stays, and changes
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import orjson
 
-from agentic_rag.messages import DOWN, Block, Message, ToolSpec, text_block
+from agentic_rag.messages import Block, ToolSpec, text_block
 
 MAX_SCHEMA = 4_000
 """Characters of a changed tool's arguments in a note."""
@@ -53,30 +52,6 @@ class Told:
         known = self.first.names | {tool["name"] for tool in self.late}
         added = tuple(tool for tool in current.tools if tool["name"] not in known)
         return Told(self.first, current, (*self.late, *added))
-
-
-def with_present(prompt: Prompt, today: date, user: str, *, chinese: bool) -> Prompt:
-    """Return the prompt with what holds today, after everything that more sessions share: the date, and who asks.
-
-    ``user``: name of the user; empty for one who has none.
-    """
-    line = f"今天是 {today}。" if chinese else f"Today is {today}."
-    if user:
-        name = " ".join(user.split())
-        line += f"\n用户是 {name}。" if chinese else f"\nThe user is {name}."
-    return replace(prompt, system=(*prompt.system, text_block(line)))
-
-
-def servers_back(transcript: Sequence[Message], missing: Collection[str], known: Collection[str]) -> list[str]:
-    """Return the servers that the newest note on servers says cannot be called, and that can be now.
-
-    ``missing``: servers that cannot; ``known``: those that the domain has.
-    """
-    for message in reversed(transcript):
-        for block in reversed(message["content"]):
-            if DOWN in block:
-                return [name for name in block[DOWN] if name in known and name not in missing]
-    return []
 
 
 def changes(told: Told, current: Prompt) -> list[str]:
