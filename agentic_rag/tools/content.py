@@ -21,7 +21,7 @@ IMAGE_CHARS = 5 * 1024 * 1024
 NOISE_CHARS = 20_000
 """Of a longer text no noise is looked for: that is no error's."""
 
-_COUNTED = re.compile(r"^\d+ validation errors? for \w+$", re.MULTILINE)
+_COUNTED = re.compile(r"^\d+ validation errors? for .+$", re.MULTILINE)
 _FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n?)*", re.MULTILINE)
 _NOISE = re.compile(
     r" \[type=\w+, input_value=.*?, input_type=\w+\]|\n?[ \t]*For further information visit https://errors\.pydantic\.dev/\S*"

@@ -11,7 +11,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.redaction import Redaction
@@ -118,17 +118,12 @@ async def test_a_tools_failure_has_no_words_of_libraries_and_no_place_on_this_ma
     async def look() -> str:
         raise OSError(13, "Permission denied", "/srv/data/workspaces/demo/x.md")
 
-    class Form(BaseModel):
-        name: str
-        size: int
-
     @server.tool()
     async def read() -> str:
         try:
-            Form.model_validate({"size": "many"})
+            return str(TypeAdapter(dict[str, int]).validate_python({"size": "many"}))
         except ValueError as exc:
             raise ToolError(str(exc)) from exc
-        return ""
 
     @server.tool()
     async def trace() -> str:
@@ -138,7 +133,7 @@ async def test_a_tools_failure_has_no_words_of_libraries_and_no_place_on_this_ma
         toolset = await open_toolset(hub, [memory("ours")])
         assert text_of(await call(toolset, "look")) == "The tool failed; it does not say why."
         unread = text_of(await call(toolset, "read"))
-        assert unread.startswith("The arguments do not fit:\nname\n  Field required\nsize\n")
+        assert unread.startswith("The arguments do not fit:\nsize\n  Input should be a valid integer")
         assert not [word for word in ("pydantic", "type=", "input_value", "validation error") if word in unread]
         assert text_of(await call(toolset, "trace")) == "ValueError: no"
 
