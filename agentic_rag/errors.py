@@ -485,7 +485,7 @@ class ServerUnavailable(AgenticRagError, code="MCP_SERVER_UNAVAILABLE", status=5
     text = "The MCP server {self.server!r} is not available: {self.reason}"
 
 
-class ServerSilent(ServerUnavailable):
+class ServerSilent(ServerUnavailable, code="MCP_SERVER_SILENT", status=504):
     """An MCP server took a call and gave no answer in time. ``reason`` says no more than that: users may read it."""
 
 
