@@ -12,6 +12,7 @@ from agentic_rag.documents.search import missing_chunks
 from agentic_rag.events import Notice
 from agentic_rag.mcp_hub import McpHub
 from agentic_rag.models.base import Model
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.core.definition import Definition
@@ -25,12 +26,12 @@ EXTRACTIVE = Notice(
 
 
 class Services:
-    """Implements `agentic_rag.runtime.services.AgentServices`. ``model`` stands for the one that was ``chosen``."""
+    """Implements `agentic_rag.runtime.services.AgentServices`."""
 
     def __init__(
         self,
         model: Model,
-        chosen: Model,
+        calls: ModelCalls,
         tools: McpHub,
         roles: Roles,
         knowledge: Knowledge,
@@ -38,7 +39,7 @@ class Services:
         access: Access,
     ) -> None:
         self._model = model
-        self._quotes_only = isinstance(chosen, ExtractiveModel)
+        self._calls = calls
         self._tools = tools
         self._roles = roles
         self._knowledge = knowledge
@@ -48,7 +49,7 @@ class Services:
     @property
     def opening_notices(self) -> Sequence[Notice]:
         """See `AgentServices.opening_notices`."""
-        return (EXTRACTIVE,) if self._quotes_only else ()
+        return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
 
     @property
     def alone(self) -> bool:
@@ -59,6 +60,11 @@ class Services:
     def today(self) -> date:
         """See `AgentServices.today`."""
         return date.today()
+
+    @property
+    def model_calls(self) -> ModelCalls:
+        """See `AgentServices.model_calls`."""
+        return self._calls
 
     def model(self, domain_id: str) -> Model:
         """See `AgentServices.model`."""

@@ -32,11 +32,11 @@ from agentic_rag.errors import StorageFull, StorageUnavailable
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model, ThinkingMode
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.profile_file import read_profiles
 from agentic_rag.models.profiles import use_operator_profiles
 from agentic_rag.models.providers import ChosenModel, choose_model
-from agentic_rag.models.watched import WatchedModel
 from agentic_rag.operations.data_folder import DataFolder
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
@@ -94,7 +94,7 @@ class Machinery:
     """What turns run on: the model, the documents' index, the MCP servers, the roles."""
 
     choice: ChosenModel
-    watched: WatchedModel
+    calls: ModelCalls
     knowledge: Knowledge
     policy: LaunchPolicy
     tools: McpHub
@@ -270,8 +270,8 @@ async def _open_machinery(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
 ) -> Machinery:
     settings, database = ground.settings, ground.database
-    watched = WatchedModel(choice.model, settings.model_idle_seconds)
-    stack.push_async_callback(watched.aclose)
+    calls = ModelCalls(choice.model.name)
+    stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
     roles = Roles(database, settings.roles, ground.threads)
     delegations = Delegations()
@@ -290,7 +290,7 @@ async def _open_machinery(
     )
     runtime = await stack.enter_async_context(
         Runtime(
-            Services(watched, choice.model, tools, roles, knowledge, database, ground.access),
+            Services(choice.model, calls, tools, roles, knowledge, database, ground.access),
             TurnBookkeeping(),
             database=database,
             payloads=ground.payloads,
@@ -299,7 +299,7 @@ async def _open_machinery(
             patience=Patience(settings.model_idle_seconds, settings.retry_budget_seconds),
         )
     )
-    return Machinery(choice, watched, knowledge, policy, tools, roles, runtime)
+    return Machinery(choice, calls, knowledge, policy, tools, roles, runtime)
 
 
 def _make_business(ground: Ground, machinery: Machinery) -> Business:
@@ -351,7 +351,16 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         runtime=runtime,
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
-        health=Health(machinery.watched, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
+        health=Health(
+            machinery.calls,
+            knowledge,
+            tools,
+            machinery.policy,
+            database,
+            reserve,
+            runtime,
+            vault.redact,
+        ),
         usage=UsageReports(database),
     )
 

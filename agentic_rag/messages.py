@@ -151,6 +151,14 @@ def ref_of_image(block: Block) -> str | None:
     return block["source"]["ref"] if block["type"] == "image" and block["source"]["type"] == "kept" else None
 
 
+def refs_of_images(messages: Iterable[Message]) -> frozenset[str]:
+    """Return where the images of messages are kept; those of results that are left out are not among them."""
+    blocks = [block for message in messages for block in message["content"]]
+    results = [block for block in blocks if block["type"] == "tool_result" and SHED not in block]
+    parts = [part for block in results for part in block["content"]]
+    return frozenset(ref for each in (*blocks, *parts) if (ref := ref_of_image(each)))
+
+
 def image_in_words(block: Block) -> str:
     """Return the words for an image that is kept."""
     width, height = block[SIZE]

@@ -9,6 +9,7 @@ import pytest
 from tests.test_layers import ROOT, sources, tree
 
 ELSEWHERE = {
+    "agentic_rag/access/acts.py": "a folder of the data folder",
     "agentic_rag/app.py": "the data folder",
     "agentic_rag/commands/doctor.py": "the database",
     "agentic_rag/commands/ingest.py": "files of the person at the command line",
@@ -20,7 +21,6 @@ ELSEWHERE = {
     "agentic_rag/documents/disk_reserve.py": "how much room a disk has",
     "agentic_rag/documents/embedding_state.py": "embedding models",
     "agentic_rag/documents/reading.py": "the interpreter and its packages",
-    "agentic_rag/domains/domains.py": "templates",
     "agentic_rag/domains/vault.py": "keys",
     "agentic_rag/domains/vault_keys.py": "keys",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",

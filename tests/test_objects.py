@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_layers import ROOT, sources, tree
 
-MAX_CALLABLE_PARAMETERS = 60
+MAX_CALLABLE_PARAMETERS = 63
 """In the whole product. A pure function may take one, and what runs work in a thread; what is more than that has a
 name: a protocol or an object."""
 FRIENDS = {

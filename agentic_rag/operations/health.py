@@ -15,7 +15,7 @@ from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.errors import ServerStopping, StorageError, StorageUnavailable
 from agentic_rag.json_form import Absent
-from agentic_rag.models.watched import WatchedModel
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.outcomes import Outcomes, PartState, worst
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.runtime import Runtime
@@ -145,7 +145,7 @@ class Health:
 
     def __init__(
         self,
-        model: WatchedModel,
+        model: ModelCalls,
         knowledge: Knowledge,
         servers: ServerStates,
         policy: LaunchPolicy,

@@ -32,7 +32,7 @@ from agentic_rag.errors import (
     first_cause,
 )
 from agentic_rag.events import Done, Notice, Retrying, StepReset, ToolProgress, ToolStatus
-from agentic_rag.messages import REFUSED, Block, text_block
+from agentic_rag.messages import REFUSED, Block, refs_of_images, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.compaction import Compaction, compacted_event
@@ -399,7 +399,7 @@ class Agent:
             window,
             told=self.transcript.told,
             gone=await self._gone_chunks(cited_chunks(window)),
-            pictures=await self._pictures.of(window),
+            pictures=await self._pictures.of(refs_of_images(window)),
             tool_choice=None if fits and not call.last else {"type": "none"},
         )
         return replace(built, request=replace(built.request, max_tokens=built.request.max_tokens * call.room))
@@ -465,23 +465,24 @@ class Agent:
         redaction = self.resources.redactor.of(domain)
         answer = None if redaction.idle else RedactedAnswer(redaction)
         pushed = time.monotonic()
-        with anyio.move_on_after(idle) as watch:
-            async with self.resources.services.model(domain).stream(request) as events:
-                async for event in events:
-                    present = time.monotonic()
-                    if present - pushed > idle / 20:  # moving a deadline costs more than reading the clock
-                        watch.deadline = anyio.current_time() + idle
-                        pushed = present
-                    for each in (event,) if answer is None else answer.take(event):
-                        for body in self._turn.receive(each):
-                            self.log.append(body)
-                    if self.log.crowded:
-                        watch.deadline = math.inf  # it is the store that is waited for
-                        await self.log.room()
-                        pushed = time.monotonic()
-                        watch.deadline = anyio.current_time() + idle
-        if watch.cancelled_caught:
-            raise GenerationTimeout("The model's next event", idle)
+        with self.resources.services.model_calls.watch():
+            with anyio.move_on_after(idle) as watch:
+                async with self.resources.services.model(domain).stream(request) as events:
+                    async for event in events:
+                        present = time.monotonic()
+                        if present - pushed > idle / 20:  # moving a deadline costs more than reading the clock
+                            watch.deadline = anyio.current_time() + idle
+                            pushed = present
+                        for each in (event,) if answer is None else answer.take(event):
+                            for body in self._turn.receive(each):
+                                self.log.append(body)
+                        if self.log.crowded:
+                            watch.deadline = math.inf  # it is the store that is waited for
+                            await self.log.room()
+                            pushed = time.monotonic()
+                            watch.deadline = anyio.current_time() + idle
+            if watch.cancelled_caught:
+                raise GenerationTimeout("The model's next event", idle)
 
     # Tools
 

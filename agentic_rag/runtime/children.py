@@ -160,7 +160,8 @@ class Delegations:
                 parent_turn_id=parent.row.id,
                 tool_call_id=request.call_id,
             )
-            turns.begin(conn, row)
+            turns.TURNS.insert(conn, row)
+            turns.begin_lease(conn, row.id)
             sessions.append_question(conn, row, transcript.last_seq + 1)
             return transcript
 

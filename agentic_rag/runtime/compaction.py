@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
 from agentic_rag.events import Compacted, Usage
-from agentic_rag.messages import Block, Message
+from agentic_rag.messages import Block, Message, refs_of_images
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request, cited_chunks
@@ -127,7 +127,7 @@ class Compaction:
     async def _summary(self) -> Summary:
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
-        self._shown = await Pictures(self._resources.payloads).of(window)
+        self._shown = await Pictures(self._resources.payloads).of(refs_of_images(window))
         chunks = cited_chunks(window)
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         documents = documents_of(window, self._gone)
@@ -183,22 +183,23 @@ class Compaction:
         pieces: list[str] = []
         model, reported, stop_reason = request.model, Usage(), ""
         idle = self._resources.patience.model_idle
-        try:
-            with anyio.move_on_after(idle) as watch:
-                async with self._resources.services.model(self._definition.domain_id).stream(request) as events:
-                    async for event in events:
-                        watch.deadline = anyio.current_time() + idle
-                        if isinstance(event, TextDelta):
-                            pieces.append(event.text)
-                        elif isinstance(event, MessageStarted):
-                            model, reported = event.model, event.usage
-                        elif isinstance(event, MessageCompleted):
-                            reported, stop_reason = event.usage, event.stop_reason
-        finally:
-            if reported != Usage():
-                self.spent.append(Spent(0, model, reported))
-        if watch.cancelled_caught:
-            raise GenerationTimeout("The model's next event", idle)
+        with self._resources.services.model_calls.watch():
+            try:
+                with anyio.move_on_after(idle) as watch:
+                    async with self._resources.services.model(self._definition.domain_id).stream(request) as events:
+                        async for event in events:
+                            watch.deadline = anyio.current_time() + idle
+                            if isinstance(event, TextDelta):
+                                pieces.append(event.text)
+                            elif isinstance(event, MessageStarted):
+                                model, reported = event.model, event.usage
+                            elif isinstance(event, MessageCompleted):
+                                reported, stop_reason = event.usage, event.stop_reason
+            finally:
+                if reported != Usage():
+                    self.spent.append(Spent(0, model, reported))
+            if watch.cancelled_caught:
+                raise GenerationTimeout("The model's next event", idle)
         return _Answer("".join(pieces), stop_reason)
 
     # Storing

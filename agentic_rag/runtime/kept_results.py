@@ -6,11 +6,12 @@ came after its session had begun. A ref is bound to its session; another's looks
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json
-from agentic_rag.messages import SHED, Block, Message, ToolSpec, kept_image, ref_of_image, text_block
+from agentic_rag.messages import ToolSpec, kept_image, text_block
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.calls import error_outcome
 from agentic_rag.runtime.core.definition import Definition
@@ -103,22 +104,14 @@ class Pictures:
         self._files = files
         self._known: dict[str, str] = {}
 
-    async def of(self, messages: Iterable[Message]) -> Mapping[str, str]:
-        """Return those of some messages; one that is gone is not among them."""
-        parts = [part for message in messages for block in message["content"] for part in _parts_of(block)]
-        refs = dict.fromkeys(ref for part in parts if (ref := ref_of_image(part)))
-        for ref in refs.keys() - self._known.keys():
+    async def of(self, refs: AbstractSet[str]) -> Mapping[str, str]:
+        """Return those of some refs; one that is gone is not among them."""
+        for ref in refs - self._known.keys():
             data = await self._files.read(ref)
             if data is not None:
                 self._known[ref] = base64.b64encode(data).decode()
         self._known = {ref: data for ref, data in self._known.items() if ref in refs}
         return self._known
-
-
-def _parts_of(block: Block) -> Sequence[Block]:
-    if block["type"] == "tool_result":
-        return () if SHED in block else block["content"]
-    return (block,)
 
 
 async def read_on(resources: Resources, session_id: str, arguments: Json) -> CallOutcome:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.events import EventBody, Notice, Terminal, ToolStatus
 from agentic_rag.models.base import Model
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
@@ -42,6 +43,11 @@ class AgentServices(Protocol):
     @property
     def today(self) -> date:
         """The date where the server stands."""
+        ...
+
+    @property
+    def model_calls(self) -> ModelCalls:
+        """What remembers what became of the model's calls."""
         ...
 
     def model(self, domain_id: str) -> Model:

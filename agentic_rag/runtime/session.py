@@ -346,7 +346,8 @@ class LiveSession:
         image = self._resources.images.of(definition)
         added = self._resources.hooks.turn_accepted(conn, row)
         images.put(conn, image.id, definition.domain_id, image.content)
-        turns.begin(conn, row)
+        turns.TURNS.insert(conn, row)
+        turns.begin_lease(conn, row.id)
         if place is not None:
             sessions.append_question(conn, row, place)
             log.store_first(conn, (_start_event(row, definition.model), *self._compacted, *notices, *added))

@@ -218,14 +218,9 @@ def finish(
 _LEASE = Prepared(update(TURNS.table).where(_BY_ID).values(lease_until=_LEASE_END))
 
 
-def begin(conn: Connection, turn: TurnRecord) -> None:
-    """Store a new turn, running or queued, and begin its owner's lease.
-
-    Raises:
-        IntegrityError: the client message id has made a turn of the session before.
-    """
-    TURNS.insert(conn, turn)
-    _LEASE.run(conn, id=turn.id)
+def begin_lease(conn: Connection, turn_id: str) -> None:
+    """Begin the lease of a new turn's owner, in the transaction that stores it."""
+    _LEASE.run(conn, id=turn_id)
 
 
 def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:

@@ -4,7 +4,7 @@ Works on any `Library`. Knows no MCP and no index; the tools around it are in `s
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +91,23 @@ class Reading:
     following: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which chunks are read: below a heading with these words, from the first page to the last; None: all pages."""
+
+    heading: str
+    first: int
+    last: int | None
+
+    def holds(self, chunk: Chunk) -> bool:
+        if self.heading and not any(self.heading in " ".join(each.casefold().split()) for each in chunk.heading_path):
+            return False
+        return self.last is None or (chunk.page is not None and self.first <= chunk.page <= self.last)
+
+    def ends_before(self, chunk: Chunk) -> bool:
+        return self.last is not None and chunk.page is not None and chunk.page > self.last
+
+
 def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFacts:
     """Return the document of an id, a name, or a part of a name.
 
@@ -111,18 +128,9 @@ async def read(library: Library, collection: str, document: DocumentFacts, place
         UnreadableRequest: the place is none of this document.
         IndexFault: the index does not answer.
     """
-    first, last = _pages(place.pages)
-    begin = await _beginning(library, collection, document, place, first)
-    heading = " ".join((place.section or "").casefold().split())
-
-    def is_wanted(chunk: Chunk) -> bool:
-        in_section = not heading or any(heading in " ".join(each.casefold().split()) for each in chunk.heading_path)
-        return in_section and (last is None or (chunk.page is not None and first <= chunk.page <= last))
-
-    def is_behind(chunk: Chunk) -> bool:
-        return last is not None and chunk.page is not None and chunk.page > last
-
-    reading = await _collect(library, collection, document, begin, is_wanted, is_behind)
+    wanted = _Wanted(" ".join((place.section or "").casefold().split()), *_pages(place.pages))
+    begin = await _beginning(library, collection, document, place, wanted.first)
+    reading = await _collect(library, collection, document, begin, wanted)
     if not reading.hits:
         raise UnreadableRequest(_nothing_there(document, place))
     return reading
@@ -160,16 +168,15 @@ async def _collect(
     collection: str,
     document: DocumentFacts,
     begin: int,
-    is_wanted: Callable[[Chunk], bool],
-    is_behind: Callable[[Chunk], bool],
+    wanted: _Wanted,
 ) -> Reading:
     groups: list[list[Chunk]] = []
     room = READ_TOKENS
     following: int | None = None
     async for chunk in _walk(library, collection, document, begin):
-        if is_behind(chunk):
+        if wanted.ends_before(chunk):
             break
-        if not is_wanted(chunk):
+        if not wanted.holds(chunk):
             continue
         room -= estimate_tokens(chunk.text)
         if room < 0 and groups:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 TERMINAL = ("done", "error", "interrupted")
-DELTAS = ("text", "thinking")
+DELTAS = ("text", "thinking", "tool_call_started", "tool_arguments")
 """What may be delivered before it is journalled."""
 
 Event = dict[str, Any]

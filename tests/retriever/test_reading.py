@@ -138,7 +138,7 @@ async def test_a_section_and_what_stands_around_a_passage_are_read(index: EdgeIn
         ),
         ({"document": "manual.pdf", "pages": "7-3"}, "must be a page or a range"),
         ({"document": "manual.pdf", "pages": "99"}, "manual.pdf has 40 pages, and no text on 99."),
-        ({"document": "handbook.md", "pages": "1"}, "handbook.md has no pages: read it by `section` or `from`."),
+        ({"document": "handbook.md", "pages": "1"}, "has no pages: read it by `section` or `from`."),
         ({"document": "manual.pdf", "around": 41}, "`around` is 41, but manual.pdf has passages 1 to 40."),
         ({"document": "manual.pdf", "from": 0}, "`from` is 0"),
         ({"document": "handbook.md", "section": "pensions"}, "Its first headings: Annual leave; Sick leave."),

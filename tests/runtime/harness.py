@@ -14,6 +14,7 @@ from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.calls import PlannedCall
@@ -112,6 +113,7 @@ class Services:
     opening_notices: Sequence[Notice] = ()
     today: date = date(2026, 11, 22)
     alone: bool = True
+    model_calls: ModelCalls = field(default_factory=lambda: ModelCalls("scripted"))
 
     def model(self, domain_id: str) -> Model:
         return self.given_model

@@ -47,7 +47,7 @@ async def running(folder: Path) -> AsyncIterator[Desk]:
             with anyio.fail_after(PATIENCE):
                 for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
                     row = turn(turn_id, fence=1)
-                    await database.write(partial(turns.begin, turn=row))
+                    await database.write(partial(turns.TURNS.insert, record=row))
                 desk = Desk(database, Journal(database))
                 tasks.start_soon(desk.journal.run)
                 yield desk

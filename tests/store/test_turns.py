@@ -165,6 +165,11 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
         await database.write(lambda conn: turns.count_resume(conn, "turn_9"))
 
 
+def begin_turn(conn: Connection, row: turns.TurnRecord) -> None:
+    turns.TURNS.insert(conn, row)
+    turns.begin_lease(conn, row.id)
+
+
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
     with pytest.raises(NotFound):
@@ -173,7 +178,7 @@ async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
 
 async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Database) -> None:
     def begin(conn: Connection) -> list[bool]:
-        turns.begin(conn, turn(owner="host:1"))
+        begin_turn(conn, turn(owner="host:1"))
         until = select(turns.TURNS.c.lease_until).scalar_subquery()
         bounds = (DatabaseTime(turns.LEASE_SECONDS - 5) < until, until < DatabaseTime(turns.LEASE_SECONDS + 5))
         return [bool(conn.execute(select(bound)).scalar()) for bound in bounds]
@@ -183,8 +188,8 @@ async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Dat
 
 async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(database: Database) -> None:
     def fill(conn: Connection) -> None:
-        turns.begin(conn, turn("turn_1", owner="host:1"))
-        turns.begin(conn, turn("turn_2", owner="host:1", status="queued"))
+        begin_turn(conn, turn("turn_1", owner="host:1"))
+        begin_turn(conn, turn("turn_2", owner="host:1", status="queued"))
         turns.TURNS.insert(conn, turn("turn_3", owner="host:1", lease_until=AT))
         turns.TURNS.insert(conn, turn("turn_4", owner="host:1", lease_until=AT, status="queued"))
         turns.TURNS.insert(conn, turn("turn_5"))
