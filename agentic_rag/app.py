@@ -303,8 +303,8 @@ async def _open_machinery(
 
 
 def _make_business(ground: Ground, machinery: Machinery) -> Business:
-    settings, database, directory, vault = ground.settings, ground.database, ground.directory, ground.vault
-    threads = ground.threads
+    settings, database, threads = ground.settings, ground.database, ground.threads
+    directory, vault = ground.directory, ground.vault
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
@@ -351,16 +351,7 @@ def _make_business(ground: Ground, machinery: Machinery) -> Business:
         runtime=runtime,
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
-        health=Health(
-            machinery.calls,
-            knowledge,
-            tools,
-            machinery.policy,
-            database,
-            reserve,
-            runtime,
-            vault.redact,
-        ),
+        health=Health(machinery.calls, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
         usage=UsageReports(database),
     )
 

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "agentic_rag/domains/vault.py": "keys",
     "agentic_rag/domains/vault_keys.py": "keys",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
+    "agentic_rag/models/profile_file.py": "the operator's file",
     "agentic_rag/operations/contents.py": "the folder of the workspaces",
     "agentic_rag/operations/data_folder.py": "the data folder",
     "agentic_rag/operations/upkeep.py": "templates, and the folder of the workspaces",

@@ -188,7 +188,8 @@ def _weigh(fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
 
     def match(chunk_id: str) -> Match:
-        share = min(lexical.get(chunk_id, 0.0) / legs.self_score, 1.0) if legs.self_score else 0.0
+        # A damaged index gives scores that none can have: below zero, or no number.
+        share = max(0.0, min(lexical.get(chunk_id, 0.0) / legs.self_score, 1.0)) if legs.self_score > 0 else 0.0
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
         return Match(share, closeness, *((chunk.document_id, chunk.heading_path) if chunk else ()))
