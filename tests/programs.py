@@ -171,6 +171,7 @@ def main() -> None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
             become_program(*streams)
             return
         running[pid] = status

@@ -66,6 +66,8 @@ class Upkeep:
         await self._look_for_default_domain()
 
     async def _look_for_default_domain(self) -> None:
+        if "default_domain" not in self._settings.model_fields_set:
+            return  # nobody asked for it
         name = self._settings.default_domain
         try:
             await self._directory.get(name)

@@ -5,6 +5,7 @@ turn has follows from its definition. Knows no request.
 """
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from agentic_rag.access.users import User
@@ -13,7 +14,7 @@ from agentic_rag.errors import NotFound
 from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.request import build_request
+from agentic_rag.runtime.core.request import prompt_of
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
@@ -39,13 +40,15 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePrompt:
-    """``bootstrap`` and ``components`` are the system prompt, in order; ``role`` comes through the tool, if it does.
+    """``bootstrap``, ``components`` and ``present`` (the day, and who asks) are the system prompt, in order; ``role``
+    comes through the tool, if it does.
 
     ``tools``: our own tools of a turn of this user. ``problems``: (file, problem) of components.
     """
 
     bootstrap: PromptPart
     components: tuple[PromptPart, ...]
+    present: PromptPart
     problems: tuple[tuple[str, str], ...]
     role_id: str
     role: RoleView | None
@@ -82,8 +85,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     workspace = Path(definition.binding.workspace)
     read = await definitions.components(domain_id, workspace)
     tools = with_own_tools(definition, tuple(tool for server in definition.system for tool in _own_tools(server)))
-    system = build_request(definition, tools, ()).request.system
-    texts = [plain_text([block]) for block in system]
+    *texts, present = (plain_text([block]) for block in prompt_of(definition, tools, str(date.today())).system)
     same = read.texts == definition.persona.components  # a file may have been edited in between
     names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role
@@ -94,6 +96,7 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     return EffectivePrompt(
         PromptPart("bootstrap", texts[0]),
         tuple(PromptPart(name, text) for name, text in zip(names, texts[1:], strict=True)),
+        PromptPart("present", present),
         read.problems,
         role_id,
         role,

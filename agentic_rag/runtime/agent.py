@@ -383,7 +383,7 @@ class Agent:
             self._context.note_failure()
             return
         self.log.append(compacted_event(record))
-        current = prompt_of(self._definition, self._tools)
+        current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
         await self._store_told(Told(current, current), [])
 
     async def _request(self, call: CallModel) -> BuiltRequest:

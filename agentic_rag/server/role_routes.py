@@ -188,10 +188,12 @@ class Size:
 
 @answer()
 class Prompt:
-    """The prompt with the size of each part; ``role`` is null when there is none of that id."""
+    """The prompt with the size of each part; ``present`` is the day, and who asks; ``role`` is null when there is none
+    of that id."""
 
     bootstrap: Part
     components: Sequence[Part]
+    present: Part
     problems: Sequence[PromptProblem]
     role: Role | None
     role_id: str
@@ -324,7 +326,7 @@ def _role(view: RoleView) -> Role:
 
 
 def _prompt(prompt: EffectivePrompt) -> Prompt:
-    parts = [prompt.bootstrap, *prompt.components]
+    parts = [prompt.bootstrap, *prompt.components, prompt.present]
     role = None if prompt.role is None else _role(prompt.role)
     if role is not None and role.text is not None:
         part = PromptPart("role", role.text)
@@ -332,6 +334,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
     return Prompt(
         bootstrap=answer_from(Part, prompt.bootstrap),
         components=[answer_from(Part, each) for each in prompt.components],
+        present=answer_from(Part, prompt.present),
         problems=[PromptProblem(name, problem) for name, problem in prompt.problems],
         role=role,
         role_id=prompt.role_id,

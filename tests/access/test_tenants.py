@@ -17,6 +17,7 @@ pytestmark = pytest.mark.attack(kind="web")
 BODIES = {
     ("POST", "/api/conversations"): {"domainId": "{domain}"},
     ("POST", "/api/conversations/{conversation}/messages"): {"content": "Hi"},
+    ("POST", "/api/conversations/{conversation}/messages/{message}/edit"): {"content": "Hi"},
 }
 LISTS = {
     "/api/health",
@@ -75,7 +76,7 @@ async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Pa
         for method, declared, path, rule in routes(found):
             response = await found.ask(found.mallory, method, path, body_of(found, method, declared))
             assert not any(word in response.text for word in SECRET_WORDS), (method, path)
-            hidden = "{domain}" in declared or "{conversation}" in declared or "{turn}" in declared
+            hidden = any(each in declared for each in ("{domain}", "{conversation}", "{turn}", "{ref}"))
             if (method, declared) == ("POST", "/api/conversations") or hidden:
                 assert response.status_code == 404, (method, path, response.text)
             elif rule.allow == "operator":
@@ -140,6 +141,12 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
                 ("subscribe", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
                 ("subscribe", {"conversationId": conversation, "turnId": turn, "after": 0}, "CONVERSATION_NOT_FOUND"),
                 ("subscribe", {"conversationId": found.own_conversation, "turnId": turn}, "TURN_NOT_FOUND"),
+                ("retry", {"conversationId": conversation, "messageId": found.message}, "CONVERSATION_NOT_FOUND"),
+                (
+                    "edit",
+                    {"conversationId": conversation, "messageId": found.message, "content": "Hi"},
+                    "CONVERSATION_NOT_FOUND",
+                ),
                 ("interrupt", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
                 ("interrupt", {"conversationId": conversation, "turnId": turn}, "CONVERSATION_NOT_FOUND"),
             ]
@@ -152,7 +159,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
         assert await found.state() == before
         told = await audited(found.rig, actor="mallory", outcome="refused")
         assert sum(row["count"] for row in told) == len(frames)
-        assert {row["action"] for row in told} == {"WS message", "WS subscribe", "WS interrupt"}
+        assert {row["action"] for row in told} == {"WS message", "WS subscribe", "WS retry", "WS edit", "WS interrupt"}
 
 
 async def test_a_member_may_talk_and_read_documents_but_not_change_his_domain(tmp_path: Path) -> None:

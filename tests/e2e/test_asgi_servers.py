@@ -41,6 +41,7 @@ CHANGING = re.compile(
     r'"(?:conv|turn|msg|call|img|ref|ret|doc|toolu)_[^"]*"'
     r'|"\d{4}-\d\d-\d\dT[^"]*"'
     r'|"[0-9a-f]{8}-[0-9a-f-]{27}"'
+    r'|"[0-9a-f]{32}"'
     r'|(?<="durationMs":)\d+'
     r'|(?<="timings":){[^}]*}'
 )

@@ -44,7 +44,7 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
         with Chat(server, made.conversation(), Ledger()) as chat:
             chat.finish(chat.send("Hello warm plain", "warm")["turnId"])
         yield made
-        assert around.api.refused == []
+        assert around.api.refused == [], around.api.refused
         assert all(SECRET not in str(request) for request in around.api.requests)
 
 

@@ -141,7 +141,8 @@ async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> No
         shown = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
         assert types_of(await rig.say(await rig.conversation(domain), "Hi"))[-1] == "done"
         told = [block["text"] for block in rig.model.requests[0].system]
-        assert [shown["bootstrap"]["text"], *(each["text"] for each in shown["components"])] == told
+        parts = [shown["bootstrap"], *shown["components"], shown["present"]]
+        assert [each["text"] for each in parts] == told
         assert [each["name"] for each in shown["components"]] == ["10-identity.md"]
         assert shown["problems"] == [{"name": "20-rules.md", "problem": "not UTF-8 at byte 0"}]
         assert shown["system"]["characters"] == sum(map(len, told))

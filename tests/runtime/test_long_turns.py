@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from sqlalchemy import update
 
 from agentic_rag.events import AgentEvent
 from agentic_rag.json_form import Json
@@ -227,7 +228,8 @@ async def test_thinking_that_does_not_fit_all_the_same_costs_a_second_try_and_no
             await b.say("How much?", definition=long_limits())
             rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
             other = [{"type": "text", "text": "Words that nobody said."}]
-            await b.database.write(lambda conn: sessions.set_content(conn, SESSION, rows[0].seq, other))
+            change = update(sessions.MESSAGES.table).where(sessions.MESSAGES.c.seq == rows[0].seq).values(content=other)
+            await b.database.write(lambda conn: conn.execute(change))
         async with bench(tmp_path, model, services=services(model)) as b:
             for _ in range(2):
                 assert kinds(await b.say("And now?", definition=long_limits()))[-1] == "done"

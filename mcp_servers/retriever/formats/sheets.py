@@ -21,7 +21,8 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.package import check_package, package_date
 from mcp_servers.retriever.formats.text import decode
 
-_SNIFFED_CHARACTERS = 1 << 12
+_SNIFFED_CHARACTERS = 1 << 11
+"""What the sniffer looks at: its patterns take the square of it."""
 _LAST_COLUMN = 18_278
 """ZZZ: columns beyond it are given its name."""
 _DELIMITERS = ",;\t|"
