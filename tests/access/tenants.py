@@ -10,11 +10,14 @@ import httpx2
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from agentic_rag.store import payloads
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.testing.steps import say
 from tests.server.rig import Json, Rig
 from tests.ws.serving import Client
 
-SECRET_WORDS = ("Annsdomain", "Annstitle", "Annsquestion", "Annsdocument", "Annsanswer")
+SECRET_WORDS = ("Annsdomain", "Annstitle", "Annsquestion", "Annsdocument", "Annsanswer", "Annsresult")
 """What only ann may read; her ids are no secret, since mallory has them."""
 
 
@@ -102,6 +105,9 @@ async def tenants(folder: Path, role: str = "admin", **settings: Any) -> AsyncIt
         own_made = await found.ask(mallory, "POST", "/api/conversations", {"domainId": own})
         found.own_conversation = own_made.json()["id"]
         found.message = messages[0]["id"]
+        kept = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
+        await PayloadFiles(rig.settings.data / "payloads").write(kept.ref, b"Annsresult")
+        await rig.application.database.write(lambda conn: payloads.put(conn, kept))
         found.ids = {
             "domain": theirs,
             "conversation": conversation,
@@ -109,6 +115,7 @@ async def tenants(folder: Path, role: str = "admin", **settings: Any) -> AsyncIt
             "document": document["id"],
             "role": "assistant",
             "key": keys[0]["id"],
+            "ref": kept.ref,
         }
         yield found
 

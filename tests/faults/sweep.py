@@ -44,7 +44,9 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
         with Chat(server, made.conversation(), Ledger()) as chat:
             chat.finish(chat.send("Hello warm plain", "warm")["turnId"])
         yield made
-        assert around.api.refused == [], around.api.refused
+        # An answer of megabytes is longer than a model reads: the summary of it is refused for its length, and left.
+        refused = [each for each in around.api.refused if not each.startswith("prompt is too long")]
+        assert refused == []
         assert all(SECRET not in str(request) for request in around.api.requests)
 
 
