@@ -13,7 +13,6 @@ from agentic_rag.events import Notice
 from agentic_rag.mcp_hub import McpHub
 from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
-from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store.database import Database
@@ -37,8 +36,12 @@ class Services:
         knowledge: Knowledge,
         database: Database,
         access: Access,
+        *,
+        quotes_only: bool,
     ) -> None:
+        """``quotes_only``: the model is none of language, and says so."""
         self._model = model
+        self._quotes_only = quotes_only
         self._calls = calls
         self._tools = tools
         self._roles = roles
@@ -49,7 +52,7 @@ class Services:
     @property
     def opening_notices(self) -> Sequence[Notice]:
         """See `AgentServices.opening_notices`."""
-        return (EXTRACTIVE,) if isinstance(self._model, ExtractiveModel) else ()
+        return (EXTRACTIVE,) if self._quotes_only else ()
 
     @property
     def alone(self) -> bool:

@@ -10,53 +10,93 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import anyio
 from starlette.applications import Starlette
 
+from agentic_rag import garbage
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
+from agentic_rag.access.logins import Logins, LoginTimes
+from agentic_rag.access.people import People
 from agentic_rag.agent_services import Services
+from agentic_rag.backup.jobs import BackupJobs
+from agentic_rag.backup.schedule import ScheduledBackups
+from agentic_rag.backup.upgrading import open_database
+from agentic_rag.bundles.exporting import Exports
+from agentic_rag.bundles.importing import Imports
+from agentic_rag.bundles.receiving import Reception
 from agentic_rag.business import Business
-from agentic_rag.conversations.conversations import Conversations, TurnBookkeeping
+from agentic_rag.conversations.bookkeeping import TurnBookkeeping
+from agentic_rag.conversations.client_names import ClientNames
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
+from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.sign_in_waits import SignInWaits
+from agentic_rag.conversations.title_news import TitleNews
+from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.launch_requests import make_launch_requests
+from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import StorageFull, StorageUnavailable
+from agentic_rag.errors import InvalidInput, StorageFull, StorageUnavailable
 from agentic_rag.mcp_hub import McpHub, launch_policy
-from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
-from agentic_rag.models.profile_file import read_profiles
-from agentic_rag.models.profiles import use_operator_profiles
-from agentic_rag.models.providers import ChosenModel, choose_model
-from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.models.observed import observe
+from agentic_rag.models.pool import WarmModel
+from agentic_rag.models.prices import read_prices
+from agentic_rag.models.provider_file import Providers, read_providers
+from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
+from agentic_rag.observer import Observer
+from agentic_rag.operations.alone import Alone
+from agentic_rag.operations.budgets import Budgets
+from agentic_rag.operations.data_folder import DataFolder, check_database
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.erasure import Erasure
+from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import Health
+from agentic_rag.operations.history import History
 from agentic_rag.operations.lifecycle import Lifecycle
+from agentic_rag.operations.measuring import Measuring, open_measuring
+from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.upkeep import SCAN_SECONDS, Upkeep
 from agentic_rag.operations.usage import UsageReports
 from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.birth import Births
+from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles
+from agentic_rag.roles.skills import Skills
+from agentic_rag.roles.trials import Trials
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.services import Patience
+from agentic_rag.runtime.services import Answers, Patience
+from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
 from agentic_rag.server.auth import Gate, KeyUse
-from agentic_rag.server.hosts import Hosts, is_loopback
+from agentic_rag.server.dialects import get_dialect
+from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
 from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
+from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.settings import Settings
+from agentic_rag.shared_store import SharedStore, join_store, open_carriers
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.database import Database
+from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.threads import DomainThreads
@@ -64,10 +104,13 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexFault
 
+if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
+    from agentic_rag.access.oidc.logins import ProviderLogins
+
 RETRY_SECONDS = 1.0
 """Between two looks whether the store is there."""
-TAKE_UP_SECONDS = 5.0
-"""Between two looks for turns whose server died, where several share a store."""
+MAX_BESIDE_DOCUMENTS = 2**30
+"""Bytes of a bundle's other members together."""
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +128,11 @@ class Ground:
     audit: AuditLog
     directory: Directory
     vault: Vault
+    file_history: FileHistory
     payloads: PayloadFiles
     threads: DomainThreads
+    spending: Spending
+    measuring: Measuring
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +145,10 @@ class Machinery:
     policy: LaunchPolicy
     tools: McpHub
     roles: Roles
+    title_news: TitleNews
+    naming: Naming
     runtime: Runtime
+    neighbours: SharedStore | None
 
     @property
     def model(self) -> Model:
@@ -130,16 +179,32 @@ class Application:
     def access(self) -> Access:
         return self.ground.access
 
+    def announce(self, url: str) -> None:
+        """Say where this process listens: in its folder, and among the servers of its database."""
+        self.ground.folder.announce(url, self.access.local_key)
+        if self.machinery.neighbours is not None:
+            self.machinery.neighbours.members.locate(url)
+
     def begin(self) -> None:
         """Start what a serving process does beside answering; called once it listens."""
-        self.machinery.tools.load()
         self.upkeep.begin(self.workers)
-        if isinstance(self.machinery.model, AnthropicModel):
-            self.workers.start("loading the model client", self.machinery.model.warm_up)
+        self.workers.start("loading what turns need", self._warm_up)
+
+    async def _warm_up(self) -> None:
+        """Load what the first turn would wait for, and look for no garbage in it."""
+        try:
+            self.machinery.tools.load()
+            if isinstance(self.machinery.model, WarmModel):
+                await self.machinery.model.warm_up()
+            await self.machinery.tools.wait_loaded()
+        finally:
+            garbage.set_aside()
 
     async def drain(self, seconds: float) -> int:
         """Let running turns end, at most so long; return how many are left to be resumed by the next start."""
-        return await self.machinery.runtime.drain(seconds)
+        await self.machinery.naming.stop()
+        shared, runtime = self.machinery.neighbours, self.machinery.runtime
+        return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
 
 
 @asynccontextmanager
@@ -153,61 +218,114 @@ async def open_application(
     scan_seconds: float = SCAN_SECONDS,
     first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
+    revisions: Revisions = OWN,
 ) -> AsyncIterator[Application]:
     """Open every part, in order; leaving closes them in the reverse order.
 
     Args:
         settings: what the operator decided.
-        model: replaces the one the settings stand for (tests).
+        model, revisions: replace those that the settings and the program stand for (tests).
         serving: False for a command that only uses the data folder: turns and files of others are left alone.
         any_command: users' stdio servers may run anything; counts for a single user on loopback only.
         unsandboxed: where there is no bubblewrap they run without a sandbox; counts for a single user on loopback.
         scan_seconds: between two looks into the documents folders.
         first_document_seconds: how long a turn waits for a domain's first document.
-        meanwhile: entered where the folder or the database is not there yet, and left once they are; None: they are
-            not waited for.
+        meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
     """
+    dialect = _socket_dialect(settings)
+    providers = read_providers(settings.providers)
+    redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
-        folder, database = await _open_store(stack, settings, meanwhile)
-        ground = await _open_ground(stack, settings, folder, database, serving, first_document_seconds)
+        folder, database = await _open_store(stack, settings, meanwhile, revisions)
+        ground = await _open_ground(stack, settings, folder, database, redactor, serving, first_document_seconds)
         policy = launch_policy(settings, ground.access, any_command, unsandboxed)
-        use_operator_profiles(read_profiles(settings.model_profiles) if settings.model_profiles else {})
-        machinery = await _open_machinery(
-            stack,
-            ground,
-            policy,
-            choose_model(settings) if model is None else ChosenModel(model, settings.model, model.name),
-        )
-        business = _make_business(ground, machinery)
+        machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
+        backups = ScheduledBackups(settings)
+        business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
-        upkeep = Upkeep(
-            settings,
-            ground.database,
-            ground.directory,
-            business.domains,
-            business.documents,
-            machinery.knowledge,
-            doctor,
-            scan_seconds,
-        )
-        app = make_app(business, ground.access, ground.audit, _gate(ground, policy))
+        upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+        app = await _open_app(stack, ground, policy, business, dialect)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
+        workers.start("installing what was approved", business.launch_requests.run)
         if serving:
-            workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
-            await machinery.runtime.recover()
-            if ground.database.shared:
-                workers.repeat("taking up turns", partial(_take_up_turns, machinery), TAKE_UP_SECONDS, at_once=False)
+            await _begin_work(workers, ground, policy, machinery, business)
             upkeep.keep_records(workers, ground.access, ground.audit, business.health)
+            backups.begin(workers, upkeep.alone)
+            workers.start("backups that were asked for", business.backups.run)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
 
 
-async def _take_up_turns(machinery: Machinery) -> None:
-    """Go on with what other servers of the store left when they died."""
+def _make_upkeep(
+    ground: Ground, machinery: Machinery, business: Business, doctor: Doctor, scan_seconds: float
+) -> Upkeep:
+    return Upkeep(
+        ground.settings,
+        ground.folder.incoming,
+        Alone(ground.database, machinery.runtime.owner),
+        ground.database,
+        ground.directory,
+        business.domains,
+        business.documents,
+        machinery.knowledge,
+        business.deletion,
+        business.imports,
+        business.file_history,
+        doctor,
+        scan_seconds,
+    )
+
+
+async def _begin_work(
+    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: Business
+) -> None:
+    """Begin what a server does beside answering."""
+    await _install_in_background(workers, policy, business)
+    workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
+    if machinery.neighbours is not None:
+        await machinery.neighbours.members.join()
     await machinery.runtime.recover()
+    if machinery.neighbours is not None:
+        machinery.neighbours.hear(
+            workers, ground.directory, ground.vault, ground.access, ground.spending, machinery.tools, machinery.naming
+        )
+        machinery.neighbours.take_up(workers, machinery.runtime)
+    workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
+    workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
+
+
+async def _open_app(
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str
+) -> Starlette:
+    door = await stack.enter_async_context(McpDoor(business))
+    provider = await _open_provider(stack, ground, business)
+    return make_app(
+        business,
+        ground.access,
+        ground.audit,
+        _gate(ground, policy, provider),
+        door,
+        dialect,
+        provider=provider,
+        public_url=ground.settings.public_url,
+    )
+
+
+def _choose_model(settings: Settings, providers: Providers, instead: Model | None) -> ChosenModel:
+    """Return the model of the operator's settings and files, or the one that takes its place."""
+    use_profiles(settings, providers)
+    return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
+
+
+async def _install_in_background(workers: Workers, policy: LaunchPolicy, business: Business) -> None:
+    """Install what entries need that are saved from now on, and what was approved before this process began."""
+    if policy.installations is not None:
+        workers.start("installing packages", policy.installations.run)
+    await business.launch_requests.take_up()
 
 
 async def _end_single_use(access: Access, machinery: Machinery) -> None:
@@ -218,7 +336,10 @@ async def _end_single_use(access: Access, machinery: Machinery) -> None:
 
 
 async def _open_store(
-    stack: AsyncExitStack, settings: Settings, meanwhile: AbstractAsyncContextManager[None] | None
+    stack: AsyncExitStack,
+    settings: Settings,
+    meanwhile: AbstractAsyncContextManager[None] | None,
+    revisions: Revisions,
 ) -> tuple[DataFolder, Database]:
     """Take the data folder and open the database, as soon as they are there."""
     folder: DataFolder | None = None
@@ -227,9 +348,11 @@ async def _open_store(
         while True:
             try:
                 if folder is None:
-                    folder = DataFolder.own(settings.data)
+                    folder = DataFolder.of(settings)
                     stack.callback(folder.release)
-                database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
+                if not settings.database_url:
+                    check_database(settings.data / "agentic-rag.db")
+                database = await open_database(settings, revisions)
                 stack.push_async_callback(database.aclose)
                 return folder, database
             except (StorageUnavailable, StorageFull) as exc:
@@ -248,14 +371,15 @@ async def _open_ground(
     settings: Settings,
     folder: DataFolder,
     database: Database,
+    redactor: Redactor,
     serving: bool,
     first_document_seconds: float,
 ) -> Ground:
-    redactor = Redactor()
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to make the first key.
     key_use = KeyUse(_limits(settings))
-    access = Access(database, required=serving and not is_loopback(settings.host), use=key_use)
+    beyond = serving and not is_loopback(settings.host)
+    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer))
     await access.open()
     audit = AuditLog(database, redactor, Acts(settings.data))
     stack.push_async_callback(audit.flush)
@@ -263,18 +387,37 @@ async def _open_ground(
     directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
     payloads = PayloadFiles(settings.data / "payloads")
     threads = DomainThreads()
-    return Ground(settings, folder, database, redactor, access, key_use, audit, directory, vault, payloads, threads)
+    history = FileHistory(database, directory, vault, threads)
+    spending = Spending(database, read_prices(settings.prices))
+    await spending.release_left()
+    await spending.refresh()
+    return Ground(
+        settings,
+        folder,
+        database,
+        redactor,
+        access,
+        key_use,
+        audit,
+        directory,
+        vault,
+        history,
+        payloads,
+        threads,
+        spending,
+        await stack.enter_async_context(open_measuring(settings, redactor)),
+    )
 
 
 async def _open_machinery(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
 ) -> Machinery:
-    settings, database = ground.settings, ground.database
-    calls = ModelCalls(choice.model.name)
+    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
+    calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
-    roles = Roles(database, settings.roles, ground.threads)
-    delegations = Delegations()
+    roles = Roles(database, settings.roles, ground.threads, ground.file_history)
+    delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
         McpHub(
             knowledge.search,
@@ -286,92 +429,249 @@ async def _open_machinery(
             ground.audit,
             settings.quota_memories,
             ground.threads,
+            _own_address(settings),
+            SignInWaits(database, answers),
         )
     )
+    news = TitleNews()
+    namer = None if settings.titles == "message" else _language_model(choice.model, observer)
+    naming = Naming(database, namer, ground.redactor, news, ground.spending)
+    carriers = await open_carriers(stack, settings, database)
     runtime = await stack.enter_async_context(
         Runtime(
-            Services(choice.model, calls, tools, roles, knowledge, database, ground.access),
-            TurnBookkeeping(),
+            Services(
+                observe(choice.model, observer),
+                calls,
+                tools,
+                roles,
+                knowledge,
+                database,
+                ground.access,
+                quotes_only=isinstance(choice.model, ExtractiveModel),
+            ),
+            TurnBookkeeping(naming, ground.spending),
             database=database,
             payloads=ground.payloads,
             redactor=ground.redactor,
             delegations=delegations,
-            patience=Patience(settings.model_idle_seconds, settings.retry_budget_seconds),
+            patience=Patience(settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours),
+            answers=answers,
+            feed=carriers.feed,
+            fanout=carriers.fanout,
+            most_turns=settings.max_turns,
+            spending=ground.spending,
+            observer=observer,
         )
     )
-    return Machinery(choice, calls, knowledge, policy, tools, roles, runtime)
+    neighbours = join_store(stack, settings, database, carriers, runtime)
+    return Machinery(choice, calls, knowledge, policy, tools, roles, news, naming, runtime, neighbours)
 
 
-def _make_business(ground: Ground, machinery: Machinery) -> Business:
+def _own_address(settings: Settings) -> ServerAddress:
+    local = url_of(settings.host, settings.port) if is_loopback(settings.host) else None
+    return ServerAddress(settings.public_url, local, settings.own)
+
+
+def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> Business:
     settings, database, threads = ground.settings, ground.database, ground.threads
     directory, vault = ground.directory, ground.vault
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
-    default_model = "" if defaults.only_model else defaults.model
-    domains = Domains(
-        database,
-        directory,
-        settings.workspaces,
-        vault,
-        machinery.policy,
-        lifecycle,
-        threads,
-        default_model,
-        machinery.choice.refusal,
-    )
+    domains = _make_domains(ground, machinery, lifecycle, defaults)
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles)
     births = Births(directory, domains, roles)
+    prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
-    documents = Documents(
-        database, directory, knowledge, settings.incoming, settings.max_upload_bytes, reserve, threads
+    documents = Documents(knowledge, ground.folder.incoming, reserve)
+    conversations = Conversations(
+        database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
     )
-    conversations = Conversations(database, directory, definitions, runtime, births, settings.default_domain)
+    memories = Memories(definitions, settings.quota_memories, threads)
+    deletion = Deletion(
+        database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
+    )
+    health = _make_health(ground, machinery, reserve, backups)
+    budgets = Budgets(database, ground.spending)
     return Business(
+        people=People(database, ground.access),
+        logins=_make_logins(ground),
         directory=directory,
         domains=domains,
         definitions=definitions,
+        prompts=prompts,
         roles=roles,
+        skills=Skills(database, settings.roles, threads),
         births=births,
-        memories=Memories(definitions, settings.quota_memories, threads),
+        memories=memories,
+        extraction=_extraction(ground, machinery, definitions),
         documents=documents,
+        exports=Exports(database, directory, memories, ground.vault, threads),
+        imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,
-        deletion=Deletion(
-            database,
-            directory,
-            conversations,
-            documents,
-            runtime,
-            vault,
-            knowledge.index,
-            lifecycle,
-            settings.workspaces,
-            threads,
-        ),
+        client_names=ClientNames(database, conversations),
+        naming=machinery.naming,
+        title_news=machinery.title_news,
+        deletion=deletion,
+        erasure=Erasure(database, directory, ground.access, deletion, memories),
         runtime=runtime,
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
-        health=Health(machinery.calls, knowledge, tools, machinery.policy, database, reserve, runtime, vault.redact),
-        usage=UsageReports(database),
+        launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
+        history=History(database, directory, domains, prompts, roles, ground.file_history),
+        file_history=ground.file_history,
+        health=health,
+        usage=UsageReports(database, ground.spending.prices),
+        budgets=budgets,
+        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
+        observer=ground.measuring.observer,
+        waits=Waits(database, runtime),
+        feedback=Feedback(database, conversations),
+        sign_ins=tools,
+        catalogue=machinery.policy.catalogue,
+        backups=BackupJobs(settings),
     )
+
+
+def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
+    return Domains(
+        ground.database,
+        ground.directory,
+        ground.settings.workspaces,
+        ground.vault,
+        machinery.policy,
+        lifecycle,
+        ground.threads,
+        "" if defaults.only_model else defaults.model,
+        machinery.choice.refusal,
+    )
+
+
+def _make_health(ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups) -> Health:
+    return Health(
+        machinery.calls,
+        machinery.knowledge,
+        machinery.tools,
+        machinery.policy,
+        ground.database,
+        reserve,
+        machinery.runtime,
+        ground.vault.redact,
+        backups,
+        None if machinery.neighbours is None else machinery.neighbours.members,
+    )
+
+
+def _make_logins(ground: Ground) -> Logins:
+    minutes, hours = ground.settings.sign_in_minutes, ground.settings.sign_in_hours
+    return Logins(ground.database, ground.access, LoginTimes(minutes * 60, hours * 3600))
+
+
+def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+    """Return what imports bundles: of as many documents as a domain may have, and what else is in one."""
+    settings, quotas = ground.settings, ground.directory.quotas
+    total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
+    reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
+    return Imports(
+        ground.database,
+        ground.directory,
+        domains,
+        documents,
+        roles,
+        ground.vault,
+        ground.access,
+        ground.file_history,
+        ground.threads,
+        reception,
+        settings.workspaces,
+        settings.quota_memories,
+    )
+
+
+def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
+    return Extraction(
+        ground.database,
+        ground.directory,
+        definitions,
+        _language_model(machinery.model, ground.measuring.observer),
+        machinery.calls,
+        ground.redactor,
+        ground.threads,
+        ground.settings.quota_memories,
+        ground.spending,
+    )
+
+
+def _language_model(model: Model, observer: Observer) -> Model | None:
+    """Return the model if it can be asked anything; None where only documents are quoted."""
+    return None if isinstance(model, ExtractiveModel) else observe(model, observer)
 
 
 def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     quotes_only = isinstance(choice.model, ExtractiveModel)
     name = choice.model.name if quotes_only else choice.name
     thinking: ThinkingMode = "off" if settings.thinking == "off" else "auto"
-    return Defaults(name, only_model=quotes_only, thinking=thinking, provider=choice.provider)
+    return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
 
 
-def _gate(ground: Ground, policy: LaunchPolicy) -> Gate:
+async def _open_provider(stack: AsyncExitStack, ground: Ground, business: Business) -> "ProviderLogins | None":
+    """Return what signs people in at the operator's OpenID provider, None where there is none.
+
+    Raises:
+        BadConfiguration: a setting of it is missing, or its file cannot be used.
+    """
     settings = ground.settings
-    return Gate(ground.access, ground.audit, use=ground.key_use, hosts=hosts_of(settings), servers=policy)
+    if not settings.oidc_issuer:
+        return None
+    from agentic_rag.access.oidc.logins import ProviderLogins
+    from agentic_rag.access.oidc.mapping import GroupGrants
+    from agentic_rag.access.oidc.tokens import Client, Provider
+
+    if not settings.oidc_client_id:
+        raise BadConfiguration("AGENTIC_RAG_OIDC_CLIENT_ID", "with an issuer, the id of this server there is needed")
+    if settings.oidc_grants is None:
+        raise BadConfiguration("AGENTIC_RAG_OIDC_GRANTS", "with an issuer, a file is needed that says who may do what")
+    secret = settings.oidc_client_secret
+    grants = GroupGrants(settings.oidc_grants)
+    grants.rights_of(())
+    client = Client(
+        settings.oidc_issuer,
+        settings.oidc_client_id,
+        "" if secret is None else secret.get_secret_value(),
+        settings.oidc_scopes,
+        settings.oidc_audience,
+        frozenset(each.strip() for each in settings.oidc_clients.split(",") if each.strip()),
+        settings.oidc_groups_claim,
+        settings.oidc_name_claim,
+    )
+    provider = Provider(client)
+    stack.push_async_callback(provider.aclose)
+    return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
 
 
-def hosts_of(settings: Settings) -> Hosts:
-    """Return the names that a server with these settings answers to."""
-    names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
-    return Hosts(loopback=is_loopback(settings.host), names=names)
+def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None") -> Gate:
+    settings = ground.settings
+    return Gate(
+        ground.access,
+        ground.audit,
+        use=ground.key_use,
+        hosts=hosts_of(settings),
+        servers=policy,
+        tokens=tokens,
+        public_host=urlsplit(settings.public_url).netloc if settings.public_url.startswith("https:") else "",
+    )
+
+
+def _socket_dialect(settings: Settings) -> str:
+    """Return the dialect of sockets that ask for none.
+
+    Raises:
+        BadConfiguration: there is no such dialect.
+    """
+    try:
+        return get_dialect(settings.ws_dialect).name
+    except InvalidInput as exc:
+        raise BadConfiguration("AGENTIC_RAG_WS_DIALECT", exc.problem) from exc
 
 
 def _limits(settings: Settings) -> Limits:

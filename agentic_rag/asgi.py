@@ -23,10 +23,10 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentic_rag.app import hosts_of, open_application
+from agentic_rag.app import open_application
 from agentic_rag.errors import ServerStopping, first_cause
 from agentic_rag.operations.data_folder import check_user
-from agentic_rag.server.hosts import url_of
+from agentic_rag.server.hosts import hosts_of, url_of
 from agentic_rag.server.waiting import make_waiting_app
 from agentic_rag.settings import Settings, load_settings
 
@@ -69,7 +69,7 @@ class HostedApplication:
     async def _serve(self, settings: Settings, lifespan: "_Lifespan") -> None:
         try:
             async with open_application(settings, meanwhile=self._answer_meanwhile(settings, lifespan)) as application:
-                application.ground.folder.announce(url_of(settings.host, settings.port), application.access.local_key)
+                application.announce(url_of(settings.host, settings.port))
                 application.begin()
                 self._app = application.app
                 await lifespan.complete_startup()

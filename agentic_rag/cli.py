@@ -1,4 +1,4 @@
-"""The command line: serve, chat, ingest, domains, roles, mcp, secrets, keys, audit.
+"""The command line: serve, chat, ingest, domains, roles, mcp, models, secrets, keys, users, usage, audit, backup.
 
 Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration,
 3 the data folder belongs to another process, 4 the port is in use. Everything but `serve` talks REST
@@ -14,13 +14,21 @@ import typer
 
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
+from agentic_rag.commands.backup import backup, restore
+from agentic_rag.commands.bundles import export_domain, import_domain
+from agentic_rag.commands.launch_requests import requests_app
 from agentic_rag.commands.line import Data, Url, printable, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
+from agentic_rag.commands.models import models_app
 from agentic_rag.commands.roles import roles_app
 from agentic_rag.commands.secrets import secrets_app
-from agentic_rag.errors import StartupError, first_cause
+from agentic_rag.commands.upgrade import downgrade, upgrade
+from agentic_rag.commands.usage import budgets_app, usage
+from agentic_rag.commands.users import users_app
+from agentic_rag.errors import first_cause
+from agentic_rag.startup_errors import StartupError
 from agentic_rag.terminal import log_handler
 
 app = typer.Typer(
@@ -32,15 +40,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-domains_app = typer.Typer(help="List, show, create and delete domains.", no_args_is_help=True)
+domains_app = typer.Typer(help="List, show, create, move and delete domains.", no_args_is_help=True)
+domains_app.command("export")(export_domain)
+domains_app.command("import")(import_domain)
 app.add_typer(domains_app, name="domains")
 app.add_typer(roles_app, name="roles")
 app.add_typer(memory_app, name="memory")
+mcp_app.add_typer(requests_app)
 app.add_typer(mcp_app, name="mcp")
+app.add_typer(models_app, name="models")
 app.add_typer(secrets_app, name="secrets")
 app.add_typer(keys_app, name="keys")
+app.add_typer(users_app, name="users")
 app.add_typer(audit_app, name="audit")
+app.add_typer(budgets_app, name="budgets")
 app.command(name="chat")(chat)
+app.command(name="usage")(usage)
+app.command(name="backup")(backup)
+app.command(name="restore")(restore)
+app.command(name="upgrade")(upgrade)
+app.command(name="downgrade")(downgrade)
 
 Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
 
@@ -87,16 +106,18 @@ def serve(
     allow_root: Annotated[bool, typer.Option("--allow-root", help="Serve as root, in a container of its own.")] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
-    import gc
     import logging
     from contextlib import suppress
 
-    gc.disable()  # until the server listens: what imports make lives for ever, looking for garbage in it takes 8 %
+    from agentic_rag import garbage
+
+    garbage.do_not_look()  # until all that turns need is loaded: it takes 8 % of the start
     from agentic_rag.settings import load_settings
 
     settings = load_settings(host=host, port=port, data=data, allow_root=allow_root or None)
     # Before anything else is imported: MCPServer configures logging if nothing did.
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler(sys.stderr)])
+    handler = log_handler(sys.stderr, lines_of_json=settings.log_format == "json")
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
     import anyio
@@ -110,13 +131,12 @@ def serve(
     listener = bind(settings.host, settings.port)
 
     def announce() -> None:
-        gc.freeze()
-        gc.enable()
         address = address_of(listener)
         _warn(allow_any_command, allow_unsandboxed)
         say(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
-        say('Ask the demo:  .venv/bin/agentic-rag chat demo "How many days of paid leave do full-time staff have?"')
-        say("Your own:      .venv/bin/agentic-rag domains create NAME, then: agentic-rag ingest DOMAIN PATH...")
+        program = _own_name()
+        say(f'Ask the demo:  {program} chat demo "How many days of paid leave do full-time staff have?"')
+        say(f"Your own:      {program} domains create NAME, then: {program} ingest DOMAIN PATH...")
         sys.stdout.flush()
 
     async def run() -> None:
@@ -130,6 +150,14 @@ def serve(
 
     with listener, suppress(ServerStopping):  # that is raised where it was stopped before there was a store
         anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
+
+
+def _own_name() -> str:
+    """Return how this program is called: from the working folder if it lies there, else by its whole path."""
+    from os.path import normpath
+
+    called = Path(normpath(Path(sys.argv[0]).absolute()))
+    return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
 
 
 def _warn(any_command: bool, unsandboxed: bool) -> None:
@@ -208,8 +236,11 @@ def doctor(
 
     from agentic_rag.commands.doctor import examine
     from agentic_rag.settings import load_settings
+    from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
     found = anyio.run(examine, load_settings(data=data), repair)
+    if isinstance(sandbox := find_sandbox(), str):
+        say(printable(f"There is no sandbox: {sandbox}. {WITHOUT}"))
     for finding in found:
         say(printable(str(finding)))
     left = sum(finding.by_hand for finding in found) if repair else len(found)
@@ -277,3 +308,7 @@ def delete_domain(
         typer.confirm(f"Delete {domain} with its conversations and documents?", abort=True)
     params = {"workspace": "true" if workspace else "false"}
     run_command(data, url, lambda client: client.call("DELETE", f"/api/domains/{quote_part(domain)}", params=params))
+
+
+if __name__ == "__main__":
+    main()

@@ -37,6 +37,8 @@ class AgenticRagError(Exception):
     """The constructor's parameters in order."""
     facts: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[str] = ""
+    outside: ClassVar[str] = ""
+    """What is said instead of ``text`` to who does not run the server."""
 
     def __init_subclass__(
         cls,
@@ -61,6 +63,11 @@ class AgenticRagError(Exception):
 
     def __str__(self) -> str:
         return self.text.format(self=self)
+
+    @property
+    def plain(self) -> str:
+        """The message for who does not run the server: no address, no path and no word of a library."""
+        return self.outside or str(self)
 
     @property
     def details(self) -> Json:
@@ -111,6 +118,28 @@ class MessageTooLong(AgenticRagError, code="MESSAGE_TOO_LONG", status=400, facts
     text = "content: {self.length} characters; a message may have at most {self.limit}."
 
 
+class ImageUnsupported(AgenticRagError, code="IMAGE_UNSUPPORTED", status=415, facts=("path",)):
+    """What was sent as an image is none that a model can be shown."""
+
+    path: str
+    text = "{self.path}: this is no PNG, JPEG, GIF or WebP image, by its content."
+
+
+class ImageTooLarge(AgenticRagError, code="IMAGE_TOO_LARGE", status=413, facts=("path", "problem")):
+    """An image is over a limit; ``problem`` says over which."""
+
+    path: str
+    problem: str
+    text = "{self.path}: {self.problem}"
+
+
+class BodyTooLarge(AgenticRagError, code="BODY_TOO_LARGE", status=413, facts=("limit",)):
+    """The body of a request is longer than ``limit`` bytes."""
+
+    limit: int
+    text = "body: larger than {self.limit} bytes."
+
+
 class Conflict(AgenticRagError, status=409):
     """The request does not fit the present state."""
 
@@ -143,6 +172,32 @@ class TurnInProgress(Conflict, code="TURN_IN_PROGRESS", retryable=True, facts=("
     turn_id: str
     problem: str = 'A turn is running. Interrupt it, wait for its end, or send with onBusy "queue".'
     text = "{self.problem}"
+
+
+class WaitAnswered(Conflict, code="WAIT_ANSWERED", facts=("state", "answered_by")):
+    """A wait takes one answer."""
+
+    state: str
+    answered_by: str
+    text = "This has been answered already, or its time is over ({self.state})."
+
+
+class OtherResponses(Conflict, code="RESPONSE_NOT_ALONE", facts=("conversation_id",)):
+    """A response is asked to be deleted whose conversation holds others."""
+
+    conversation_id: str
+    count: int
+    text = (
+        "The conversation {self.conversation_id} of this response holds {self.count} more. Delete the conversation: "
+        "DELETE /api/conversations/{self.conversation_id}."
+    )
+
+
+class UserErasing(Conflict, code="USER_ERASING"):
+    """A user is being erased, which only ends by being repeated."""
+
+    name: str
+    text = "{self.name} is being erased. Erase the user again to end it."
 
 
 class VersionConflict(Conflict, code="VERSION_CONFLICT", facts=("given", "current")):
@@ -195,10 +250,40 @@ class ToolsChanged(Conflict, code="TOOLS_CHANGED", facts=("server",)):
     text = "fingerprint: the tools of {self.server!r} that wait are not those it stands for. Look at them again."
 
 
+class LineAllowed(Conflict, code="LAUNCH_LINE_ALLOWED", facts=("entry",)):
+    """Nobody has to be asked for a line that may run. ``entry``: of the launch catalogue."""
+
+    entry: str
+    text = "This line is allowed already ({self.entry}). Test the entry, or save it."
+
+
+class LaunchRequestClosed(Conflict, code="LAUNCH_REQUEST_CLOSED", facts=("state",)):
+    """A request was decided or taken back before."""
+
+    state: str
+    text = "This request is {self.state}; only an open one can be approved, refused or withdrawn."
+
+
+class LaunchRequestChanged(Conflict, code="LAUNCH_REQUEST_CHANGED"):
+    """What would run is not what the request was looked at for."""
+
+    reason: str
+    text = "{self.reason} Look at the request again; if need be, its admin requests the line anew."
+
+
+class LaunchRequestsFull(Conflict, code="LAUNCH_REQUESTS_FULL", facts=("limit",)):
+    """A domain has as many open requests as it may."""
+
+    limit: int
+    text = "{self.limit} requests of this domain are open, which is the limit. Withdraw some, or wait for the operator."
+
+
 class CommandNotAllowed(
-    AgenticRagError, code="MCP_COMMAND_NOT_ALLOWED", status=422, facts=("path", "reason", "command", "allow")
+    AgenticRagError, code="MCP_COMMAND_NOT_ALLOWED", status=422, facts=("path", "reason", "command", "allow", "request")
 ):
-    """An entry matches nothing the operator allowed. ``allow``: the command that would allow it."""
+    """An entry matches nothing the operator allowed. ``allow``: the command that would allow it; ``request``: where
+    an admin asks for that (POST).
+    """
 
     path: str
     reason: str
@@ -206,6 +291,7 @@ class CommandNotAllowed(
     _: KW_ONLY
     command: str = ""
     allow: str = ""
+    request: str = ""
 
     @property
     def details(self) -> Json:
@@ -277,11 +363,20 @@ class DocumentTooLarge(AgenticRagError, code="DOCUMENT_TOO_LARGE", status=413):
         return f"{self.name}: the file is larger than {self.limit // (1024 * 1024)} MiB."
 
 
+class PageUnreadable(AgenticRagError, code="PAGE_UNREADABLE", status=422, facts=("reason",)):
+    """A page of a document cannot be drawn. ``reason``: the code of what is wrong with the file."""
+
+    reason: str
+    problem: str
+    text = "This page cannot be shown: {self.problem}."
+
+
 class IndexUnavailable(AgenticRagError, code="INDEX_UNAVAILABLE", status=503, retryable=True):
     """The index cannot be searched now."""
 
     reason: str
     text = "The documents cannot be searched now: {self.reason}."
+    outside = "The documents cannot be searched now. Try again."
 
 
 class Unauthenticated(AgenticRagError, code="UNAUTHENTICATED", status=401):
@@ -289,6 +384,14 @@ class Unauthenticated(AgenticRagError, code="UNAUTHENTICATED", status=401):
 
     reason: str = "A valid API key is needed: send it as 'Authorization: Bearer <key>'."
     text = "{self.reason}"
+
+
+class ProviderUnavailable(AgenticRagError, code="OIDC_UNAVAILABLE", status=503, retryable=True):
+    """The OpenID provider does not answer, or cannot be used; why, is for operators."""
+
+    reason: str
+    text = "The OpenID provider cannot be used: {self.reason}"
+    outside = "Signing in is not possible now: the OpenID provider does not answer as it has to."
 
 
 class Forbidden(AgenticRagError, code="FORBIDDEN", status=403):
@@ -343,6 +446,13 @@ class TooManySubscriptions(RateLimited):
         return f"A socket may follow {self.limit} conversations. Unsubscribe from one first."
 
 
+class PagesBusy(RateLimited):
+    """As many pages of a domain are waited for as may be, or one was waited for too long."""
+
+    def __str__(self) -> str:
+        return "Other pages of this domain's documents are drawn first. Try again in a few seconds."
+
+
 class LogGone(AgenticRagError, code="LOG_GONE", status=410):
     """The log of a finished turn is no longer kept; its messages are."""
 
@@ -368,6 +478,40 @@ class StorageFull(StorageError, code="STORAGE_FULL", status=507):
     """A write failed because the disk is full or read-only."""
 
     text = "The data folder cannot be written: {self.reason}."
+    outside = "The server cannot store anything at the moment: its disk is full or cannot be written."
+
+
+class BackupNotWritten(StorageFull, code="BACKUP_NOT_WRITTEN", status=507):
+    """A backup cannot be written where it should lie; nothing is left there of it."""
+
+    place: str
+    text = "The backup {self.place} cannot be written: {self.reason}."
+    outside = "The server cannot write its backup at the moment."
+
+
+class BackupDamaged(AgenticRagError, code="BACKUP_DAMAGED", status=422, facts=("problem",)):
+    """A file is no backup, or not a whole one."""
+
+    path: str
+    problem: str
+    text = "{self.path} cannot be used: {self.problem}"
+
+
+class BackupTooNew(AgenticRagError, code="BACKUP_TOO_NEW", status=422, facts=("version",)):
+    """A backup, or the tables in it, are of a version that this program does not know."""
+
+    path: str
+    version: str
+    text = (
+        "{self.path} was written by version {self.version}, and this program is older. Use that version or a newer one."
+    )
+
+
+class BackupRefused(AgenticRagError, code="BACKUP_REFUSED", status=409, facts=("problem",)):
+    """A backup, restore, upgrade or downgrade is not begun; ``problem`` says why, and what would be right."""
+
+    problem: str
+    text = "{self.problem}"
 
 
 class WorkspaceRefused(Conflict, code="WORKSPACE_REFUSED", facts=("name", "reason")):
@@ -383,6 +527,7 @@ class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, r
     """The database does not answer: another process holds its lock, or it cannot be reached. Try again."""
 
     text = "The database does not answer now: {self.reason}. Try again."
+    outside = "The database does not answer now. Try again."
 
 
 class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
@@ -392,12 +537,14 @@ class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
         "The database is damaged: {self.reason}. Put a backup of the data folder in its place; "
         "agentic-rag doctor then says whether everything fits together."
     )
+    outside = "The database is damaged. Whoever runs this server has to act."
 
 
 class WorkspaceUnavailable(StorageUnavailable):
     """A domain's folder does not answer: its disk hangs, or what else goes on in it does. Others' are not touched."""
 
     text = "The domain's folder does not answer now: {self.reason}. Try again."
+    outside = "The domain's folder does not answer now. Try again."
 
 
 class ServerStopping(AgenticRagError, code="SERVER_STOPPING", status=503, retryable=True):
@@ -463,11 +610,39 @@ class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
     text = "The turn was interrupted."
 
 
+class StepTakenBack(TurnError, code="STEP_RESET", retryable=True):
+    """A step runs again whose text was shown already; for dialects that cannot take text back."""
+
+    text = "The model broke off and begins this part of its answer anew. Load the messages, or ask again."
+
+
 class ResumeLimit(TurnError, code="RESUME_LIMIT"):
     """A turn was cut off by a stopping server too often."""
 
     limit: int
     text = "The turn was resumed {self.limit} times and did not end."
+
+
+class AnswerFailed(TurnError):
+    """A turn ended without the answer that somebody waits for: the code, words and hope of its terminal event."""
+
+    reason: str
+    words: str
+    hopeful: bool
+    text = "{self.words}"
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return self.reason
+
+    @property
+    def status(self) -> int:  # type: ignore[override]
+        known = (ModelError, GenerationTimeout, GenerationAborted, RateLimited, StorageFull, StorageUnavailable)
+        return {"BUDGET_EXCEEDED": 429, **{kind.code: kind.status for kind in known}}.get(self.reason, TurnError.status)
+
+    @property
+    def retryable(self) -> bool:  # type: ignore[override]
+        return self.hopeful
 
 
 class InternalError(TurnError, code="INTERNAL_ERROR"):
@@ -514,50 +689,6 @@ class ServerUnreachable(AgenticRagError, code="SERVER_UNREACHABLE"):
     url: str
     reason: str
     text = "No server answers at {self.url} ({self.reason}). Start one with: agentic-rag serve"
-
-
-class StartupError(AgenticRagError):
-    """The process cannot start; the CLI prints the message and exits with ``exit_code``."""
-
-    exit_code = 1
-
-
-class DataFolderOwned(StartupError, code="DATA_FOLDER_OWNED"):
-    """Another process owns the data folder."""
-
-    exit_code = 3
-    folder: str
-    owner: str
-    text = "The data folder {self.folder} is in use by {self.owner}. Stop it or choose another with --data."
-
-
-class PortInUse(StartupError, code="PORT_IN_USE"):
-    """The address cannot be bound."""
-
-    exit_code = 4
-    host: str
-    port: int
-    text = "Port {self.port} on {self.host} is in use. Stop that program or choose another with --port."
-
-
-class BadConfiguration(StartupError, code="BAD_CONFIGURATION"):
-    """A setting of the process is wrong."""
-
-    exit_code = 2
-    setting: str
-    problem: str
-    text = "{self.setting}: {self.problem}"
-
-
-class ServingAsRoot(StartupError, code="SERVING_AS_ROOT"):
-    """The process would serve as root, and nobody said that it may."""
-
-    exit_code = 2
-    text = (
-        "Serving as root needs a word: whatever breaks out of a server or a document reader then owns this machine. "
-        "Start it as an ordinary user; in a container that is for it alone, say --allow-root or "
-        "AGENTIC_RAG_ALLOW_ROOT=1."
-    )
 
 
 def first_cause(exc: BaseException) -> AgenticRagError | None:

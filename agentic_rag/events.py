@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 
 from agentic_rag.json_form import Absent
+from agentic_rag.messages import KeptImage
 
 
 class ToolStatus(StrEnum):
@@ -21,6 +22,35 @@ class ToolStatus(StrEnum):
     ERROR = "error"
     DENIED = "denied"
     INTERRUPTED = "interrupted"
+
+
+class WaitKind(StrEnum):
+    """What a turn asks a person for."""
+
+    APPROVAL = "approval"
+    """May this call run?"""
+    FORM = "form"
+    """Values for a server's form."""
+    URL = "url"
+    """Something to be done at an address, such as signing in."""
+    QUESTION = "question"
+    """An answer to a question of the model's."""
+
+
+class Answerer(StrEnum):
+    """Who may answer: the conversation's owner, or an admin of its domain."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+
+
+class WaitAction(StrEnum):
+    """What ended a wait. A person answers with one of the first three."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +120,8 @@ class Reference:
     """Rows of a sheet, such as ``Rates!A2:D9``."""
     agent: Absent[str] = None
     """Path of the delegate that found it; None: the agent itself did."""
+    verified: Absent[bool] = None
+    """False: the statement shares no word with the passage, whose text this is; such a one has a number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +133,8 @@ class TurnStarted:
     model: str
     image_id: str
     client_message_id: str | None = None
+    images: tuple[KeptImage, ...] | None = None
+    """Those that were sent with it; each has a file at ``/api/payloads/{ref}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +227,10 @@ class Retrieval:
 
 @dataclass(frozen=True, slots=True)
 class SourceReference:
-    """A verified citation of the characters ``text_from`` to ``text_to`` of the step's text."""
+    """A citation of the characters ``text_from`` to ``text_to`` of the step's text; its text stands in the passage.
+
+    ``verified`` is False where the cited statement shares no word with it.
+    """
 
     type: ClassVar[str] = "source_reference"
     number: int
@@ -207,6 +244,7 @@ class SourceReference:
     score: float
     page: int | None = None
     cells: str | None = None
+    verified: Absent[bool] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +291,63 @@ class Compacted:
 class Title:
     type: ClassVar[str] = "title"
     title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One of the answers to choose from."""
+
+    value: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text of others that the model has read since the user's message: what an instruction in it would speak through.
+
+    ``kind``: ``document``, ``memory``, ``tool`` (a result), ``delegate`` or ``description`` (a tool's own).
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """The turn waits for a person. ``answerer``: who may answer; ``expires_at``: when that counts as declined.
+
+    Of an ``approval``: ``tool_name``, ``arguments`` as they would be sent, their ``schema``, and ``sources``. Of a
+    ``form``: ``schema``. Of a ``url``: the whole address, which nobody has opened. Of a ``question``: ``options``, of
+    which ``multiple`` allows several. ``warning``: what the person should look at first.
+    """
+
+    type: ClassVar[str] = "input_required"
+    wait_id: str
+    kind: WaitKind
+    answerer: Answerer
+    title: str
+    message: str
+    expires_at: str
+    tool_call_id: str | None = None
+    server: str | None = None
+    tool_name: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+    options: tuple[Option, ...] | None = None
+    multiple: bool | None = None
+    warning: str | None = None
+    sources: tuple[Source, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputAnswered:
+    """A wait has ended. ``by``: the id of who answered, empty where nobody did (it expired, or the turn ended)."""
+
+    type: ClassVar[str] = "input_answered"
+    wait_id: str
+    action: WaitAction
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +403,8 @@ EventBody = (
     | Notice
     | Compacted
     | Title
+    | InputRequired
+    | InputAnswered
     | Done
     | Error
     | Interrupted

@@ -9,8 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 from agentic_rag.errors import InvalidInput
 from agentic_rag.json_form import Json, to_text
@@ -23,16 +32,43 @@ _MISLEADING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, line separators, and what turns the direction of the text around it."""
 
 
-class Form(BaseModel):
+_ROWS = ("list", "tuple", "set", "frozenset")
+
+
+class Checked(BaseModel):
+    """Base of what is checked: a list is looked at up to its first item that does not fit.
+
+    Only the first problem is ever told, and half a million of them take seconds of the event loop.
+    """
+
+    # Built when first used: all of them together would cost every start a tenth of a second.
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_first(schema)
+        return schema
+
+
+def _stop_at_first(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") in _ROWS:  # a field may be called so, too
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_at_first(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first(part)
+
+
+class Form(Checked):
     """Base of request and settings models.
 
     ``cleaned``: fields whose taker removes NUL characters itself; anywhere else one is refused.
     """
 
-    # Built when first used: all of them together would cost every start a tenth of a second.
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
     cleaned: ClassVar[frozenset[str]] = frozenset()
 
 
@@ -50,6 +86,8 @@ def require_shape(pattern: str, words: str) -> AfterValidator:
 
 MAX_LEVELS = 64
 """Of objects and lists inside each other, in whatever a client sends."""
+MAX_VALUES = 20_000
+"""Items of lists and members of objects, all together, in what a client sends: each is looked at in the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +118,9 @@ class JsonLimits:
 OwnJson = Annotated[Json | None, AfterValidator(JsonLimits().check)]
 """The type of a field that keeps a client's own JSON object."""
 
+AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=128 * 1024).check)]
+"""The type of what a person answers: a call's arguments, or the fields of a form."""
+
 
 def nests_deeper(value: object, levels: int) -> bool:
     """Whether a JSON value has more than so many objects and lists inside each other."""
@@ -90,6 +131,27 @@ def nests_deeper(value: object, levels: int) -> bool:
             return False
         layer = [inner for each in layer for inner in _inner(each)]
     return True
+
+
+def check_size(value: object, path: str, most: int = MAX_VALUES) -> None:
+    """Refuse a JSON value that takes long to look through, before anything else looks through it.
+
+    Raises:
+        InvalidInput: it has more than `MAX_LEVELS` levels, or more than ``most`` items and members.
+    """
+    layer, count = [value], 0
+    for _ in range(MAX_LEVELS + 1):
+        inside: list[object] = []
+        for each in layer:
+            inner = _inner(each)
+            count += len(inner)
+            if count > most:
+                raise InvalidInput(path, f"more than {most} items of lists and members of objects.")
+            inside += inner
+        if not any(isinstance(each, Mapping | list) for each in layer):
+            return
+        layer = inside
+    raise InvalidInput(path, f"more than {MAX_LEVELS} levels of objects and lists inside each other.")
 
 
 def count_keys(value: object) -> int:
@@ -117,10 +179,27 @@ def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
     for place in _nul_places(value, path, cleaned):
         raise InvalidInput(place or "body", NO_NUL)
+    _refuse_unknown(model, value, path)
     try:
         return model.model_validate(value)
     except ValidationError as exc:
         raise invalid_input(exc, path) from exc
+
+
+def _refuse_unknown(model: type[BaseModel], value: object, path: str) -> None:
+    """Refuse the first key that is not known; pydantic would first make an error of each.
+
+    Where a field has several names, that is left to it.
+    """
+    if model.model_config.get("extra") != "forbid" or not isinstance(value, Mapping):
+        return
+    fields = model.model_fields
+    if any(isinstance(each.validation_alias, AliasChoices | AliasPath) for each in fields.values()):
+        return
+    known = {*fields, *(each.alias for each in fields.values())}
+    for key in value:
+        if key not in known:
+            raise InvalidInput(f"{path}.{key}".strip("."), _problem("extra_forbidden", ""))
 
 
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
@@ -131,21 +210,41 @@ def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
     return InvalidInput(place, _problem(first["type"], first["msg"]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands: below another place. Written out only when it is told, since a key may be very long."""
+
+    around: "_Place | None"
+    name: str
+
+    def __str__(self) -> str:
+        names: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            names.append(place.name)
+            place = place.around
+        return ".".join(reversed(names)).lstrip(".")
+
+
 def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[str]:
     """Yield the places of NUL characters, which PostgreSQL does not take, in a JSON value as deep as it may be."""
     if isinstance(value, Mapping) and cleaned:
         value = {key: item for key, item in value.items() if key not in cleaned}
-    waiting: list[tuple[str, object]] = [(path, value)]
+    waiting: list[tuple[_Place, object]] = [(_Place(None, path), value)]
     while waiting:
         place, item = waiting.pop()
         if isinstance(item, str) and "\0" in item:
-            yield place
+            yield str(place)
         elif isinstance(item, Mapping):
-            inner = [(f"{place}.{key}".lstrip("."), each) for key, each in item.items()]
-            yield from (where.replace("\0", "\ufffd") for where, _ in inner if "\0" in where)
-            waiting += reversed(inner)
+            yield from (str(_Place(place, key)).replace("\0", "\ufffd") for key in item if "\0" in key)
+            waiting += [(_Place(place, key), each) for key, each in reversed(list(item.items())) if _may_hold_nul(each)]
         elif isinstance(item, list | tuple):
-            waiting += reversed([(f"{place}.{at}".lstrip("."), each) for at, each in enumerate(item)])
+            inner = [(_Place(place, str(at)), each) for at, each in enumerate(item) if _may_hold_nul(each)]
+            waiting += reversed(inner)
+
+
+def _may_hold_nul(value: object) -> bool:
+    return "\0" in value if isinstance(value, str) else bool(value) and isinstance(value, list | tuple | Mapping)
 
 
 def _problem(kind: str, message: str) -> str:

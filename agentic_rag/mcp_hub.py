@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from agentic_rag.access.keys import Access
 from agentic_rag.domains.guarded_tools import guard_tools
+from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
 from agentic_rag.domains.vault import Vault
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.hosts import is_loopback
@@ -23,7 +24,7 @@ from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
-from agentic_rag.tools.base import Toolset
+from agentic_rag.tools.base import ToolInfo, Toolset
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
@@ -33,6 +34,7 @@ from agentic_rag.tools.status import ConnectionState, PendingTools, State
 from mcp_servers.retriever.reading import KnowledgeBase
 
 if TYPE_CHECKING:
+    from agentic_rag.domains.sign_ins import SignIns
     from agentic_rag.tools.hub import Hub, HubObserver
     from agentic_rag.tools.lists import ToolLists
     from mcp_servers.delegate.server import ChildRunner
@@ -59,13 +61,18 @@ class McpHub:
         observer: "HubObserver",
         max_memories: int,
         threads: DomainThreads,
+        address: OwnAddress,
+        listener: SignInListener,
     ) -> None:
         """``observer`` hears of each entry that may not start, or not go where it leads.
 
         ``max_memories``: what one role's memory of one user may hold.
+        ``address``: where browsers come back to from a sign-in; ``listener`` hears of each that was completed.
         """
         self._max_memories = max_memories
         self._threads = threads
+        self._address = address
+        self._listener = listener
         self._children = children
         self._observer = observer
         self._knowledge = knowledge
@@ -78,6 +85,7 @@ class McpHub:
         self._leaving = anyio.Event()
         self._hub: Hub
         self._lists: ToolLists
+        self._sign_ins: SignIns
         self._tasks: TaskGroup
 
     async def __aenter__(self) -> Self:
@@ -99,43 +107,60 @@ class McpHub:
 
     async def open(self, definition: Definition) -> Toolset:
         """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         from agentic_rag.tool_servers import open_tools  # loaded by now
 
         values = await self._vault.values(definition.domain_id) if definition.entries else {}
         redact = self._vault.redact.of(definition.domain_id)
         return guard_tools(await open_tools(self._hub, definition, values, self._lists), definition, redact)
 
+    async def sign_ins(self) -> "SignIns":
+        """Return who is signed in at users' servers, once loaded."""
+        await self.wait_loaded()
+        return self._sign_ins
+
+    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
+        """See `Pool.known_tools`."""
+        await self.wait_loaded()
+        from agentic_rag.tool_servers import known_tools
+
+        return await known_tools(self._hub, definition, self._lists)
+
     async def running(self, domain: str) -> Sequence[ConnectionState]:
         """See `Pool.running`."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         from agentic_rag.tool_servers import running
 
         return running(self._hub, domain)
 
     async def restart(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.restart`."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         from agentic_rag.tool_servers import restart
 
         return await restart(self._hub, spec)
 
     async def trial(self, spec: LaunchSpec) -> ConnectionState:
         """See `Pool.trial`."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         from agentic_rag.tool_servers import trial
 
-        return await trial(self._policy, spec, self._observer, self._threads)
+        return await trial(self._policy, spec, self._observer, self._threads, self._sign_ins)
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
         """See `Pool.pending`."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         return await self._lists.pending(domain, entries)
 
     async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> tuple[str, ...]:
         """See `Pool.accept`."""
-        await self._wait_loaded()
+        await self.wait_loaded()
         return await self._lists.accept(domain, server, entry, seen, told)
+
+    def forget_lists(self, domain: str | None) -> None:
+        """Drop what is remembered of a domain's tool lists; None: of all."""
+        if self._ready.is_set():
+            self._lists.forget(domain)
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
         """End what runs for servers of a domain that are gone or disabled; for a deleted one (None) all of it, with
@@ -160,17 +185,19 @@ class McpHub:
             return [ConnectionState(name, State.STARTING) for name in ("promptx", "retriever")]
         return self._hub.status()
 
-    async def _wait_loaded(self) -> None:
+    async def wait_loaded(self) -> None:
+        """Load, if that has not begun, and wait until it is done."""
         self.load()
         await self._ready.wait()
 
     async def _own(self) -> None:
         await self._wanted.wait()
         await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.tool_servers")
-        from agentic_rag.tool_servers import make_hub, make_lists
+        from agentic_rag.tool_servers import make_hub, make_lists, make_sign_ins
 
         redactor = self._vault.redact
         self._lists = make_lists(self._database, redactor)
+        self._sign_ins = make_sign_ins(self._database, self._vault, self._policy, self._address, self._listener)
         async with make_hub(
             self._knowledge,
             self._roles,
@@ -180,16 +207,20 @@ class McpHub:
             self._observer,
             self._max_memories,
             self._threads,
+            self._sign_ins,
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()
 
 
 def launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
-    """Return what decides which servers may be started or connected to; all of it lies under ``{data}/mcp``."""
+    """Return what decides which servers may be started or connected to; all of it lies under ``{data}/mcp``.
+
+    But what is a process's own: the homes of its children, by which it knows those that an earlier one left.
+    """
     folder = settings.data / "mcp"
     return LaunchPolicy(
-        folder / "homes",
+        settings.own / "mcp" / "homes",
         catalogue=LaunchCatalogue(folder),
         packages=Packages(folder, client_environment()),
         hosts=parse_hosts(settings.mcp_hosts),
@@ -198,5 +229,6 @@ def launch_policy(settings: Settings, access: Access, any_command: bool, unsandb
         loopback=is_loopback(settings.host),
         people=access,
         data=settings.data,
+        programs=folder / "local",
         disk_reserve=settings.disk_reserve,
     )

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
+from agentic_rag.ids import DocumentId
 from agentic_rag.json_form import Absent, from_json
 
 Role = Literal["user", "assistant", "system"]
@@ -39,6 +40,9 @@ class ToolSpec(TypedDict):
     cache_control: NotRequired[dict[str, str]]
     defer_loading: NotRequired[bool]
 
+
+SHOWN_BEFORE: Final = "[already shown above, cite it there]"
+"""First line of the text that stands for repeated passages of a result; their titles follow, one a line."""
 
 # Members of blocks that are the product's own: what later steps need and no model is sent
 
@@ -72,6 +76,8 @@ GONE: Final = "_gone"
 """Of a note: ids of the deleted documents that it names."""
 REFUSED: Final = "_refused"
 """Of a question that its model declined to answer: no later request holds that turn."""
+MADE_BY: Final = "_model"
+"""Of thinking: the model whose it is, by the name it was asked by; no other is sent it."""
 BROKEN_INPUT: Final = "_broken_input"
 """Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
 OTHERS: Final = "_others"
@@ -91,7 +97,7 @@ class Passage:
     ``cells``: rows of a sheet, such as ``Rates!A2:D9``.
     """
 
-    document_id: str
+    document_id: DocumentId
     document_name: str
     chunk_ids: tuple[str, ...]
     page: int | None = None
@@ -124,9 +130,27 @@ def text_block(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def user_message(text: str) -> Message:
-    """Return a user message of one text block."""
-    return {"role": "user", "content": [text_block(text)]}
+@dataclass(frozen=True, slots=True)
+class KeptImage:
+    """An image that a user sent: kept under ``ref``, its size in pixels and (``size``) in bytes."""
+
+    ref: str
+    media_type: str
+    width: int
+    height: int
+    size: int
+    sha256: str
+
+
+def question_blocks(text: str, images: Iterable[KeptImage] = ()) -> list[Block]:
+    """Return the blocks of a user's message: its images, then its words, if it has any."""
+    shown = [kept_image(each.media_type, each.ref, (each.width, each.height)) for each in images]
+    return [*shown, text_block(text)] if text.strip() or not shown else shown
+
+
+def user_message(text: str, images: Iterable[KeptImage] = ()) -> Message:
+    """Return a user message of one text block, after the images that were sent with it."""
+    return {"role": "user", "content": question_blocks(text, images)}
 
 
 def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool = False) -> Block:
@@ -211,9 +235,19 @@ def join_neighbours(messages: Sequence[Message]) -> list[Message]:
 def whole_content(blocks: Iterable[Block]) -> list[Block]:
     """Return what is stored of a whole assistant message: no blank text, no thinking at its end.
 
-    The API refuses both when they come back.
+    The API refuses both when they come back. What is blank between two texts begins the second: a reader saw it there,
+    and a citation of the first ends before it.
     """
-    kept = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    kept: list[Block] = []
+    blank = ""
+    for block in blocks:
+        is_text = block["type"] == "text"
+        if is_text and not block["text"].strip():
+            blank += block["text"]
+            continue
+        between = blank and is_text and kept and kept[-1]["type"] == "text"
+        kept.append({**block, "text": blank + block["text"]} if between else block)
+        blank = ""
     while kept and kept[-1]["type"] in ("thinking", "redacted_thinking"):
         kept.pop()
     return kept
@@ -292,6 +326,15 @@ def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
         for block in blocks
         if block["type"] in ("text", "redacted_thinking") or (block["type"] == "thinking" and block.get("signature"))
     )
+
+
+def clean_json(value: Any) -> Any:
+    """Return a JSON value whose texts are clean."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {key: clean_json(item) for key, item in value.items()}
+    return [clean_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def clean_text(text: str) -> str:

@@ -30,6 +30,10 @@ KEPT_VALUES, KEPT_BYTES = 800, 256 * 1024
 """Of one place so many values, of so many bytes, are looked for at most; with more, the ones seen longest ago are
 forgotten. Four times what a domain may keep (`domains.vault`): replaced and deleted values are still looked for."""
 
+OPERATORS = "of the operator"
+"""What is told of one of theirs in the place of its name."""
+NOTHING: Mapping[str, str] = {}
+
 _HEAD = 4
 """Bytes by which the beginnings of forms are told apart."""
 
@@ -111,15 +115,17 @@ class _Automaton:
 
 
 class Redaction:
-    """The values that are looked for in one place. ``parts``: what it takes over from others as they are now."""
+    """The values that are looked for in one place. ``parts``: what it takes over from others as they are now; ``kept``:
+    what it also looks for and never forgets."""
 
-    def __init__(self, parts: Iterable["Redaction"] = ()) -> None:
+    def __init__(self, parts: Iterable["Redaction"] = (), kept: "Redaction | None" = None) -> None:
         self._values: dict[str, tuple[str, tuple[bytes, ...]]] = {}
         """Name and forms of each value, the one seen last at the end."""
         self._size = 0
         self._version = 0
         self._automaton: _Automaton | None = None
-        for part in parts:
+        self._kept = frozenset(kept._values if kept else ())
+        for part in (*([kept] if kept else []), *parts):
             for value, (name, _) in part._values.items():
                 self.add(name, value)
 
@@ -148,8 +154,9 @@ class Redaction:
             return
         self._values[value] = name, forms
         self._size += len(value)
-        while len(self._values) > 1 and (len(self._values) > KEPT_VALUES or self._size > KEPT_BYTES):
-            oldest = next(iter(self._values))
+        most = KEPT_VALUES + len(self._kept)
+        while len(self._values) > len(self._kept) + 1 and (len(self._values) > most or self._size > KEPT_BYTES):
+            oldest = next(known for known in self._values if known not in self._kept)
             del self._values[oldest]
             self._size -= len(oldest)
         self._version += 1
@@ -225,11 +232,16 @@ class Redactor:
     A replaced or deleted secret is still secret, and a server started with it may still print it.
 
     Called itself, it redacts what belongs to no domain and is for operators (logs, audit rows): all values, no name.
+    ``own``: values of the operator by where they stand. They are looked for everywhere, since no domain may know them:
+    that they are found says what only a thief can have said. Their names are told to nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: Mapping[str, str] = NOTHING) -> None:
+        self._own = Redaction()
+        for value in own.values():
+            self._own.add(OPERATORS, value)
         self._domains: WeakValueDictionary[str, Redaction] = WeakValueDictionary()
-        self._kept: dict[Redaction, None] = {}
+        self._kept: dict[Redaction, None] = {} if self._own.idle else {self._own: None}
         """Those that know a value; others go with whoever asked for them."""
 
     def __call__(self, text: str) -> str:
@@ -244,7 +256,7 @@ class Redactor:
         """Return what redacts all that happens in a domain, now and when further values are added."""
         found = self._domains.get(domain_id)
         if found is None:
-            found = self._domains[domain_id] = Redaction()
+            found = self._domains[domain_id] = Redaction(kept=self._own)
         return found
 
     def among(self, domain_ids: Iterable[str]) -> Nameless:
@@ -263,7 +275,7 @@ class Redactor:
 
         Not for the domain: anybody who may try an entry would gag it until the process ends.
         """
-        trial = Redaction([self.of(domain_id)])
+        trial = Redaction([self.of(domain_id)], kept=self._own)
         for name, value in values.items():
             trial.add(name, value)
         self._kept[trial] = None

@@ -4,7 +4,6 @@ Owns how a serving process begins, waits for its store and ends. Knows no route.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -19,15 +18,20 @@ import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
-from agentic_rag.app import Application, hosts_of
-from agentic_rag.errors import BadConfiguration, PortInUse, ServerStopping
-from agentic_rag.server.entrance import ConnectionLimits, Entrance, raise_descriptor_limit
+from agentic_rag import garbage
+from agentic_rag.app import Application
+from agentic_rag.errors import ServerStopping
+from agentic_rag.server.entrance import ConnectionLimits, Entrance, descriptor_limit, raise_descriptor_limit
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
-from agentic_rag.server.hosts import url_of
+from agentic_rag.server.hosts import hosts_of, url_of
 from agentic_rag.server.waiting import make_waiting_app
 from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import BadConfiguration, PortInUse
 
 log = logging.getLogger(__name__)
+
+LEAST_DESCRIPTORS = 256
+"""Some fifty are open in a server at rest. Where none is left, a part of it cannot be loaded, which ends it."""
 
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
@@ -43,8 +47,12 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises:
         PortInUse: somebody listens there.
-        BadConfiguration: the address is not one of this machine.
+        BadConfiguration: the address is not one of this machine, or too few files can be open for serving at all.
     """
+    raise_descriptor_limit()
+    if descriptor_limit() < LEAST_DESCRIPTORS:
+        problem = f"{descriptor_limit()} at once are allowed to this process; it needs {LEAST_DESCRIPTORS} (ulimit -n)"
+        raise BadConfiguration("open files", problem)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,7 +100,7 @@ async def serve(application: Application, listener: socket.socket, on_listening:
     seconds = application.settings.drain_seconds
 
     def listening() -> None:
-        application.ground.folder.announce(address_of(listener), application.access.local_key)
+        application.announce(address_of(listener))
         application.begin()
         on_listening()
 
@@ -113,7 +121,7 @@ async def answer_meanwhile(settings: Settings, listener: socket.socket) -> Async
     Raises:
         ServerStopping: SIGINT or SIGTERM came; the block was cancelled.
     """
-    gc.enable()  # a start goes without, but this may take days
+    garbage.set_aside()  # a start looks for none, but this may take days
 
     def listening() -> None:
         log.warning("until the store is there, %s answers STORAGE_UNAVAILABLE", address_of(listener))
@@ -150,6 +158,7 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        forwarded_allow_ips=[each.strip() for each in settings.trusted_proxies.split(",") if each.strip()],
         timeout_graceful_shutdown=HTTP_CLOSE_SECONDS,
         **UVICORN_OPTIONS,
     )

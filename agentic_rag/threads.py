@@ -1,7 +1,8 @@
 """Blocking work in threads, by domain: one domain's folder that hangs takes threads from that domain alone.
 
 Owns how many threads a domain may have at once, how long a caller waits for one, and what becomes of a thread that
-nobody waits for any more. What belongs to no domain uses `anyio.to_thread` itself, with its own forty threads.
+nobody waits for any more. What belongs to no domain and is short uses `anyio.to_thread` itself, with its own forty
+threads.
 """
 
 import asyncio
@@ -31,13 +32,12 @@ class DomainThreads:
     last call. Callers come in the order in which they asked.
     """
 
-    def __init__(self, places: int = PLACES, patience: float = PATIENCE_SECONDS) -> None:
-        """``patience`` in seconds."""
+    def __init__(self, places: int = PLACES, patience: float = PATIENCE_SECONDS, *, together: float = math.inf) -> None:
+        """``patience`` in seconds; ``together``: threads of all owners at once."""
         self._places = places
         self._patience = patience
         self._limiters: dict[str, anyio.CapacityLimiter] = {}
-        self._threads = anyio.CapacityLimiter(math.inf)
-        """Bounds nothing: the places of the owners do."""
+        self._threads = anyio.CapacityLimiter(together)
 
     @property
     def owners(self) -> frozenset[str]:
@@ -106,6 +106,15 @@ class DomainThreads:
         limiter = self._limiters.get(owner)
         if limiter is not None and not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
             del self._limiters[owner]
+
+
+def one_thread() -> DomainThreads:
+    """Return the one thread for work that keeps a processor busy, in which its owners (users) take turns.
+
+    Many such threads at once would take the interpreter from the event loop, which every client waits for. Of each
+    owner one piece of work waits for it at a time, so that nobody waits for more than one piece of each other.
+    """
+    return DomainThreads(1, math.inf, together=1)
 
 
 class _Place:

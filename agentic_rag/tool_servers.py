@@ -12,6 +12,9 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
+from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
+from agentic_rag.domains.sign_ins import SignIns
+from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, WorkspaceUnavailable
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.definition import Definition
@@ -21,15 +24,17 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.tool_lists import ToolListRecord
 from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.connection import Connection as ServerConnection
 from agentic_rag.tools.fingerprints import ToolList
 from agentic_rag.tools.hub import Hub, HubObserver
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
 from agentic_rag.tools.lists import Key, ToolLists
+from agentic_rag.tools.oauth.credentials import Accounts
 from agentic_rag.tools.status import ConnectionState, State
 from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER
-from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from agentic_rag.tools.toolset import ServerToolset, list_known_tools, open_toolset
 from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.errors import WorkspaceBusy
@@ -54,6 +59,7 @@ def make_hub(
     observer: HubObserver,
     max_memories: int,
     threads: DomainThreads,
+    accounts: Accounts,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
@@ -66,7 +72,14 @@ def make_hub(
         RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads)
+    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts)
+
+
+def make_sign_ins(
+    database: Database, vault: Vault, policy: LaunchPolicy, address: OwnAddress, listener: SignInListener
+) -> SignIns:
+    """Return who is signed in at users' servers; their network rules are the policy's."""
+    return SignIns(database, vault, policy, address, listener)
 
 
 class _WorkspaceThreads:
@@ -124,7 +137,16 @@ async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: 
 
     An entry whose values are not all set fails with the reason; the others go on.
     """
-    specs = [
+    return await open_toolset(hub, [*definition.system, *_specs(definition, secrets)], lists=lists)
+
+
+async def known_tools(hub: Hub, definition: Definition, lists: ToolLists) -> tuple[ToolInfo, ...]:
+    """Return the tools of a turn as far as they are known; no server of users is started."""
+    return await list_known_tools(hub, definition.system, _specs(definition, {}), lists)
+
+
+def _specs(definition: Definition, secrets: Secrets) -> list[LaunchSpec]:
+    return [
         spec_of(
             entry,
             domain=definition.domain_id,
@@ -134,7 +156,6 @@ async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: 
         )
         for entry in definition.entries
     ]
-    return await open_toolset(hub, [*definition.system, *specs], lists=lists)
 
 
 def running(hub: Hub, domain: str) -> list[ConnectionState]:
@@ -158,10 +179,11 @@ async def trial(
     spec: LaunchSpec,
     observer: HubObserver,
     threads: DomainThreads,
+    accounts: Accounts | None = None,
     seconds: float = TRIAL_SECONDS,
 ) -> ConnectionState:
     """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
-    async with Hub(None, policy, observer=observer, threads=threads) as hub:
+    async with Hub(None, policy, observer=observer, threads=threads, accounts=accounts) as hub:
         try:
             await hub.prepare(spec)
         except AgenticRagError as exc:

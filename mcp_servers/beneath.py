@@ -62,6 +62,15 @@ class Entry:
         return "" if self.status is None else f"{self.status.st_size}:{self.status.st_mtime_ns}"
 
 
+def is_text(name: str) -> bool:
+    """Whether a name of the disk is one that can be stored and sent: valid UTF-8, and not any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Bounded(io.FileIO):
     """A file that gives up to ``limit`` bytes and then refuses, whatever its size was said to be."""
 
@@ -247,7 +256,9 @@ class Folder:
                         os.unlink(draft, dir_fd=folder)
 
     def take_in(self, source: Path, name: str, *, replace: bool) -> None:
-        """Move a file of the same disk here, from a folder of ours. A link is atomic and never overwrites.
+        """Move a file of the same disk here, from a folder of ours; its name is on disk when this returns.
+
+        A link is atomic and never overwrites.
 
         Raises:
             FileExistsError: the name is taken, and ``replace`` is not said.
@@ -255,9 +266,10 @@ class Folder:
         with self._place(name, make=True) as (folder, last):
             if replace:
                 os.rename(source, last, dst_dir_fd=folder)
-                return
-            os.link(source, last, dst_dir_fd=folder, follow_symlinks=False)
-            source.unlink()  # at once: a file with two names would not be read
+            else:
+                os.link(source, last, dst_dir_fd=folder, follow_symlinks=False)
+                source.unlink()  # at once: a file with two names would not be read
+            os.fsync(folder)
 
     def create(self, name: str) -> None:
         """Make an empty file, unless there is one."""

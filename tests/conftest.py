@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,17 +14,22 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
-SHARED = {"made", "intact", "expected", "installed", "postgresql_url"}
+SHARED = {"made", "intact", "expected", "installed", "postgresql_url", "example_server"}
 """Fixtures that are expensive to make, which several tests share."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have tests that share an expensive fixture run in one worker; all others go to whichever is free."""
+    """Have tests that share what is expensive run in one worker: a fixture, or all sources read and parsed.
+
+    All others go to whichever is free.
+    """
     for item in items:
         assert isinstance(item, pytest.Function)
         for name in SHARED.intersection(item.fixturenames):
             item.add_marker(pytest.mark.xdist_group(name))
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("sources"))
 
 
 @pytest.fixture

@@ -187,3 +187,27 @@ def test_few_signatures_take_or_return_untyped_documents() -> None:
         if LOOSE.search(ast.unparse(node.args) + (ast.unparse(node.returns) if node.returns else ""))
     ]
     assert len(loose) <= MOST_LOOSE, f"{len(loose)} at most {MOST_LOOSE}: {loose}"
+
+
+IDS = frozenset({"conversation_id", "session_id", "turn_id", "message_id", "document_id"})
+"""Each has a type of its own in ``agentic_rag.ids``."""
+SPEAKS_TEXT = ("agentic_rag/chat/", "agentic_rag/testing/", "agentic_rag/models/")
+"""Clients of our own server, and what speaks to a model's: to them an id is the text they were given."""
+
+
+def test_where_two_ids_meet_in_a_signature_they_have_types() -> None:
+    mixed = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sources()
+        if not str(path.relative_to(ROOT)).startswith(SPEAKS_TEXT)
+        for node in functions(path)
+        if len(IDS & set(text_parameters(node))) > 1
+    ]
+    assert mixed == [], "ids that take each other's place unnoticed"
+
+
+def text_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """The parameters given by place: a name that must be said is not taken for another."""
+    for each in (*node.args.posonlyargs, *node.args.args):
+        if each.annotation is not None and ast.unparse(each.annotation) in ("str", "str | None"):
+            yield each.arg

@@ -20,7 +20,7 @@ FRIENDS = {
     "mcp_servers/retriever/edge_collections.py": ("mcp_servers/retriever/edge_store.py",),
 }
 """A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
-LIBRARY = frozenset({"params.meta"})
+LIBRARY = frozenset({"params.meta", "info.size", "info.mode"})
 """Attributes of a library's objects that have the name of one of ours."""
 LISTENERS = ("on_", "before_", "after_")
 """Beginnings of attributes that would hold what others want to be told."""

@@ -9,6 +9,8 @@ not at all.
 import json
 import logging
 import os
+import secrets
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ import anyio.to_thread
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.store.audit import Entry, append
-from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Acts:
     def leave(self, entry: Entry) -> None:
         """Note an act, before this returns. Raises OSError when the disk takes nothing."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = new_id("act")
+        name = f"act_{time.time_ns():020}_{secrets.token_hex(4)}"  # in the order in which they were left
         draft = self._folder / f".{name}"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump({"action": entry.action, "target": entry.target, "details": dict(entry.details)}, file)

@@ -33,12 +33,12 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import Because, PlannedCall
 from agentic_rag.store import audit as rows
-from agentic_rag.store import conversations
+from agentic_rag.store import conversations, images
 from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, append
 from agentic_rag.store.database import Database
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.system import BY_NAME, ROLE_WRITE
+from agentic_rag.tools.system import BY_NAME, FORGET, ROLE_WRITE
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,12 @@ def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: Too
     conversation = conversations.get(conn, turn.conversation_id)
     owner, domain = (SYSTEM, "") if conversation is None else (conversation.owner_id, conversation.domain_id)
     details = {"turnId": turn.id, "toolCallId": call.id, "conversationId": turn.conversation_id, "status": status.value}
-    action = "role.write" if tool is ROLE_WRITE else "memory.add"
-    append(conn, Entry(owner, action, f"{domain}/{call.arguments.get('role', '')}", details=details))
+    if tool is ROLE_WRITE:
+        action, role = "role.write", call.arguments.get("role", "")
+    else:  # whose memory it is, is bound
+        image = images.get(conn, turn.image_id) or {}
+        action, role = "memory.delete" if tool is FORGET else "memory.add", image.get("binding", {}).get("role", "")
+    append(conn, Entry(owner, action, f"{domain}/{role}", details=details))
 
 
 def _why_denied(call: PlannedCall) -> str:

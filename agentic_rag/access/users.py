@@ -17,16 +17,20 @@ ANONYMOUS = "anonymous"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A caller: a user by the rights of the key he came with.
+    """A caller: a user by the rights of what they came in with.
 
-    ``operator``: everything with domains and with the process. ``admin``: settings, servers, documents and roles of
-    ``domains``. Else a member: own conversations in ``domains``. Conversations are their owner's alone.
+    ``operator``: everything with domains and with the process. ``domains``: those that exist for the user, who has own
+    conversations there. ``authored``: those of them whose roles and prompt components the user may write;
+    ``administered``: whose settings, servers and documents too. Conversations are their owner's alone.
+    ``key_id``: of the key they came in with, empty where there was none.
     """
 
     id: str
     operator: bool = False
-    admin: bool = False
     domains: frozenset[str] = frozenset()
+    authored: frozenset[str] = frozenset()
+    administered: frozenset[str] = frozenset()
+    key_id: str = ""
 
     def sees(self, domain_id: str) -> bool:
         """Whether the domain exists for this user."""
@@ -34,7 +38,21 @@ class User:
 
     def administers(self, domain_id: str) -> bool:
         """Whether the user may change the domain."""
-        return self.operator or (self.admin and domain_id in self.domains)
+        return self.operator or domain_id in self.administered
+
+    def writes(self, domain_id: str) -> bool:
+        """Whether the user may write the domain's roles and prompt components."""
+        return self.operator or domain_id in self.authored or domain_id in self.administered
+
+    def covers(self, other: "User") -> bool:
+        """Whether this is the same user with all rights that the other has."""
+        if self.id != other.id or self.operator < other.operator:
+            return False
+        return self.operator or (
+            other.domains <= self.domains
+            and other.authored <= self.authored | self.administered
+            and other.administered <= self.administered
+        )
 
 
 LOCAL = User("local", operator=True)

@@ -18,9 +18,10 @@ from rich.console import Console
 from agentic_rag.chat.screen import Screen
 from agentic_rag.chat.talk import Ending, Server, Talk
 from agentic_rag.commands.client import TIMEOUT_SECONDS, Client, key_for
-from agentic_rag.errors import AgenticRagError, InvalidInput, RequestRefused, ServerUnreachable, StartupError
+from agentic_rag.errors import AgenticRagError, InvalidInput, RequestRefused, ServerUnreachable
 from agentic_rag.operations.data_folder import find_server
 from agentic_rag.settings import load_settings
+from agentic_rag.startup_errors import StartupError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 5, 130
@@ -51,7 +52,7 @@ def run(
     screen = Screen(Console(), Console(stderr=True), as_json=as_json)
     try:
         settings = load_settings(data=data)
-        server = Server(url or find_server(settings.data) or DEFAULT_URL, key or key_for(settings, url))
+        server = Server(url or find_server(settings.own) or DEFAULT_URL, key or key_for(settings, url))
         chat = Chat(server, screen, anyio.run(open_conversation, server, domain, conversation))
         code = chat.once(message) if message is not None else chat.prompt()
         screen.note(f"conversation {chat.conversation_id}")

@@ -175,7 +175,8 @@ class Screen:
             self._line("")
         for reference in body.references:
             place = _place(reference.document_name, reference.page, reference.cells)
-            self._line(f"[{reference.number}] {place}", "cyan")
+            doubt = " (unverified: shares no word with the statement)" if reference.verified is False else ""
+            self._line(f"[{reference.number}] {place}{doubt}", "cyan")
             self._line(f"    {safe(' '.join(reference.cited_text.split()))}", "dim")
         seconds = body.timings.get("total", 0) / 1000
         stopped = "" if body.stop_reason == "end_turn" else f"stopped: {safe(body.stop_reason)} · "

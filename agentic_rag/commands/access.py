@@ -23,20 +23,24 @@ class RoleName(StrEnum):
 
     operator = "operator"
     admin = "admin"
+    author = "author"
     member = "member"
 
 
 @keys_app.command("create")
 def create_key(
     user: Annotated[str, typer.Option(help="Who it is for; several keys may share a user.")],
-    role: Annotated[RoleName, typer.Option(help="operator: everything; admin, member: of the domains named.")],
+    role: Annotated[
+        RoleName | None,
+        typer.Option(help="operator: everything; admin, author, member: of the domains named; none: as its user."),
+    ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Id of a domain it is for; repeatable.")] = None,
     data: Data = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
     """Create a key and print it. It is shown this once."""
-    body = {"user": user, "role": role.value, "domains": domain or []}
+    body = {"user": user, "role": role.value if role else None, "domains": domain or []}
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
     say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
     say(made["key"])
@@ -50,7 +54,7 @@ def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
         (
             each["id"],
             each["userId"],
-            each["role"],
+            each["role"] or "as the user",
             ",".join(each["domains"]) or "*",
             each["createdAt"],
             f"revoked {each['revokedAt']}" if each["revokedAt"] else "active",

@@ -4,7 +4,7 @@ Owns the choice between the server that runs on a data folder and the same appli
 the folder's lock, when none runs. Knows no command.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import IO, Any, TypeVar
 
@@ -23,7 +23,7 @@ given_key: ContextVar[str | None] = ContextVar("given_key", default=None)
 
 
 class Client:
-    """REST calls that return JSON or raise what the server said."""
+    """REST calls that return JSON (or text) or raise what the server said."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http = http
@@ -36,9 +36,13 @@ class Client:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         file: tuple[str, IO[bytes]] | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """Make one request; ``file`` is (name, open file) of an upload. ``seconds``: how long an answer may take.
+        """Make one request; ``file`` is (name, open file) of an upload, ``content`` a body as it is.
+
+        ``seconds``: how long an answer may take.
 
         Raises:
             RequestRefused: the server said no.
@@ -49,21 +53,48 @@ class Client:
                 method,
                 path,
                 json=json,
+                content=content,
+                headers=headers,
                 params=params,
                 files=None if file is None else {"file": file},
                 timeout=seconds,
             )
         except httpx2.TransportError as exc:
             raise ServerUnreachable(str(self._http.base_url), type(exc).__name__) from exc
+        if response.is_success and response.headers.get("content-type", "").startswith("text/"):
+            return response.text
         if response.is_success:
             return response.json() if response.content else None
+        raise self._refusal(response)
+
+    async def fetch(self, path: str, params: Mapping[str, str], file: IO[bytes], seconds: float) -> Mapping[str, str]:
+        """Write the body of an answer into a file as it comes; return the answer's headers.
+
+        Raises:
+            RequestRefused: the server said no.
+            ServerUnreachable: there was no answer, or it ended early: what is in the file is not whole.
+        """
+        try:
+            async with self._http.stream("GET", path, params=params, timeout=seconds) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise self._refusal(response)
+                size = 0
+                async for piece in response.aiter_bytes():
+                    size += len(piece)
+                    file.write(piece)
+        except httpx2.TransportError as exc:
+            raise ServerUnreachable(str(self._http.base_url), type(exc).__name__) from exc
+        if str(size) != response.headers.get("content-length", str(size)):
+            raise ServerUnreachable(str(self._http.base_url), "the answer was cut off: something changed meanwhile")
+        return response.headers
+
+    def _refusal(self, response: httpx2.Response) -> RequestRefused | ServerUnreachable:
         try:
             error = response.json()["error"]
-        except (ValueError, KeyError, TypeError) as exc:
-            raise ServerUnreachable(
-                str(self._http.base_url), f"HTTP {response.status_code} of another program"
-            ) from exc
-        raise RequestRefused(response.status_code, error["code"], error["message"])
+            return RequestRefused(response.status_code, error["code"], error["message"])
+        except (ValueError, KeyError, TypeError):
+            return ServerUnreachable(str(self._http.base_url), f"HTTP {response.status_code} of another program")
 
 
 async def with_client(settings: Settings, url: str | None, command: Callable[[Client], Awaitable[T]]) -> T:
@@ -72,7 +103,7 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Cl
     Raises:
         DataFolderOwned: a process that does not listen has the folder.
     """
-    address = url or find_server(settings.data)
+    address = url or find_server(settings.own)
     if address is not None:
         headers = bearer(key_for(settings, url))
         async with httpx2.AsyncClient(
@@ -97,7 +128,7 @@ def key_for(settings: Settings, url: str | None) -> str | None:
         return given_key.get()
     if settings.key is not None:
         return settings.key.get_secret_value()
-    return None if url else find_key(settings.data)
+    return None if url else find_key(settings.own)
 
 
 def bearer(key: str | None) -> dict[str, str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import anyio.to_thread
 
 from agentic_rag.access.acts import act
+from agentic_rag.backup.upgrading import open_database
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import open_knowledge
-from agentic_rag.errors import BadConfiguration, StorageError
+from agentic_rag.errors import StorageError
 from agentic_rag.operations.contents import (
     examine_originals,
     examine_payloads,
@@ -25,6 +26,7 @@ from agentic_rag.operations.data_folder import DataFolder, lent_files
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.findings import Finding
 from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
@@ -51,7 +53,7 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
     # First: owning closes the folder itself.
     lent = await anyio.to_thread.run_sync(partial(lent_files, settings.data, repair=repair))
     async with AsyncExitStack() as stack:
-        folder = DataFolder.own(settings.data)
+        folder = DataFolder.of(settings)
         stack.callback(folder.release)
         findings = [_lent(settings.data, lent)] if lent else []
         database, damage = await _open_database(stack, settings)
@@ -72,7 +74,7 @@ async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Dat
     if not settings.database_url and (damage := await anyio.to_thread.run_sync(_damage_of, path)):
         return None, [Finding("DATABASE_DAMAGED", str(path), name_some(damage), RESTORE, by_hand=True)]
     try:
-        database = await Database.open(settings.database_url or path)
+        database = await open_database(settings)
         stack.push_async_callback(database.aclose)
         damage = await database.read(find_server_damage)
     except (BadConfiguration, StorageError) as exc:

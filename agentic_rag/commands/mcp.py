@@ -1,8 +1,8 @@
 """``agentic-rag mcp``: what the operator allows MCP entries to start, and a trial of entries from a file.
 
 Owns the arguments and what is printed. ``allow``, ``list`` and ``revoke`` write in the data folder itself, where a
-running server sees them: allowing a program is a right of whoever owns the machine, so there is no route for it.
-``test`` talks REST.
+running server sees them: a line of one's own is allowed by whoever owns the machine. What admins of domains asked for
+is decided over REST (``launch_requests``). ``test`` talks REST.
 """
 
 import json
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 TEST_SECONDS = 900.0
 """How long the test of a file may take: each of its packages may have to be installed."""
 
-mcp_app = typer.Typer(help="Allow, list, revoke and test MCP servers.", no_args_is_help=True)
+mcp_app = typer.Typer(
+    help="Allow, list, revoke and test MCP servers; decide what admins ask for.", no_args_is_help=True
+)
 
 Data = Annotated[
     Path | None, typer.Option("--data", help="Data folder (AGENTIC_RAG_DATA; default: ./data).", file_okay=False)

@@ -22,7 +22,7 @@ def ticket_address(data: Path | None, url: str | None) -> str:
         ServerUnreachable: no server runs on the data folder.
         RequestRefused: it gives none.
     """
-    folder = load_settings(data=data).data
+    folder = load_settings(data=data).own
     address = url or find_server(folder)
     if address is None:
         raise ServerUnreachable(str(folder), "no server runs on this data folder")

@@ -6,6 +6,7 @@ Owns the commands. All talk REST but `check` of a folder, which needs neither a 
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,12 @@ from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
 from agentic_rag.json_form import Json, from_json
 
 if TYPE_CHECKING:
+    from agentic_rag.commands.client import Client
     from mcp_servers.promptx.lint import Finding
     from mcp_servers.promptx.rolefiles import Reading
+
+MAX_BYTES = 512 * 1024
+"""Of one role file; what the server takes is less."""
 
 roles_app = typer.Typer(help="List, show, check and make the roles of a domain.", no_args_is_help=True)
 
@@ -81,6 +86,57 @@ def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> 
     _print(_findings(written["findings"]), err=True)
 
 
+@roles_app.command("push")
+def push_roles(
+    domain: Domain,
+    folder: Annotated[Path, typer.Argument(help="A workspace, or any folder with role files.", file_okay=False)],
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Write the roles of a folder into a domain, each with the thoughts and executions beside it; print the files.
+
+    A folder with an error is not sent. It needs the grant `author` of the domain, no more.
+    """
+    findings = check_folder(folder)
+    _print(findings, err=True)
+    roles = files_by_role(folder)
+    if not roles or any(finding.severity == "error" for finding in findings):
+        say("no role is sent." if roles else f"there is no role in {folder}.", err=True)
+        raise typer.Exit(1)
+    for role, files in roles.items():
+        body = {"files": files}
+        written = run(data, url, partial(_put_role, path=_path(domain, role), body=body))
+        for path in written["written"]:
+            say(path)
+
+
+async def _put_role(client: "Client", path: str, body: Json) -> Json:
+    answer: Json = await client.call("PUT", path, json=body)
+    return answer
+
+
+@roles_app.command("export-skill")
+def export_skill(
+    domain: Domain,
+    role: Role,
+    folder: Annotated[Path, typer.Argument(help="Where the skill's folder is made.")] = Path(),
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Write a role in the form of a skill, FOLDER/NAME/SKILL.md, and print its path. A file that exists stays."""
+    from agentic_rag.errors import InvalidInput
+
+    skill = run(data, url, lambda client: client.call("GET", f"{_path(domain, role)}/skill"))
+    path = folder / skill["name"] / "SKILL.md"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(skill["content"])
+    except OSError as exc:
+        raise InvalidInput("folder", f"{path} cannot be written: {exc.strerror}.") from exc
+    say(str(path))
+
+
 def check_folder(folder: Path) -> "list[Finding]":
     """Return the findings of a folder's role files, by file and line; references may lead to built-in files.
 
@@ -89,8 +145,8 @@ def check_folder(folder: Path) -> "list[Finding]":
     """
     from agentic_rag.errors import InvalidInput
     from mcp_servers.beneath import Folder
+    from mcp_servers.promptx.builtin import BUILTIN_ROLES
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
-    from mcp_servers.promptx.roles import BUILTIN_ROLES
 
     if not folder.is_dir():
         raise InvalidInput("folder", f"there is no folder {str(folder)!r}.")
@@ -107,6 +163,29 @@ def check_folder(folder: Path) -> "list[Finding]":
     base = root.path.parent.parent
     named = [replace(each, file=(folder / (base / each.file).relative_to(whole)).as_posix()) for each in findings]
     return sorted(named, key=lambda each: (each.file, each.line, each.column))
+
+
+def files_by_role(folder: Path) -> dict[str, list[Json]]:
+    """Return the files of each role in a folder, as the server takes them: those that lie where its own file does."""
+    from mcp_servers.beneath import Folder
+    from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, collect
+
+    whole = Folder(folder.absolute())
+    resources = whole.at(RESOURCE_FOLDER)
+    index = Index()
+    collect(index, "workspace", resources if resources.is_there() else whole)
+    found: dict[str, list[Json]] = {}
+    for (kind, role), own in sorted(index.winners.items()):
+        if kind != "role":
+            continue
+        around = own.inner.rpartition("/")[0]
+        near = [each for each in index.winners.values() if not around or each.inner.startswith(f"{around}/")]
+        near = [each for each in near if each.key[0] != "role" or each is own]
+        found[role] = [
+            {"kind": each.key[0], "id": each.key[1], "content": each.root.read(each.inner, MAX_BYTES).decode()}
+            for each in sorted(near, key=lambda each: each.inner)
+        ]
+    return found
 
 
 def _findings(items: Iterable[Json]) -> "list[Finding]":

@@ -54,18 +54,18 @@ def rotate_key(
     import anyio
 
     from agentic_rag.access.acts import act
+    from agentic_rag.backup.upgrading import open_database
     from agentic_rag.domains.vault import rotate
     from agentic_rag.operations.data_folder import DataFolder
     from agentic_rag.settings import load_settings
     from agentic_rag.store.audit import append
-    from agentic_rag.store.database import Database
 
     settings = load_settings(data=data)
 
     async def sealed_anew() -> tuple[int, int]:
-        folder = DataFolder.own(settings.data)
+        folder = DataFolder.of(settings)
         try:
-            database = await Database.open(settings.database_url or settings.data / "agentic-rag.db")
+            database = await open_database(settings)
             try:
                 done = await rotate(database, settings.data, settings.secret_key, drop_unreadable=drop_unreadable)
                 told = act("secret.rotate", sealed=done[0], dropped=done[1])

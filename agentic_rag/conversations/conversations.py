@@ -5,69 +5,54 @@ clients count them, two a turn. Knows no socket. Another owner's id looks like o
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import anyio.to_thread
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.access.auditing import denied_call, made_call
 from agentic_rag.access.users import User
-from agentic_rag.conversations.titles import title_of
+from agentic_rag.conversations.exchanges import Exchange, store_exchanges
+from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
+from agentic_rag.conversations.sent_images import GivenImage, read_images
+from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
-from agentic_rag.domains.definitions import Definitions
+from agentic_rag.domains.definitions import Definitions, with_wishes, without_person
 from agentic_rag.errors import (
-    ConversationArchived,
-    ConversationFull,
     InvalidInput,
     MessageContentRequired,
     MessageTooLong,
     NotFound,
 )
-from agentic_rag.events import AgentEvent, Done, Error, EventBody, Notice, Terminal, Title, ToolStatus
+from agentic_rag.events import AgentEvent, Notice, ToolStatus
 from agentic_rag.forms import is_visible, one_line
+from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
 from agentic_rag.roles.birth import Births
-from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.roles.trials import Trials, TriedRole
+from agentic_rag.runtime.accepting import Accepted, OnBusy
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.session import Accepted, LiveSession, OnBusy
-from agentic_rag.store import conversations, documents, payloads, sessions, turns
+from agentic_rag.runtime.session import LiveSession
+from agentic_rag.store import branches, conversations, documents, images, payloads, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentStatus
+from agentic_rag.store.images import ImageRecord
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord
 
-MAX_MESSAGES = 1_000
-"""Of a conversation, as clients count; those that a summary stands for do not count."""
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
 MAX_CONTEXT_DOCUMENTS = 1_000
 MAX_KNOWN = 1_024
 """Conversations whose places are remembered between two messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list; ``total`` counts what matches on all pages."""
-
-    items: list[ConversationRecord]
-    total: int
-    page: int
-    page_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPayload:
-    """A tool result that is kept whole, with the domain whose secrets it may not show."""
-
-    domain_id: str
-    media_type: str
-    data: bytes
 
 
 class Conversations:
@@ -80,11 +65,13 @@ class Conversations:
         definitions: Definitions,
         runtime: Runtime,
         births: Births,
+        trials: Trials,
         default_domain: str,
     ) -> None:
         """``default_domain``: where a conversation is begun for which nobody named one."""
         self._db = database
         self._births = births
+        self._trials = trials
         self._default_domain = default_domain
         self._directory = directory
         self._definitions = definitions
@@ -93,11 +80,22 @@ class Conversations:
         self._known: OrderedDict[str, ConversationRecord] = OrderedDict()
 
     async def create(
-        self, user: User, domain_id: str | None, title: str | None = None, context_document_ids: Sequence[str] = ()
+        self,
+        user: User,
+        domain_id: str | None,
+        title: str | None = None,
+        context_document_ids: Sequence[DocumentId] = (),
+        *,
+        exchanges: Sequence[Exchange] = (),
+        transient: bool = False,
+        client_name: str | None = None,
     ) -> ConversationRecord:
         """Begin a conversation, in the default domain if none is named.
 
-        ``context_document_ids`` limits what its searches see.
+        ``context_document_ids`` limits what its searches see. ``exchanges``: what was said before, elsewhere.
+        ``transient``: it is not listed, and whoever began it ends it (`Deletion.end_call`); what a stop leaves of it
+        is removed by the server. ``client_name``: what the client calls it; the user's conversation of that name in
+        the domain, if there is one, is returned instead of a new one.
 
         Raises:
             NotFound: there is no such domain, or it has no such document.
@@ -105,34 +103,55 @@ class Conversations:
                 one is not there for this user.
             QuotaExceeded: the domain has as many conversations as it may.
         """
-        if domain_id is None:
-            domain_id = await self._find_default(user)
-        elif not user.sees(domain_id):
-            raise NotFound("domain", domain_id, hidden=True)
-        await self._directory.get(domain_id)
-        created = now()
+        domain_id, created = await self._find_domain(user, domain_id), now()
         conversation = ConversationRecord(
-            id=new_id("conv"),
+            id=ConversationId(new_id("conv")),
             domain_id=domain_id,
             owner_id=user.id,
-            session_id=new_id("sess"),
+            session_id=SessionId(new_id("sess")),
             title=_title(title) if title else "",
-            title_source=TitleSource.USER if title else TitleSource.AUTO,
+            title_source=TitleSource.USER if title or transient else TitleSource.AUTO,
             context_document_ids=_distinct(context_document_ids),
             meta={},
+            message_count=2 * len(exchanges),
+            transient=transient,
             started_at=created,
             updated_at=created,
+            client_name=client_name,
         )
         labels = SessionLabels(conversation_id=conversation.id, domain_id=domain_id, user_id=user.id)
 
-        def store(conn: Connection) -> None:
+        def store(conn: Connection) -> ConversationRecord:
+            found = _find_named(conn, conversation)
+            if found is not None:
+                return found
             _check_documents(conn, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
+            store_exchanges(conn, conversation.session_id, conversation.id, exchanges, created)
             self._directory.quotas.check_conversations(conn, domain_id)
+            return conversation
 
-        await self._db.write(store, durable=True)
-        return conversation
+        try:
+            return await self._db.write(store, durable=True)
+        except IntegrityError:  # another process has begun it since it was looked for
+            found = await self._db.read(lambda conn: _find_named(conn, conversation))
+            if found is None:
+                raise
+            return found
+
+    @property
+    def default_domain(self) -> str:
+        """Where a conversation is begun for which nobody named a domain; it need not be there."""
+        return self._default_domain
+
+    async def _find_domain(self, user: User, named: str | None) -> str:
+        """Return the id of the named domain, or of the default one. Raises as `create`."""
+        if named is None:
+            return await self._find_default(user)
+        if not user.sees(named):
+            raise NotFound("domain", named, hidden=True)
+        return (await self._directory.get(named)).id
 
     async def _find_default(self, user: User) -> str:
         """Return the id of the default domain. Raises `InvalidInput` when this user has none."""
@@ -144,7 +163,7 @@ class Conversations:
         problem = f"required: the default domain {self._default_domain!r} is not there, or not for you"
         raise InvalidInput("domainId", problem)
 
-    async def get(self, user: User, conversation_id: str) -> ConversationRecord:
+    async def get(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
         """Return the record.
 
         Raises:
@@ -154,6 +173,11 @@ class Conversations:
         if found is None or not _owns(user, found):
             raise NotFound("conversation", conversation_id, hidden=found is not None)
         return found
+
+    async def owns(self, user: User, conversation_id: ConversationId) -> bool:
+        """Whether there is such a conversation of this user."""
+        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        return found is not None and _owns(user, found)
 
     async def list_page(
         self,
@@ -187,7 +211,7 @@ class Conversations:
     async def change(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         *,
         title: str | None = None,
         status: ConversationStatus | None = None,
@@ -213,10 +237,10 @@ class Conversations:
     async def messages(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         limit: int = 50,
-        before: str | None = None,
-        leaf: str | None = None,
+        before: MessageId | None = None,
+        leaf: MessageId | None = None,
     ) -> ShownPage:
         """Return the last messages in order, two a turn; ``before``: those before this message.
 
@@ -227,7 +251,15 @@ class Conversations:
         """
         return await self._transcripts.page(await self.get(user, conversation_id), limit, before, leaf=leaf)
 
-    async def compact(self, user: User, conversation_id: str) -> CompactionRecord:
+    async def message(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> ShownMessage:
+        """Return one message, of whichever branch.
+
+        Raises:
+            NotFound: there is no such conversation of this user, or it has no such message.
+        """
+        return await self._transcripts.message(await self.get(user, conversation_id), message_id)
+
+    async def compact(self, user: User, conversation_id: ConversationId) -> CompactionRecord:
         """Put a summary in the place of the messages in what the model is sent; people go on reading them.
 
         Raises:
@@ -239,9 +271,9 @@ class Conversations:
         conversation = await self.get(user, conversation_id)
         definition, _ = await self._definitions.definition(user, conversation)
         session = await self._runtime.session(conversation.session_id)
-        return await session.compact(definition)
+        return await session.compact(definition, user.key_id)
 
-    async def archives(self, user: User, conversation_id: str) -> list[CompactionRecord]:
+    async def archives(self, user: User, conversation_id: ConversationId) -> list[CompactionRecord]:
         """Return what was compacted, newest first.
 
         Raises:
@@ -250,7 +282,12 @@ class Conversations:
         return await self._transcripts.archives(await self.get(user, conversation_id))
 
     async def archived_messages(
-        self, user: User, conversation_id: str, archive_id: str, limit: int = 50, before: str | None = None
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        archive_id: str,
+        limit: int = 50,
+        before: MessageId | None = None,
     ) -> ShownPage:
         """Return the messages that one summary stands for, as `messages` does all of them.
 
@@ -262,12 +299,13 @@ class Conversations:
     async def tool_calls(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         *,
         limit: int = 100,
         tool_name: str | None = None,
         status: ToolStatus | None = None,
         agent: str | None = None,
+        turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
         """Return the last tool calls in order, delegates' included; only those of a tool, status or agent when given.
 
@@ -275,46 +313,100 @@ class Conversations:
             NotFound: there is no such conversation of this user.
         """
         conversation = await self.get(user, conversation_id)
-        return await self._transcripts.tool_calls(conversation, limit, tool_name=tool_name, status=status, agent=agent)
+        return await self._transcripts.tool_calls(
+            conversation, limit, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id
+        )
 
     async def send(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         content: str,
         *,
         client_message_id: str | None = None,
         on_busy: OnBusy = "reject",
+        images: Sequence[GivenImage] = (),
+        context_document_ids: Sequence[DocumentId] = (),
+        wishes: str = "",
+        attended: bool = True,
+        tried: TriedRole | None = None,
     ) -> Accepted:
         """Accept a message: durable when this returns. The first one gives the conversation its title.
 
+        ``context_document_ids`` limits what the searches of this turn see; none: those of the conversation do.
+        ``wishes``: what the client's program asks of this one answer; it stands behind the domain's own prompt.
+        ``attended``: whether somebody reads along who can be asked. ``tried``: a draft of a role, for this turn.
+
         Raises:
-            NotFound: there is no such conversation of this user, or its domain is gone.
+            NotFound: there is no such conversation of this user, its domain is gone, or has no such document.
+            InvalidInput: there are too many documents, or the draft is no role.
+            Forbidden: a draft is not for this user.
             MessageContentRequired, MessageTooLong: the content does not fit.
             ConversationArchived, ConversationFull: it takes no messages.
             TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
             IdempotencyMismatch: the client message id came with other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
         """
-        _check_content(content)
+        check_content(content, needed=not images)
+        sent = await anyio.to_thread.run_sync(read_images, images) if images else []
         try:
-            session, definition, notices = await self._open(user, conversation_id)
+            session, definition, notices = await self._open(user, conversation_id, context_document_ids)
+            definition = await self._trials.definition(user, definition, tried)
+            definition = with_wishes(definition if attended else without_person(definition), wishes)
             return await session.send(
-                content, definition, client_message_id=client_message_id, on_busy=on_busy, notices=notices
+                content,
+                definition,
+                client_message_id=client_message_id,
+                on_busy=on_busy,
+                notices=notices,
+                key_id=user.key_id,
+                images=sent,
             )
         except NotFound:
             await self._forget(user, conversation_id)
             raise
 
+    async def send_after(
+        self,
+        user: User,
+        conversation: ConversationRecord,
+        message_id: MessageId,
+        content: str,
+        *,
+        images: Sequence[GivenImage] = (),
+        wishes: str = "",
+    ) -> Accepted:
+        """Accept a message that follows this answer, on a new branch if another message follows it already.
+
+        Raises:
+            NotFound, MessageContentRequired, MessageTooLong, ConversationArchived, ConversationFull, TurnInProgress: as
+                `send` and `answer_again`.
+        """
+
+        def follower(conn: Connection) -> MessageId | None:
+            nodes = branches.read_tree(conn, conversation.session_id).nodes.values()
+            return next((node.user_message_id for node in nodes if node.parent_message_id == message_id), None)
+
+        other = await self._db.read(follower)
+        if other is not None:
+            return await self.answer_again(user, conversation.id, other, content, images=images, wishes=wishes)
+        await self.activate(user, conversation.id, message_id)
+        return await self.send(user, conversation.id, content, images=images, wishes=wishes)
+
     async def answer_again(
         self,
         user: User,
-        conversation_id: str,
-        message_id: str,
+        conversation_id: ConversationId,
+        message_id: MessageId,
         content: str | None = None,
         *,
         client_message_id: str | None = None,
+        images: Sequence[GivenImage] | None = None,
+        wishes: str = "",
     ) -> Accepted:
         """Answer a user's message (or the one of that answer) again, or with other words: on a new branch.
+
+        ``images`` come with other words; None: the message keeps its own.
 
         Raises:
             NotFound: there is no such conversation of this user, no such message in it, or its domain is gone.
@@ -322,19 +414,28 @@ class Conversations:
             ConversationArchived, ConversationFull: it takes no messages.
             TurnInProgress: a turn runs.
             IdempotencyMismatch: the client message id came with another message or other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
         """
         if content is not None:
-            _check_content(content)
+            check_content(content, needed=not images)
+        sent = None if images is None else await anyio.to_thread.run_sync(read_images, images)
         try:
             session, definition, notices = await self._open(user, conversation_id)
+            definition = with_wishes(definition, wishes)
             return await session.branch(
-                message_id, content, definition, client_message_id=client_message_id, notices=notices
+                message_id,
+                content,
+                definition,
+                client_message_id=client_message_id,
+                notices=notices,
+                key_id=user.key_id,
+                images=sent,
             )
         except NotFound:
             await self._forget(user, conversation_id)
             raise
 
-    async def branches(self, user: User, conversation_id: str) -> list[Branch]:
+    async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
         """Return the branches, the newest last.
 
         Raises:
@@ -342,7 +443,7 @@ class Conversations:
         """
         return await self._transcripts.branches(await self.get(user, conversation_id))
 
-    async def activate(self, user: User, conversation_id: str, message_id: str) -> None:
+    async def activate(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> None:
         """Make the newest branch that has a message the conversation.
 
         Raises:
@@ -352,14 +453,20 @@ class Conversations:
         conversation = await self.get(user, conversation_id)
         await (await self._runtime.session(conversation.session_id)).activate(message_id)
 
-    async def _open(self, user: User, conversation_id: str) -> tuple[LiveSession, Definition, Sequence[Notice]]:
-        """Return what a turn of a conversation begins with."""
+    async def _open(
+        self, user: User, conversation_id: ConversationId, document_ids: Sequence[DocumentId] = ()
+    ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
+        """Return what a turn of a conversation begins with; its searches see these documents, if any are named."""
         conversation = await self._place(user, conversation_id)
+        if document_ids:
+            conversation = replace(conversation, context_document_ids=_distinct(document_ids))
+            domain_id, distinct = conversation.domain_id, conversation.context_document_ids
+            await self._db.read(lambda conn: _check_documents(conn, domain_id, distinct))
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation)
         return await self._runtime.session(conversation.session_id), definition, notices
 
-    async def _forget(self, user: User, conversation_id: str) -> None:
+    async def _forget(self, user: User, conversation_id: ConversationId) -> None:
         """Forget where a conversation stands, in which something was not found.
 
         Raises:
@@ -368,7 +475,7 @@ class Conversations:
         if self._known.pop(conversation_id, None) is not None:
             await self.get(user, conversation_id)
 
-    async def _place(self, user: User, conversation_id: str) -> ConversationRecord:
+    async def _place(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
         """Return where a conversation stands: owner, domain, session and documents, which never change."""
         known = self._known.get(conversation_id)
         if known is None or not _owns(user, known):
@@ -379,7 +486,7 @@ class Conversations:
         return known
 
     async def interrupt(
-        self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
+        self, user: User, conversation_id: ConversationId, *, turn_id: TurnId | None = None, queued: bool = False
     ) -> bool:
         """Interrupt what runs (or the named turn); an ended one stays as it is. Returns whether anything was.
 
@@ -389,9 +496,25 @@ class Conversations:
         conversation = await self.get(user, conversation_id)
         return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
 
+    async def image(self, user: User, image_id: str) -> ImageRecord:
+        """Return what turns ran on, for who may see the settings of its domain.
+
+        Raises:
+            NotFound: there is no such image of a domain that this user administers.
+        """
+        found = await self._db.read(lambda conn: images.record(conn, image_id))
+        if found is None or not user.administers(found.domain_id):
+            raise NotFound("image", image_id, hidden=found is not None)
+        return found
+
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
         """Return the turns that run or wait in these conversations, by session: of each the one that runs first."""
-        return await self._db.read(lambda conn: turns.current(conn, [each.session_id for each in found]))
+
+        def read(conn: Connection) -> dict[str, TurnRecord]:
+            current = turns.current(conn, [each.session_id for each in found])
+            return dict(zip(current, with_waiting(conn, list(current.values())), strict=True))
+
+        return await self._db.read(read)
 
     async def payload(self, user: User, ref: str) -> KeptPayload:
         """Return a tool result that is kept whole, for whoever may read its conversation.
@@ -400,8 +523,8 @@ class Conversations:
             NotFound: there is no such payload in a conversation of this user, or its file is gone.
         """
 
-        def read(conn: Connection) -> tuple[str, ConversationRecord | None]:
-            session_id = payloads.session_of(conn, ref) or ""
+        def read(conn: Connection) -> tuple[SessionId, ConversationRecord | None]:
+            session_id = payloads.session_of(conn, ref) or SessionId("")
             session = sessions.get(conn, session_id)
             return session_id, None if session is None else conversations.get(conn, session.labels.conversation_id)
 
@@ -413,11 +536,11 @@ class Conversations:
             raise NotFound("payload", ref)
         return KeptPayload(conversation.domain_id, *kept)
 
-    async def children(self, user: User, turn_id: str) -> list[Child]:
+    async def children(self, user: User, turn_id: TurnId) -> list[Child]:
         """Return the delegates that a turn has made. Raises as `turn` does."""
         return await self._transcripts.children(await self.turn(user, turn_id))
 
-    async def turn(self, user: User, turn_id: str) -> TurnRecord:
+    async def turn(self, user: User, turn_id: TurnId) -> TurnRecord:
         """Return one turn.
 
         Raises:
@@ -426,6 +549,7 @@ class Conversations:
 
         def read(conn: Connection) -> tuple[TurnRecord | None, ConversationRecord | None]:
             turn = turns.get(conn, turn_id)
+            turn = None if turn is None else with_waiting(conn, [turn])[0]
             return turn, conversations.get(conn, turn.conversation_id) if turn is not None else None
 
         turn, conversation = await self._db.read(read)
@@ -433,74 +557,26 @@ class Conversations:
             raise NotFound("turn", turn_id, hidden=conversation is not None)
         return turn
 
-    def events(self, turn_id: str, after: int = 0) -> AsyncIterator[AgentEvent]:
+    async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
+        """Return the turns of a conversation, of all its branches and those that wait."""
+        return await self._db.read(lambda conn: turns.of_session(conn, conversation.session_id))
+
+    def events(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """Read a turn's events; the caller has asked `turn` whether this user may."""
         return self._runtime.follow(turn_id, after)
 
+    def log(self, turn_id: TurnId, after: int = 0) -> LogReader:
+        """Return a reader of a turn's events; the caller has asked `turn` whether this user may."""
+        return self._runtime.read(turn_id, after)
 
-class TurnBookkeeping:
-    """What conversations and the audit log keep of turns, inside the turns' own transactions.
 
-    Implements `agentic_rag.runtime.services.TurnHooks`.
+def check_content(content: str, *, needed: bool = True) -> None:
+    """Check what a user says; ``needed``: there is nothing beside it.
+
+    Raises:
+        MessageContentRequired, MessageTooLong: it does not fit.
     """
-
-    def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
-        """Refuse a message that the conversation cannot take; else note it and give an untitled one its title.
-
-        The state that counts is the one in this transaction, not one that was remembered.
-
-        Raises:
-            NotFound: the conversation was deleted.
-            ConversationArchived, ConversationFull: it takes no message.
-        """
-        current = conversations.state(conn, turn.conversation_id)
-        if current is None:
-            raise NotFound("conversation", turn.conversation_id)
-        if current.status is ConversationStatus.ARCHIVED:
-            raise ConversationArchived
-        if current.open_count >= MAX_MESSAGES:
-            raise ConversationFull(MAX_MESSAGES)
-        is_first = not current.title or (turn.branch_of is not None and turn.parent_message_id is None)
-        title = title_of(turn.content) if is_first and current.title_source is TitleSource.AUTO else None
-        title = None if title == current.title else title
-        conversations.touch(conn, turn.conversation_id, turn.started_at, title)
-        return () if title is None else (Title(title),)
-
-    def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Count a turn's messages."""
-        conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
-
-    def session_branched(self, conn: Connection, session_id: str) -> None:
-        """Count the messages of the branch that is the conversation from now on."""
-        counts = sessions.count_messages(conn, session_id)
-        conversations.update_of_session(conn, session_id, message_count=counts.every, compacted_count=counts.compacted)
-
-    def session_compacted(self, conn: Connection, session_id: str) -> None:
-        """Count the messages that a summary stands for."""
-        counts = sessions.count_messages(conn, session_id)
-        conversations.update_of_session(conn, session_id, compacted_count=counts.compacted)
-
-    def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
-        """Write a call that was denied into the audit log."""
-        denied_call(conn, turn, call)
-
-    def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
-        """Write a call that changes something of ours into the audit log."""
-        made_call(conn, turn, call, status)
-
-
-def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:
-    """Return how many messages of a turn that has ended clients see."""
-    if isinstance(final, Done):
-        return 2
-    if not sessions.has_message(conn, turn.session_id, turn.user_message_id):  # it was queued and never began
-        return 0
-    failed = isinstance(final, Error)
-    return 2 if failed or sessions.has_message(conn, turn.session_id, turn.message_id) else 1
-
-
-def _check_content(content: str) -> None:
-    if not content.strip():
+    if needed and not content.strip():
         raise MessageContentRequired
     if len(content) > MAX_CHARACTERS:
         raise MessageTooLong(len(content), MAX_CHARACTERS)
@@ -509,6 +585,13 @@ def _check_content(content: str) -> None:
 def _owns(user: User, conversation: ConversationRecord) -> bool:
     """Whether a conversation exists for a user: his own, in a domain that he (still) sees."""
     return conversation.owner_id == user.id and user.sees(conversation.domain_id)
+
+
+def _find_named(conn: Connection, new: ConversationRecord) -> ConversationRecord | None:
+    """Return the conversation that has a new one's name already, None when none has or it has no name."""
+    if new.client_name is None:
+        return None
+    return conversations.by_client_name(conn, new.owner_id, new.domain_id, new.client_name)
 
 
 def _title(title: str) -> str:
@@ -520,13 +603,13 @@ def _title(title: str) -> str:
     return title
 
 
-def _distinct(ids: Sequence[str]) -> list[str]:
+def _distinct(ids: Sequence[DocumentId]) -> list[DocumentId]:
     if len(ids) > MAX_CONTEXT_DOCUMENTS:
         raise InvalidInput("contextDocumentIds", f"at most {MAX_CONTEXT_DOCUMENTS} are possible.")
     return list(dict.fromkeys(ids))
 
 
-def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[str]) -> None:
+def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[DocumentId]) -> None:
     for document_id in document_ids:
         document = documents.get(conn, document_id)
         if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:

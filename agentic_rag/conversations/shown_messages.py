@@ -10,16 +10,18 @@ from itertools import groupby
 from typing import Any, Literal
 
 from agentic_rag.events import Reference
+from agentic_rag.ids import ConversationId, MessageId, TurnId
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.messages import (
     CONTINUES,
     NOTE,
     REF,
+    REFERENCES,
     RETRIEVALS,
     STRUCTURED,
     Block,
     plain_text,
-    text_block,
+    question_blocks,
     without_private,
 )
 from agentic_rag.store.sessions import MessageRecord
@@ -30,13 +32,24 @@ MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ShownMessage:
-    """One message. ``content`` is its plain text, ``blocks`` what it is made of, tool calls and results included."""
+class Citation:
+    """A citation that ends at a place (an offset in Unicode code points) of a message's text."""
 
-    id: str
-    conversation_id: str
-    turn_id: str
-    parent_message_id: str | None
+    end: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """One message. ``content`` is its plain text, ``blocks`` what it is made of, tool calls and results included.
+
+    ``citations`` say where in ``content`` each of the ``references`` is cited.
+    """
+
+    id: MessageId
+    conversation_id: ConversationId
+    turn_id: TurnId
+    parent_message_id: MessageId | None
     """The message that it follows or answers; None: it is a conversation's first."""
     role: Literal["user", "assistant"]
     content: str
@@ -44,12 +57,43 @@ class ShownMessage:
     created_at: str
     references: tuple[Reference, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    citations: tuple[Citation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextRun:
+    """Text of a message without a call in it. ``block``: the place of its first block; citations are those inside."""
+
+    block: int
+    text: str
+    citations: tuple[Citation, ...]
+
+
+def text_runs(message: ShownMessage) -> list[TextRun]:
+    """Return a message's text as it stands between its calls; joined by empty lines it is ``content``."""
+    runs: list[TextRun] = []
+    at, start, first = 0, 0, -1
+    for place, block in enumerate([*message.blocks, {"type": "end"}]):
+        if block["type"] == "text" and block.get("text"):
+            gap = "" if message.content.startswith(block["text"], at) else "\n\n"
+            if not message.content.startswith(gap + block["text"], at):
+                continue  # white space that is no part of the content
+            if first < 0:
+                at += len(gap)
+                first, start, gap = place, at, ""
+            at += len(gap) + len(block["text"])
+        elif block["type"] != "text" and first >= 0:
+            inside = [each for each in message.citations if start < each.end <= at]
+            shifted = tuple(Citation(each.end - start, each.number) for each in inside)
+            runs.append(TextRun(first, message.content[start:at], shifted))
+            first = -1
+    return runs
 
 
 def shown_messages(
-    conversation_id: str,
+    conversation_id: ConversationId,
     rows: Sequence[MessageRecord],
-    of: Mapping[str, TurnRecord],
+    of: Mapping[TurnId, TurnRecord],
     found: Mapping[str, Any] | None = None,
     compacted_to: int = 0,
 ) -> list[ShownMessage]:
@@ -73,7 +117,7 @@ def shown_messages(
     return shown
 
 
-def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord, metadata: Json) -> ShownMessage:
+def _question(conversation_id: ConversationId, row: MessageRecord, turn: TurnRecord, metadata: Json) -> ShownMessage:
     # The stored message may begin with notes to the model; the user's own words are the turn's.
     return ShownMessage(
         id=row.message_id,
@@ -82,7 +126,7 @@ def _question(conversation_id: str, row: MessageRecord, turn: TurnRecord, metada
         parent_message_id=row.parent_message_id,
         role="user",
         content=turn.content,
-        blocks=[text_block(turn.content)],
+        blocks=[without_private(block) for block in question_blocks(turn.content, turn.images)],
         created_at=row.created_at,
         metadata=metadata,
     )
@@ -134,29 +178,41 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
     return shown
 
 
-def _text_of(steps: Iterable[Sequence[Block]]) -> str:
-    """Return the text of an answer's steps; one that was cut off is joined with the one that goes on."""
+def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...]]:
+    """Return the text of an answer's steps and what it cites; a step that was cut off is joined with its rest."""
     text = ""
+    citations: list[Citation] = []
     for content in steps:
-        if said := plain_text(content):
-            joined = not text or any(CONTINUES in block for block in content)
-            text += said if joined else (f"\n\n{said}" if said.strip() else "")
-    return text
+        said = plain_text(content)
+        joined = not text or any(CONTINUES in block for block in content)
+        if not said or not (joined or said.strip()):
+            continue
+        text += "" if joined else "\n\n"
+        for block in content:
+            text += plain_text([block])
+            citations += [Citation(len(text), reference["number"]) for reference in block.get(REFERENCES, ())]
+    return text, tuple(citations)
 
 
 def _answer(
-    conversation_id: str, rows: Sequence[MessageRecord], turn: TurnRecord, found: Mapping[str, Any], metadata: Json
+    conversation_id: ConversationId,
+    rows: Sequence[MessageRecord],
+    turn: TurnRecord,
+    found: Mapping[str, Any],
+    metadata: Json,
 ) -> ShownMessage:
+    text, citations = _text_of([row.content for row in rows if row.role == "assistant"])
     return ShownMessage(
         id=turn.message_id,
         conversation_id=conversation_id,
         turn_id=turn.id,
         parent_message_id=turn.user_message_id,
         role="assistant",
-        content=_text_of([row.content for row in rows if row.role == "assistant"]),
+        content=text,
         blocks=[_shown_block(block, found) for row in rows for block in row.content if NOTE not in block],
         created_at=rows[0].created_at if rows else turn.ended_at or turn.started_at,
         references=turn.references,
+        citations=citations,
         metadata=metadata
         | ({} if turn.error is None else {"error": to_json(turn.error)})
         | {

@@ -14,6 +14,7 @@ from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, show
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.errors import NotFound
 from agentic_rag.events import ToolStatus
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import branches, compactions, sessions, tool_calls, turns
 from agentic_rag.store.compactions import CompactionRecord
@@ -54,9 +55,9 @@ class Branch:
     ``content`` the user's message that follows, ``turn_count`` the turns of the whole way, ``status`` its last turn's.
     """
 
-    leaf: str
-    parent_message_id: str | None
-    first_message_id: str
+    leaf: MessageId
+    parent_message_id: MessageId | None
+    first_message_id: MessageId
     content: str
     turn_count: int
     active: bool
@@ -75,9 +76,9 @@ class Transcripts:
         self,
         conversation: ConversationRecord,
         limit: int,
-        before: str | None = None,
+        before: MessageId | None = None,
         archive_id: str | None = None,
-        leaf: str | None = None,
+        leaf: MessageId | None = None,
     ) -> ShownPage:
         """Return the last messages in order, two a turn, or the last of those that one archive's summary stands for.
 
@@ -88,9 +89,9 @@ class Transcripts:
         """
         session_id = conversation.session_id
 
-        def read(conn: Connection) -> tuple[list[MessageRecord], dict[str, TurnRecord], int]:
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int]:
             session = sessions.get(conn, session_id)
-            places, end = None, leaf and _leaf(conn, session_id, leaf)
+            places, end = None, None if leaf is None else _leaf(conn, session_id, leaf)
             compacted_to = 0 if session is None else session.compacted_to
             if archive_id is not None:
                 archive = compactions.get(conn, session_id, archive_id)
@@ -109,6 +110,30 @@ class Transcripts:
         if shown and shown[-1].id == before:  # an answer without rows comes with its question
             del shown[-1]
         return ShownPage(shown[-limit:], has_more=len(shown) > limit)
+
+    async def message(self, conversation: ConversationRecord, message_id: MessageId) -> ShownMessage:
+        """Return one message, of whichever branch; a question that was asked again is its newest turn's.
+
+        Raises:
+            NotFound: there is no such message.
+        """
+        session_id = conversation.session_id
+
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int]:
+            turn = branches.question_of(conn, session_id, message_id)
+            rows, of = sessions.of_turn(conn, turn), {turn.id: turn}
+            session, tree = sessions.get(conn, session_id), branches.read_tree(conn, session_id)
+            if session is None or turn.message_id in {node.message_id for node in tree.path(session.leaf_message_id)}:
+                return rows, of, 0 if session is None else session.compacted_to
+            path = tree.path(tree.leaf_after(turn.message_id))
+            return rows, of, branches.context_after(conn, session_id, path).compacted_to
+
+        rows, of, compacted_to = await self._db.read(read)
+        found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
+        for shown in shown_messages(conversation.id, rows, of, found, compacted_to):
+            if shown.id == message_id:
+                return shown
+        raise NotFound("message", message_id)
 
     async def branches(self, conversation: ConversationRecord) -> list[Branch]:
         """Return the branches, the newest last."""
@@ -151,11 +176,12 @@ class Transcripts:
         tool_name: str | None = None,
         status: ToolStatus | None = None,
         agent: str | None = None,
+        turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
         """Return the last calls in order; only those of one tool, one status or one agent when given."""
         return await self._db.read(
             lambda conn: tool_calls.of_conversation(
-                conn, conversation.id, tool_name=tool_name, status=status, agent=agent, limit=limit
+                conn, conversation.id, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id, limit=limit
             )
         )
 
@@ -176,7 +202,7 @@ class Transcripts:
             children.append(Child(session.labels.agent, session.tool_call_id or "", own, tuple(shown), tuple(calls)))
         return children
 
-    async def _object(self, session_id: str, ref: str) -> Any:
+    async def _object(self, session_id: SessionId, ref: str) -> Any:
         """Return the object that a ref stands for, or why there is none."""
         kept = await self._runtime.payload(session_id, ref)
         if kept is None:
@@ -192,7 +218,7 @@ class Transcripts:
             return unavailable("it cannot be read")
 
 
-def _leaf(conn: Connection, session_id: str, message_id: str) -> str:
+def _leaf(conn: Connection, session_id: SessionId, message_id: MessageId) -> MessageId:
     """Return the leaf of the newest branch that has a message.
 
     Raises:

@@ -149,6 +149,11 @@ class Directory:
         self._settings.pop(domain_id, None)
         self._facts.pop(domain_id, None)
 
+    def forget_all(self) -> None:
+        """Drop what is remembered of every domain."""
+        for domain_id in {*self._records, *self._facts}:
+            self.forget(domain_id)
+
     @contextmanager
     def hide(self, domain_id: str) -> Iterator[None]:
         """Hide a domain while it is deleted: for everybody else there is none any more."""

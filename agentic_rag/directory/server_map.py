@@ -57,13 +57,13 @@ def enabled_hashes(settings: DomainSettings) -> dict[str, str]:
     return {name: entry.hash() for name, entry in settings.mcp_servers.items() if entry.enabled}
 
 
-def system_servers(settings: DomainSettings, *, author: bool) -> tuple[SystemServer, ...]:
-    """Return our own servers of a turn. ``author``: the user may write this domain's roles.
+def system_servers(settings: DomainSettings, *, author: bool, skills: bool = False) -> tuple[SystemServer, ...]:
+    """Return our own servers of a turn. ``author``: the user may write this domain's roles; ``skills``: it has some.
 
     The documents are always offered: a session keeps its list of tools, and the search says itself what is not there.
     """
     writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
-    servers = [SystemServer(PROMPTX, "system", promptx_tools(author=writes_roles))]
+    servers = [SystemServer(PROMPTX, "system", promptx_tools(author=writes_roles, skills=skills))]
     if settings.sub_role_ids:
         servers.append(SystemServer(DELEGATION, "system"))
     return (*servers, SystemServer(RETRIEVER, "builtin"))

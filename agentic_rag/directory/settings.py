@@ -10,13 +10,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
 
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.forms import Form, read_form, require_shape
 from agentic_rag.json_form import Json
 from agentic_rag.models.profiles import Effort, refusal_of
+from agentic_rag.tools.base import Verdict
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue, SecretValue, Value, sealed_name
 from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
 from agentic_rag.tools.entries.reading import Note, Pasted, read_entries
+from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import Secrets, spec_of
 
@@ -52,6 +54,12 @@ ToolGlob = Annotated[
         r"[A-Za-z0-9_*?\[\]-]{1,64}", "a tool's name, or a pattern of one with *, ? and [], at most 64 characters"
     ),
 ]
+GrantName = Literal["member", "author", "admin"]
+"""What a user may do in a domain, as rules name it."""
+ToolRule = Verdict | Annotated[dict[GrantName, Verdict], Field(min_length=1)]
+"""What counts for a tool: for everybody, or by what the user may do in the domain; who is not named has no rule."""
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+MAX_FALLBACKS = 8
 RoleId = Annotated[
     str,
     require_shape(r"\w[\w.-]{0,63}", "a role's id has letters, digits, _, - and ., and begins with a letter or digit"),
@@ -71,6 +79,27 @@ Reranker = Annotated[
 ]
 
 
+class MemorySettings(Form):
+    """What the server remembers by itself. ``extract``: from what was said, once a conversation rests, or every so many
+    turns; ``calls_per_day``: of the model, for each user."""
+
+    extract: Literal["off", "after-turn"] | int = "off"
+    calls_per_day: int = Field(50, ge=1, le=1_000)
+
+    @field_validator("extract", mode="before")
+    @classmethod
+    def _says_when(cls, value: object) -> object:
+        counts = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 100
+        if not counts and value not in ("off", "after-turn"):
+            raise ValueError('"off", "after-turn" (once a conversation rests) or a number of turns from 1 to 100')
+        return value
+
+    @property
+    def every(self) -> int | None:
+        """Turns after which memories are proposed; 0: once the conversation rests, None: never."""
+        return self.extract if isinstance(self.extract, int) else {"off": None, "after-turn": 0}[self.extract]
+
+
 class DomainSettings(Form):
     """All settings of a domain with their defaults. None: the operator's default."""
 
@@ -78,14 +107,14 @@ class DomainSettings(Form):
     tone: Literal["formal", "friendly"] = "friendly"
     language: Language = "auto"
     expertise: Annotated[str, StringConstraints(max_length=2_000)] = ""
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    model: ModelName | None = None
     max_tokens: int = Field(4096, ge=1, le=128_000)
     """Tokens of the answer; thinking has its own room above."""
     temperature: float | None = Field(None, ge=0, le=2)
     thinking: Literal["auto", "off"] | None = None
     effort: Effort | None = None
-    fallback_model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
-    """What answers a message that the model refuses to answer."""
+    fallback_model: ModelName | Annotated[tuple[ModelName, ...], Field(max_length=MAX_FALLBACKS)] | None = None
+    """What answers where the model refuses to, or its service takes no more requests; a list is asked in order."""
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
     """How likely a passage must be relevant to be found: of those scored 0.7, about seven in ten are."""
@@ -100,20 +129,28 @@ class DomainSettings(Form):
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
     mcp_servers: Entries = Field(default_factory=dict)
     variables: dict[VariableName, Text] = Field(default_factory=dict, max_length=MAX_ENTRIES)
-    tool_policy: dict[ToolGlob, Literal["allow", "deny"]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    tool_policy: dict[ToolGlob, ToolRule] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     max_steps: int = Field(12, ge=1, le=100)
     turn_timeout_seconds: float = Field(600, ge=1, le=86_400)
     tool_timeout_seconds: float = Field(60, ge=1, le=3_600)
     context_tokens: int = Field(100_000, ge=4_000, le=2_000_000)
     context_messages: int | None = Field(None, ge=2, le=10_000)
+    ask_user: bool = False
+    """Whether the model may ask the user a question in the middle of a turn, and wait for the answer."""
+    keep_conversations_days: int | None = Field(None, ge=1, le=36_500)
+    """Conversations are removed so many days after the last thing that happened in them; None: never."""
     memory_scope: Literal["user", "domain"] | None = None
+    memory: MemorySettings = Field(default_factory=MemorySettings)
 
-    @field_validator("tool_policy", mode="before")
-    @classmethod
-    def _no_ask_yet(cls, value: object) -> object:
-        if isinstance(value, Mapping) and "ask" in value.values():
-            raise ValueError('"ask" needs approvals, which this version does not have; use "allow" or "deny"')
-        return value
+    @property
+    def fallback_models(self) -> tuple[str, ...] | None:
+        """``fallback_model`` as a list; None: nothing is set."""
+        return (self.fallback_model,) if isinstance(self.fallback_model, str) else self.fallback_model
+
+    def rules_for(self, grant: GrantName) -> dict[str, Verdict]:
+        """Return what ``tool_policy`` says to a user who may do this much in the domain."""
+        rules = {glob: rule if isinstance(rule, str) else rule.get(grant) for glob, rule in self.tool_policy.items()}
+        return {glob: verdict for glob, verdict in rules.items() if verdict is not None}
 
     def to_json(self) -> Json:
         """Return what was set, and only that, in the stored form."""
@@ -130,7 +167,7 @@ _JSON_NAMES = {
 class MergedSettings:
     """Settings after a change. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove.
 
-    ``changes`` and ``warnings`` are notes for the admin.
+    ``changes`` and ``warnings`` are notes for the admin. ``wanted``: packages that have to be installed for it.
     """
 
     settings: DomainSettings
@@ -138,6 +175,7 @@ class MergedSettings:
     dropped: tuple[str, ...] = ()
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    wanted: tuple[Package, ...] = ()
 
 
 def merge_settings(
@@ -151,6 +189,7 @@ def merge_settings(
     own: Json | None = None,
     secrets: Secrets | None = None,
     default_model: str = "",
+    withheld: dict[str, CommandNotAllowed] | None = None,
 ) -> MergedSettings:
     """Return the settings after a change: an absent key stays, ``null`` resets. Blocks: programs are looked at.
 
@@ -162,11 +201,12 @@ def merge_settings(
         own: our own servers as a client saw them; one sent back unchanged is ignored.
         secrets: the domain's, by name.
         default_model: what answers where the settings name no model; empty: no language model at all.
+        withheld: takes the refusals of entries that nothing allows, which are stored switched off then.
 
     Raises:
         InvalidInput: names the path of what does not fit.
         ServerReserved: an entry uses the name of a system or built-in server.
-        CommandNotAllowed: an entry that nothing allows.
+        CommandNotAllowed: an entry that nothing allows, where ``withheld`` is None.
     """
     before = DomainSettings.model_validate(stored)
     values = {key: value for key, value in stored.items() if key != "mcpServers"}
@@ -185,29 +225,33 @@ def merge_settings(
         else:
             values[name] = value
     settings = read_form(DomainSettings, values, "settings")
-    _check_model(settings, default_model)
+    _check_together(settings, default_model)
     if entries is None:
         kept = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
         return MergedSettings(settings.model_copy(update=kept))
-    place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets)
-    changes, warnings = list(entries.changes), list(entries.warnings)
-    admitted: dict[str, McpEntry] = {}
-    for name, entry in entries.entries.items():
-        admitted[name] = entry
-        if entry != before.mcp_servers.get(name):  # a stored entry was checked when it came
-            admitted[name], told, advice = place.admit(entry)
-            changes += told
-            warnings += advice
-    settings = settings.model_copy(update={"mcp_servers": admitted})
-    return MergedSettings(settings, entries.secrets, entries.dropped, tuple(changes), tuple(warnings))
+    place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets, withheld)
+    return place.admit_all(settings, before, entries)
 
 
-def _check_model(settings: DomainSettings, default_model: str) -> None:
-    """Refuse what the domain's model would refuse in every turn."""
+def _check_together(settings: DomainSettings, default_model: str) -> None:
+    """Refuse what the domain's model would refuse in every turn, and to remember for all what one user said."""
     model = settings.model or default_model
     refusal = refusal_of(model, temperature=settings.temperature, effort=settings.effort) if model else None
     if refusal is not None:
         raise InvalidInput(f"settings.{refusal[0]}", refusal[1])
+    if settings.memory_scope == "domain" and settings.memory.every is not None:
+        reason = 'what one user said is not remembered for all (memoryScope "domain"); set memoryScope "user".'
+        raise InvalidInput("settings.memory.extract", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A new entry as it is stored."""
+
+    entry: McpEntry
+    changes: list[Note]
+    warnings: list[Note]
+    wanted: list[Package]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +264,37 @@ class _Place:
     variables: Mapping[str, str]
     secrets: Secrets
     unsealed: Mapping[str, str]
+    withheld: dict[str, CommandNotAllowed] | None
 
-    def admit(self, entry: McpEntry) -> tuple[McpEntry, list[Note], list[Note]]:
+    def admit_all(self, settings: DomainSettings, before: DomainSettings, change: "EntriesChange") -> MergedSettings:
+        """Return settings with changed entries; a stored one was checked when it came."""
+        new = {
+            name: self.admit_or_withhold(entry)
+            for name, entry in change.entries.items()
+            if entry != before.mcp_servers.get(name)
+        }
+        entries = {name: new[name].entry if name in new else entry for name, entry in change.entries.items()}
+        found = new.values()
+        return MergedSettings(
+            settings.model_copy(update={"mcp_servers": entries}),
+            change.secrets,
+            change.dropped,
+            (*change.changes, *(note for each in found for note in each.changes)),
+            (*change.warnings, *(note for each in found for note in each.warnings)),
+            tuple(package for each in found for package in each.wanted),
+        )
+
+    def admit_or_withhold(self, entry: McpEntry) -> "_Admitted":
+        """Return an entry as it is stored: switched off, if nothing allows it and that is no reason to refuse all."""
+        try:
+            return self.admit(entry)
+        except CommandNotAllowed as exc:
+            if self.withheld is None:
+                raise
+            self.withheld[entry.name] = exc
+            return _Admitted(replace(entry, enabled=False), [], [], [])
+
+    def admit(self, entry: McpEntry) -> "_Admitted":
         """Return an entry as it is stored, with what was changed to fit and what its admin should know."""
         path = f"settings.mcpServers.{entry.name}"
         warnings = _check_placeholders(path, entry, self.variables, self.secrets)
@@ -234,9 +307,10 @@ class _Place:
             draft=True,
         )
         review = self.policy.review(spec)
-        if review.advice and entry.enabled:
-            warnings.append(Note(path, review.advice))
-        return replace(entry, target=review.target), [Note(path, change) for change in review.changes], warnings
+        wanted = [review.uninstalled] if review.uninstalled is not None and entry.enabled else []
+        warnings += [Note(path, self.policy.advise(review, saving=True)) for _ in wanted]
+        changes = [Note(path, change) for change in review.changes]
+        return _Admitted(replace(entry, target=review.target), changes, warnings, wanted)
 
 
 def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:
@@ -300,14 +374,14 @@ def change_entries(
 
 def _seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
     """Return an entry without the secrets in it; they go to ``secrets``. ``known``: what is sealed by now."""
-    values: dict[str, Value] = {}
+    values: dict[tuple[str, str], Value] = {}
     for place, name, value in entry.values:
-        values[name] = value
+        values[place, name] = value
         if isinstance(value, SecretValue):
             secrets[sealed_name(entry.name, place, name)] = value.text
-            values[name] = SealedValue()
+            values[place, name] = SealedValue()
         elif isinstance(value, SealedValue):
             if sealed_name(entry.name, place, name) not in known:
                 raise InvalidInput(f"{path}.{place}.{name}", "no value is stored to be kept; give the value.")
-            values[name] = SealedValue()
+            values[place, name] = SealedValue()
     return entry.with_values(values)

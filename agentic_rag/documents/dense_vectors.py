@@ -14,13 +14,12 @@ from agentic_rag import failpoints
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.search import DomainSearch
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import StorageError
 from agentic_rag.store import documents
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState
-from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault, IndexMismatch
-from mcp_servers.retriever.index import Dense, Index, searchable_text
+from mcp_servers.retriever.index import Dense, searchable_text
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +31,17 @@ PAUSE_LIMIT = 60.0
 
 
 class DenseVectors:
-    """Makes the vectors that are pending, once it was woken and as long as ``workers`` live."""
+    """Makes the vectors that are pending, once it was woken and as long as the workshop's workers live."""
 
-    def __init__(
-        self, database: Database, index: Index, embedding: EmbeddingState, search: DomainSearch, workers: Workers
-    ) -> None:
-        self._db = database
-        self._index = index
+    def __init__(self, workshop: Workshop, embedding: EmbeddingState, search: DomainSearch) -> None:
+        self._db = workshop.database
+        self._index = workshop.index
         self._embedding = embedding
         self._search = search
         self._wake = anyio.Event()
         self._mismatched: set[str] = set()
         """Domains whose vectors are of another embedder."""
-        workers.repeat("dense vectors", self._work, PAUSE_LIMIT)
+        workshop.workers.repeat("dense vectors", self._work, PAUSE_LIMIT)
 
     @property
     def wanted(self) -> bool:

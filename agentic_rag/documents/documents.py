@@ -4,25 +4,25 @@ Owns what a request may ask of a domain's knowledge, and its errors; the parts o
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.documents.files import Incoming, clean_name, split_name
+from agentic_rag.documents.files import Incoming, Original, clean_name, documents_of, open_original, split_name
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.lost_documents import Rebuilding
+from agentic_rag.documents.pages import PageImage
 from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
 from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound
+from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
-from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.errors import UnknownDocument
+from mcp_servers.retriever.errors import DocumentError, UnknownDocument
 from mcp_servers.retriever.formats import suffixes
 from mcp_servers.retriever.hits import Retrieval
 
@@ -31,24 +31,16 @@ _CHUNK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 class Documents:
     """The documents of all domains. ``incoming`` is the folder where uploads grow, on the workspaces' disk;
-    ``max_bytes`` is what a file may have, ``reserve`` what uploads leave of the disk."""
+    ``reserve`` is what they leave of it. ``max_bytes`` is what a file may have."""
 
-    def __init__(
-        self,
-        database: Database,
-        directory: Directory,
-        knowledge: Knowledge,
-        incoming: Path,
-        max_bytes: int,
-        reserve: DiskReserve,
-        threads: DomainThreads,
-    ) -> None:
-        self._db = database
-        self._directory = directory
+    def __init__(self, knowledge: Knowledge, incoming: Path, reserve: DiskReserve) -> None:
+        workshop = knowledge.workshop
+        self._db = workshop.database
+        self._directory = workshop.directory
         self._incoming = incoming
-        self._threads = threads
+        self._threads = workshop.threads
         self.knowledge = knowledge
-        self.max_bytes = max_bytes
+        self.max_bytes = workshop.max_bytes
         self._reserve = reserve
 
     async def receive(self, domain_id: str, name: str, *, replace: bool = False) -> Incoming:
@@ -90,6 +82,14 @@ class Documents:
         """End all work on a domain's documents. While it is deleted, nothing more begins."""
         await self.knowledge.intake.stop_domain(domain_id)
 
+    async def drop(self, domain_id: str) -> None:
+        """Delete what can be searched of a domain, once its work has ended (`stop`); its files stay.
+
+        Raises:
+            IndexFault: the index does not answer now.
+        """
+        await self.knowledge.index.drop(collection_of(domain_id))
+
     async def list_of(self, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
         """Return the domain's documents, oldest first.
 
@@ -99,7 +99,7 @@ class Documents:
         await self._directory.get(domain_id)
         return await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
 
-    async def get(self, domain_id: str, document_id: str) -> DocumentRecord:
+    async def get(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
         """Return one document.
 
         Raises:
@@ -111,7 +111,31 @@ class Documents:
             raise NotFound("document", document_id, hidden=document is not None)
         return document
 
-    async def chunks(self, domain_id: str, document_id: str, offset: int, limit: int) -> list[Chunk]:
+    async def original(self, domain_id: str, document_id: DocumentId) -> Original:
+        """Open a document's file, as it was uploaded; the caller closes it.
+
+        Raises:
+            NotFound: the domain has no such document, or its file is gone.
+            WorkspaceUnavailable: the folder does not answer.
+        """
+        document = await self.get(domain_id, document_id)
+        folder = documents_of((await self._directory.get(domain_id)).workspace)
+        try:
+            file, size = await self._threads.run(domain_id, open_original, folder, document.path)
+        except DocumentError as exc:
+            raise NotFound("file", document.name) from exc
+        return Original(domain_id, document.name, document.media_type, size, file, self._threads)
+
+    async def page(self, domain_id: str, document_id: DocumentId, page: int, width: int) -> PageImage:
+        """Return a page of a PDF as an image, as `Pages.image` does.
+
+        Raises:
+            NotFound: the domain has no such document, or that has no such page.
+            DocumentUnsupported, PageUnreadable, PagesBusy: it has no image, or none now.
+        """
+        return await self.knowledge.pages.image(await self.get(domain_id, document_id), page, width)
+
+    async def chunks(self, domain_id: str, document_id: DocumentId, offset: int, limit: int) -> list[Chunk]:
         """Return the document's chunks with ordinals from ``offset``, in order.
 
         Raises:
@@ -135,10 +159,10 @@ class Documents:
             found = (await index.get(collection, [chunk_id])).get(chunk_id) if _CHUNK_ID.fullmatch(chunk_id) else None
         if found is None:
             raise NotFound("chunk", chunk_id)
-        near = await self.chunks(domain_id, found.document_id, max(0, found.ordinal - 1), 3)
+        near = await self.chunks(domain_id, DocumentId(found.document_id), max(0, found.ordinal - 1), 3)
         return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
 
-    async def retry(self, domain_id: str, document_id: str) -> DocumentRecord:
+    async def retry(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
         """Queue a failed document again; one in any other state stays as it is.
 
         Raises:
@@ -152,7 +176,7 @@ class Documents:
         self.knowledge.ingestion.submit(queued)
         return queued
 
-    async def delete(self, domain_id: str, document_id: str) -> None:
+    async def delete(self, domain_id: str, document_id: DocumentId) -> None:
         """Remove a document; see `Intake.remove`. Turns that run go on, and cite it no more.
 
         Raises:
@@ -185,14 +209,26 @@ class Documents:
         except UnknownDocument as exc:
             raise InvalidInput("filters.document", str(exc)) from exc
 
-    async def retrievals(self, domain_id: str, limit: int) -> list[RetrievalRecord]:
-        """Return the domain's last searches, newest first.
+    async def candidate_chunks(self, domain_id: str, retrieval: Retrieval) -> Mapping[str, Chunk]:
+        """Return the chunks that a search weighed, by their ids.
+
+        Raises:
+            IndexUnavailable: the index cannot answer now.
+        """
+        with index_errors():
+            ids = [each.chunk_id for each in retrieval.candidates]
+            return await self.knowledge.index.get(collection_of(domain_id), ids)
+
+    async def retrievals(
+        self, domain_id: str, limit: int, conversation_id: ConversationId | None = None
+    ) -> list[RetrievalRecord]:
+        """Return the domain's last searches (or those of one conversation), newest first.
 
         Raises:
             NotFound: there is no such domain.
         """
         await self._directory.get(domain_id)
-        return await self.knowledge.traces.list_of(domain_id, limit)
+        return await self.knowledge.traces.list_of(domain_id, limit, conversation_id)
 
     async def retrieval(self, domain_id: str, retrieval_id: str) -> KeptSearch:
         """Return a kept search, and what there still is of its candidates' chunks.

@@ -7,7 +7,7 @@ beside the workspaces, bounded, and leaves nothing behind if it ends early. Know
 import hashlib
 import unicodedata
 from collections.abc import Iterator
-from io import FileIO
+from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, Self
 
@@ -91,6 +91,44 @@ def open_document(folder: Folder, path: str) -> BinaryIO:
         raise DocumentError("DOCUMENT_MISSING", f"the file cannot be read: {exc.strerror}") from exc
     except OSError as exc:
         raise DocumentError("DOCUMENT_MISSING", MISSING_FILE) from exc
+
+
+def open_original(folder: Folder, path: str) -> tuple[BinaryIO, int]:
+    """Open a document's file and return it with its size in bytes. Raises as `open_document` does."""
+    file = open_document(folder, path)
+    size = file.seek(0, SEEK_END)
+    return file, size
+
+
+class Original:
+    """A document's file, open to be sent: made by `Documents.original`, closed by who sends it."""
+
+    def __init__(
+        self, domain_id: str, name: str, media_type: str, size: int, file: BinaryIO, threads: DomainThreads
+    ) -> None:
+        """``size`` in bytes."""
+        self.name = name
+        self.media_type = media_type
+        self.size = size
+        self._domain_id = domain_id
+        self._file = file
+        self._threads = threads
+
+    async def read(self, start: int, size: int) -> bytes:
+        """Return up to ``size`` bytes from ``start`` on; fewer only where the file ends.
+
+        Raises:
+            WorkspaceUnavailable: the folder does not answer.
+        """
+        return await self._threads.run(self._domain_id, self._read, start, size)
+
+    def _read(self, start: int, size: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read(size)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def stamp_of(folder: Folder, path: str) -> str:

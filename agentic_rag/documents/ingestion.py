@@ -19,24 +19,22 @@ from sqlalchemy import Connection
 
 from agentic_rag import failpoints
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.search import index_errors
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import AgenticRagError, StorageError
+from agentic_rag.ids import DocumentId
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
-from agentic_rag.threads import DomainThreads
-from agentic_rag.workers import FairQueue, Workers
+from agentic_rag.workers import FairQueue
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, IndexFault
-from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
 
@@ -75,35 +73,25 @@ class _Job:
 class Ingestion:
     """Works on documents: one at a time in each of `WORKERS` tasks, and domains in turn.
 
-    Its tasks live as long as ``workers``; leaving those stops the jobs, and the next start goes on with them.
+    Its tasks live as long as the workshop's workers; leaving those stops the jobs, and the next start goes on.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        index: Index,
-        directory: Directory,
-        dense: DenseVectors,
-        workers: Workers,
-        max_bytes: int,
-        reserve: DiskReserve,
-        threads: DomainThreads,
-    ) -> None:
-        self._db = database
-        self._index = index
-        self._directory = directory
+    def __init__(self, workshop: Workshop, dense: DenseVectors, reserve: DiskReserve) -> None:
+        self._db = workshop.database
+        self._index = workshop.index
+        self._directory = workshop.directory
         self._dense = dense
-        self._threads = threads
-        self._limits = ParseLimits(max_bytes=max_bytes)
+        self._threads = workshop.threads
+        self._limits = ParseLimits(max_bytes=workshop.max_bytes)
         self._reserve = reserve
         self._owner = new_id("proc")
-        self._jobs: dict[str, _Job] = {}
-        self._queue: FairQueue[tuple[str, str]] = FairQueue(OF_A_DOMAIN)
+        self._jobs: dict[DocumentId, _Job] = {}
+        self._queue: FairQueue[tuple[str, DocumentId]] = FairQueue(OF_A_DOMAIN)
         self._pauses = Pauses()
         for _ in range(WORKERS):
-            workers.repeat("taking in documents", self._work, RESTART_SECONDS)
-        workers.repeat("keeping leases of documents", self._renew_leases, HEARTBEAT_SECONDS, at_once=False)
-        workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
+            workshop.workers.repeat("taking in documents", self._work, RESTART_SECONDS)
+        workshop.workers.repeat("keeping leases of documents", self._renew_leases, HEARTBEAT_SECONDS, at_once=False)
+        workshop.workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
 
     async def resume(self, *, alone: bool) -> int:
         """Queue what earlier processes left unfinished; return how many documents that are.
@@ -131,7 +119,7 @@ class Ingestion:
         """Whether documents of a domain are in the queue or at work."""
         return any(job.domain_id == domain_id for job in self._jobs.values())
 
-    async def stop(self, document_id: str) -> None:
+    async def stop(self, document_id: DocumentId) -> None:
         """End the work on a document and wait until its chunks are left alone."""
         job = self._jobs.get(document_id)
         if job is not None:
@@ -170,7 +158,7 @@ class Ingestion:
 
     async def requeue(
         self,
-        document_id: str,
+        document_id: DocumentId,
         fields: DocumentFields | None = None,
         quotas: Quotas | None = None,
         seen: DocumentRecord | None = None,
@@ -215,7 +203,7 @@ class Ingestion:
                 finally:
                     self._queue.release(domain_id)
 
-    async def _do(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+    async def _do(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
         job.begun = True
         try:
             with job.scope:
@@ -232,7 +220,7 @@ class Ingestion:
         self._directory.collection_changed(domain_id)
         self._dense.wake()
 
-    async def _run(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+    async def _run(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
         """Ingest one document; a failure is a state of its row, never the end of the worker."""
         try:
             await self._ingest(document_id, job, reader)
@@ -249,7 +237,7 @@ class Ingestion:
         await reader.reset()
         await self._record_failure(document_id, job.domain_id, code, message)
 
-    async def _record_failure(self, document_id: str, domain_id: str, code: str, message: str) -> None:
+    async def _record_failure(self, document_id: DocumentId, domain_id: str, code: str, message: str) -> None:
         try:
             await self._index.delete_document(collection_of(domain_id), document_id)  # half a document is none
         except IndexFault as exc:
@@ -271,7 +259,7 @@ class Ingestion:
             return
         self._tell_changed(domain_id)
 
-    async def _ingest(self, document_id: str, job: _Job, reader: ReadingProcess) -> None:
+    async def _ingest(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
         document, folder = await self._claim(document_id, job.seize)
         failpoints.reached("ingest.claimed")
         await self._set(
@@ -306,7 +294,7 @@ class Ingestion:
         failpoints.reached("ingest.indexed")
         self._tell_changed(document.domain_id)
 
-    async def _claim(self, document_id: str, seize: bool) -> tuple[DocumentRecord, Folder]:
+    async def _claim(self, document_id: DocumentId, seize: bool) -> tuple[DocumentRecord, Folder]:
         moment, until = now(), later(LEASE_SECONDS)
 
         def take(conn: Connection) -> tuple[DocumentRecord, Folder] | None:
@@ -335,7 +323,7 @@ class Ingestion:
                 rate = round(stored / (moment - began))
                 await self._set(document.id, progress=replace(progress, chunks=stored, chunks_per_second=rate))
 
-    async def _set(self, document_id: str, **fields: Unpack[DocumentFields]) -> None:
+    async def _set(self, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> None:
         """Change the row as long as it is ours. Raises `_DocumentLost`."""
         change: DocumentFields = {"updated_at": now(), **fields}
         if not await self._db.write(lambda conn: documents.update_owned(conn, document_id, self._owner, change)):

@@ -14,19 +14,18 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
-from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.files import Incoming, documents_of, place, split_name, stamp_of
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import IndexUnavailable, NotFound, QuotaExceeded, WorkspaceUnavailable
+from agentic_rag.ids import DocumentId
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
-from mcp_servers.beneath import Folder, Refused
+from mcp_servers.beneath import Folder, Refused, is_text
 from mcp_servers.retriever.errors import MISSING_FILE
 from mcp_servers.retriever.formats import media_type
 
@@ -39,19 +38,12 @@ MISSING = "DOCUMENT_MISSING"
 class Intake:
     """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
 
-    def __init__(
-        self,
-        database: Database,
-        directory: Directory,
-        ingestion: Ingestion,
-        reindexing: Reindexing,
-        threads: DomainThreads,
-    ) -> None:
-        self._db = database
-        self._directory = directory
+    def __init__(self, workshop: Workshop, ingestion: Ingestion, reindexing: Reindexing) -> None:
+        self._db = workshop.database
+        self._directory = workshop.directory
         self._ingestion = ingestion
         self._reindexing = reindexing
-        self._threads = threads
+        self._threads = workshop.threads
         self._storing = Pauses()
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
         """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
@@ -122,7 +114,7 @@ class Intake:
         created = now()
         name = PurePosixPath(path).name
         document = DocumentRecord(
-            id=new_id("doc"),
+            id=DocumentId(new_id("doc")),
             domain_id=domain_id,
             name=name,
             media_type=media_type(name),
@@ -276,8 +268,8 @@ class Intake:
             log.warning("%s is not there, or is a link, which is not followed", folder.path)
             return 0
         found = await self._threads.run(domain_id, lambda: list(folder.walk(hidden=False)))
-        stamps = {entry.path: entry.stamp for entry in found if entry.kind == "file"}
-        self._tell_strange(domain_id, frozenset(entry.path for entry in found if entry.kind != "file"))
+        stamps = {entry.path: entry.stamp for entry in found if entry.kind == "file" and is_text(entry.path)}
+        self._tell_strange(domain_id, frozenset(entry.path for entry in found if entry.path not in stamps))
         known = {document.path: document for document in listed}
         gone = {document.sha256: document for document in listed if document.path not in stamps}
         here = {document.sha256 for document in listed if document.path in stamps}
@@ -312,7 +304,8 @@ class Intake:
 
     def _tell_strange(self, domain_id: str, names: frozenset[str]) -> None:
         for name in sorted(names - self._strange.get(domain_id, frozenset())):
-            log.warning("%s in the documents of %s is a link or no regular file, and is not read", name, domain_id)
+            shown, why = (name, "is a link or no regular file") if is_text(name) else (ascii(name), "is not UTF-8")
+            log.warning("%s in the documents of %s %s, and is not read", shown, domain_id, why)
         self._strange[domain_id] = names
 
     def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:

@@ -18,11 +18,13 @@ from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.lost_documents import LostDocuments
+from agentic_rag.documents.pages import Pages
 from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
-from agentic_rag.errors import BadConfiguration
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import Workers
@@ -42,18 +44,9 @@ PROBED = "health-probe"
 class Knowledge:
     """The parts, each of which lives as long as the context of `open_knowledge`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        database: Database,
-        directory: Directory,
-        index: Index,
-        embedding: EmbeddingState,
-        workers: Workers,
-        threads: DomainThreads,
-    ) -> None:
-        most = settings.max_upload_bytes
-        self._workers = workers
+    def __init__(self, settings: Settings, workshop: Workshop, embedding: EmbeddingState) -> None:
+        database, index = workshop.database, workshop.index
+        self.workshop = workshop
         self._alone = not settings.database_url
         self.index_name = "qdrant" if settings.qdrant_url else "embedded"
         self.index = index
@@ -61,15 +54,14 @@ class Knowledge:
         self.traces = SearchTraces(database, index)
         self.lost = LostDocuments(database, index)
         models = settings.model_cache.expanduser()
-        self.search = DomainSearch(database, index, self.embedding, directory, self.traces, self.lost, models)
-        self.dense = DenseVectors(database, index, self.embedding, self.search, workers)
+        self.search = DomainSearch(database, index, self.embedding, workshop.directory, self.traces, self.lost, models)
+        self.dense = DenseVectors(workshop, self.embedding, self.search)
         reserve = DiskReserve(settings.data, settings.disk_reserve // 2)
-        self.ingestion = Ingestion(database, index, directory, self.dense, workers, most, reserve, threads)
-        self.recovery = Recovery(database, index, self.lost, self.ingestion, workers)
-        self.reindexing = Reindexing(
-            database, index, directory, self.ingestion, self.dense, self.embedding, workers, most, threads
-        )
-        self.intake = Intake(database, directory, self.ingestion, self.reindexing, threads)
+        self.ingestion = Ingestion(workshop, self.dense, reserve)
+        self.recovery = Recovery(workshop, self.lost, self.ingestion)
+        self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding)
+        self.intake = Intake(workshop, self.ingestion, self.reindexing)
+        self.pages = Pages(workshop)
 
     async def resume(self) -> None:
         """Go on with the ingestion that earlier processes left."""
@@ -81,11 +73,11 @@ class Knowledge:
         Raises:
             IndexUnavailable: the index does not answer now.
         """
-        self._workers.repeat("asking the index whether it answers", self._probe, PROBE_SECONDS)
+        self.workshop.workers.repeat("asking the index whether it answers", self._probe, PROBE_SECONDS)
         self.recovery.begin()
         with index_errors():
             await self.dense.begin()
-            self._workers.start("fetching the default embedder", self.dense.follow_default)
+            self.workshop.workers.start("fetching the default embedder", self.dense.follow_default)
             await self.reindexing.resume()
 
     async def _probe(self) -> None:
@@ -114,7 +106,8 @@ async def open_knowledge(
         _open_index(settings) as index,
         Workers() as workers,
     ):
-        yield Knowledge(settings, database, directory, index, embedding, workers, threads)
+        workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes)
+        yield Knowledge(settings, workshop, embedding)
 
 
 def _embedding(settings: Settings) -> EmbeddingState:

@@ -47,6 +47,7 @@ class LostDocuments:
         self._losses: Counter[str] = Counter()
         self._queueing: set[str] = set()
         self._doubted = anyio.Event()
+        self._compared: set[str] = set()  # domains of which nothing was missing, since the last doubt
 
     async def find(self, domain_id: str) -> list[DocumentRecord]:
         """Return the documents of a domain of which the index lacks chunks.
@@ -99,6 +100,29 @@ class LostDocuments:
         self._of[domain_id] = len(listed)
         return self._progress(domain_id)
 
+    async def before_search(self, domain_id: str) -> Rebuilding | None:
+        """Return what a search has to say besides its hits: how far a domain is of which something is lost.
+
+        Records and index are compared first, if nobody did since something may have been lost: a search that comes
+        before `Recovery` has looked says so too.
+
+        Raises:
+            IndexFault: the index cannot be asked.
+        """
+        if domain_id in self._compared or domain_id in self._missing:
+            return await self.rebuilding(domain_id)
+        compared = self._compared
+        lost = await self.find(domain_id)
+        if not lost:
+            compared.add(domain_id)  # no longer ours if there was a doubt meanwhile
+            return await self.rebuilding(domain_id)
+        self.doubt()
+        return await self.rebuilding(domain_id) or await self._all_but(domain_id, len(lost))
+
+    async def _all_but(self, domain_id: str, lost: int) -> Rebuilding:
+        count = await self._db.read(lambda conn: documents.count_indexed(conn, domain_id))
+        return Rebuilding(domain_id, max(count - lost, 0), count)
+
     async def look_into(self, domain_id: str, losses: int) -> Rebuilding | None:
         """Return what a search that found nothing has to say: that all was lost, or would have been found since.
 
@@ -107,15 +131,16 @@ class LostDocuments:
         Raises:
             IndexFault: the index cannot be asked.
         """
-        count = await self._db.read(lambda conn: documents.count_indexed(conn, domain_id))
-        if self.losses(domain_id) == losses:
-            if not count or await self._index.count(collection_of(domain_id)):
-                return None
-            self._doubted.set()
-        return await self.rebuilding(domain_id) or Rebuilding(domain_id, 0, count)
+        lost = await self.find(domain_id)
+        if self.losses(domain_id) == losses and not lost:
+            return None
+        if lost:
+            self.doubt()
+        return await self.rebuilding(domain_id) or await self._all_but(domain_id, len(lost))
 
     def doubt(self) -> None:
         """Have everything looked at again."""
+        self._compared = set()
         self._doubted.set()
 
     async def wait_for_doubt(self, seconds: float) -> bool:

@@ -8,12 +8,10 @@ import logging
 
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.lost_documents import SETTLED, LostDocuments
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.store import documents, domains
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
-from agentic_rag.workers import Workers
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault
-from mcp_servers.retriever.index import Index
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +20,14 @@ LOOK_SECONDS = 5.0
 
 
 class Recovery:
-    """Compares and queues, from `begin` on, as long as ``workers`` live."""
+    """Compares and queues, from `begin` on, as long as the workshop's workers live."""
 
-    def __init__(
-        self, database: Database, index: Index, lost: LostDocuments, ingestion: Ingestion, workers: Workers
-    ) -> None:
-        self._db = database
-        self._index = index
+    def __init__(self, workshop: Workshop, lost: LostDocuments, ingestion: Ingestion) -> None:
+        self._db = workshop.database
+        self._index = workshop.index
         self._lost = lost
         self._ingestion = ingestion
-        self._workers = workers
+        self._workers = workshop.workers
 
     def begin(self) -> None:
         """Look at every domain now, and whenever something may be gone."""

@@ -15,25 +15,24 @@ from sqlalchemy import Connection
 from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
+from agentic_rag.ids import DocumentId
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import CollectionRecord, CollectionState
-from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
-from agentic_rag.threads import DomainThreads
-from agentic_rag.workers import Queue, Workers
+from agentic_rag.workers import Queue
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexDamaged, IndexFault
-from mcp_servers.retriever.index import CollectionMeta, Index
+from mcp_servers.retriever.index import CollectionMeta
 
 log = logging.getLogger(__name__)
 
@@ -42,32 +41,23 @@ PAGE = 64
 
 
 class Reindexing:
-    """Rebuilds collections one after the other, as long as ``workers`` live."""
+    """Rebuilds collections one after the other, as long as the workshop's workers live."""
 
     def __init__(
-        self,
-        database: Database,
-        index: Index,
-        directory: Directory,
-        ingestion: Ingestion,
-        dense: DenseVectors,
-        embedding: EmbeddingState,
-        workers: Workers,
-        max_bytes: int,
-        threads: DomainThreads,
+        self, workshop: Workshop, ingestion: Ingestion, dense: DenseVectors, embedding: EmbeddingState
     ) -> None:
-        self._threads = threads
-        self._db = database
-        self._index = index
-        self._directory = directory
+        self._threads = workshop.threads
+        self._db = workshop.database
+        self._index = workshop.index
+        self._directory = workshop.directory
         self._ingestion = ingestion
         self._dense = dense
         self._embedding = embedding
-        self._limits = ParseLimits(max_bytes=max_bytes)
+        self._limits = ParseLimits(max_bytes=workshop.max_bytes)
         self._scopes: dict[str, anyio.CancelScope] = {}
         """Of the domains that wait for a rebuild or are being rebuilt."""
         self._queue: Queue[str] = Queue()
-        workers.repeat("rebuilding collections", self._work, RESTART_SECONDS)
+        workshop.workers.repeat("rebuilding collections", self._work, RESTART_SECONDS)
 
     async def state(self, domain_id: str) -> CollectionRecord:
         """Return where a domain's collection stands."""
@@ -128,7 +118,7 @@ class Reindexing:
         self._tell_exchanged(domain_id)
         return row
 
-    async def delete_document(self, domain_id: str, document_id: str) -> None:
+    async def delete_document(self, domain_id: str, document_id: DocumentId) -> None:
         """Remove a document's chunks from every collection of the domain: the live one, the one before, a new one.
 
         Raises:

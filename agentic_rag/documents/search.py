@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -20,6 +20,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.errors import IndexUnavailable as SearchUnavailable
 from agentic_rag.errors import NotFound, StorageError
+from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.json_form import from_json, to_json
 from agentic_rag.outcomes import Outcomes
 from agentic_rag.store import documents, retrievals
@@ -77,11 +78,15 @@ class Trace:
     note: str | None
     hits: tuple[Hit, ...]
     candidates: tuple[Candidate, ...]
+    threshold: float | None = None
+    top_k: int | None = None
+    fusion: str | None = None
+    reranked: bool = False
 
     @classmethod
     def of(cls, retrieval: Retrieval) -> "Trace":
         """Return the trace of a search that was just made."""
-        return cls(retrieval.took_ms, retrieval.dense_weight, retrieval.note, retrieval.hits, retrieval.candidates)
+        return cls(**{each.name: getattr(retrieval, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +156,9 @@ class DomainSearch:
         settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
         domain_id = domain_of(collection)
-        losses, rebuilding = self._lost.losses(domain_id), await self._lost.rebuilding(domain_id)
+        losses = self._lost.losses(domain_id)
         try:
+            rebuilding = await self._lost.before_search(domain_id)
             retrieval = await retriever.search(
                 collection,
                 query,
@@ -168,7 +174,7 @@ class DomainSearch:
             raise
         self.outcomes.note_success(time.time())
         if settings.retrieval_tokens is not None:
-            retrieval = replace(retrieval, hits=hits_within(retrieval.hits, settings.retrieval_tokens))
+            retrieval = retrieval.with_hits(hits_within(retrieval.hits, settings.retrieval_tokens))
         await self._traces.keep(retrieval)
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)
@@ -254,9 +260,11 @@ class SearchTraces:
         except StorageError as exc:
             log.warning("a search is not kept: %s", exc)
 
-    async def list_of(self, domain_id: str, limit: int) -> list[RetrievalRecord]:
-        """Return the domain's last searches, newest first."""
-        return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit))
+    async def list_of(
+        self, domain_id: str, limit: int, conversation_id: ConversationId | None = None
+    ) -> list[RetrievalRecord]:
+        """Return the domain's last searches (or those of one conversation), newest first."""
+        return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit, conversation_id))
 
     async def get(self, domain_id: str, retrieval_id: str) -> KeptSearch:
         """Return a search with the texts that still exist.
@@ -291,9 +299,9 @@ def _without_text(hit: Hit) -> Hit:
     return replace(hit, document_name="", heading_path=(), page=None, cells=None, sentences=sentences)
 
 
-def _with_text(hit: Hit, names: Mapping[str, str], chunks: Mapping[str, Chunk]) -> Hit:
+def _with_text(hit: Hit, names: Mapping[DocumentId, str], chunks: Mapping[str, Chunk]) -> Hit:
     """Return a stored hit with its name, place and texts, as far as they still exist."""
-    name = names.get(hit.document_id, REMOVED)
+    name = names.get(DocumentId(hit.document_id), REMOVED)
     sentences = tuple(_sentence(each, chunks[each.chunk_id]) for each in hit.sentences if each.chunk_id in chunks)
     if not sentences:
         return replace(hit, document_name=name, sentences=())

@@ -7,11 +7,11 @@ no domain and no model. An edit counts from the next read; nothing is watched.
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_servers.beneath import Entry, Folder, Kind
+from mcp_servers.beneath import Entry, Folder, Kind, is_text
 
 FILE_LIMIT = 8_000
 """Characters kept of one file."""
@@ -77,13 +77,17 @@ class ComponentFiles:
     _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
     """By name, of each folder."""
 
-    def read(self, workspace: Path) -> Components:
-        """Return the components as they are now. Never raises: a broken file is a problem, not a failure."""
+    def read(self, workspace: Path, drafts: Mapping[str, str | None] | None = None) -> Components:
+        """Return the components as they are now. Never raises: a broken file is a problem, not a failure.
+
+        ``drafts``: texts that stand in the place of files, by name; None: as if there were no such file. They are not
+        kept.
+        """
         folder = Folder(workspace).at("prompt")
         kept = dict(self._kept.get(folder, {}))  # another thread may read the same folder
         problems: list[tuple[str, str]] = []
         try:
-            entries = [entry for entry in folder.entries() if _counts(entry.name)]
+            entries = [entry for entry in folder.entries() if counts(entry.name)]
         except OSError as exc:  # the folder cannot be listed now: what was read last stays
             problems.append(("", _reason(exc)))
         else:
@@ -95,6 +99,9 @@ class ComponentFiles:
                 except (OSError, ValueError) as exc:
                     problems.append((entry.name, _reason(exc)))
         self._kept[folder] = kept
+        if drafts:
+            kept = _with_drafts(kept, drafts)
+            problems = [(name, problem) for name, problem in problems if name not in drafts]
         found = [(name, kept[name]) for name in sorted(kept) if kept[name].text]
         texts = _within_total([each for _, each in found])
         return Components(texts, tuple(problems), tuple(name for name, _ in found))
@@ -114,8 +121,17 @@ def _read(folder: Folder, entry: Entry, kept: _Kept | None) -> _Kept:
     stamp = _stamp(entry.status)
     if kept is not None and kept.stamp == stamp:
         return kept
-    text = clean(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig")).strip()
+    return _kept_of(folder.read(entry.name, READ_LIMIT).decode("utf-8-sig"), stamp)
+
+
+def _kept_of(text: str, stamp: tuple[int, ...] = ()) -> _Kept:
+    text = clean(text).strip()
     return _Kept(stamp, text[:FILE_LIMIT], len(text))
+
+
+def _with_drafts(kept: Mapping[str, _Kept], drafts: Mapping[str, str | None]) -> dict[str, _Kept]:
+    drafted = {name: _kept_of(text) for name, text in drafts.items() if text is not None}
+    return {**{name: each for name, each in kept.items() if name not in drafts}, **drafted}
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
@@ -176,8 +192,9 @@ def _within_total(found: Sequence[_Kept]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _counts(name: str) -> bool:
-    return name.lower().endswith(".md") and not name.startswith(".")
+def counts(name: str) -> bool:
+    """Whether a file of this name is a component. A name that is no text can be told nobody."""
+    return name.lower().endswith(".md") and not name.startswith(".") and is_text(name)
 
 
 def _reason(exc: Exception) -> str:

@@ -3,7 +3,8 @@
 Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,33 +13,60 @@ from agentic_rag.access.users import User
 from agentic_rag.directory.collection import CollectionFacts, collection_note, collection_of
 from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
-from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.domains.components import ComponentFiles, Components
+from agentic_rag.directory.settings import DomainSettings, GrantName
+from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean, cut
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
-from agentic_rag.runtime.core.definition import Definition, Limits, Persona
+from agentic_rag.models.names import ModelNames
+from agentic_rag.runtime.core.definition import Definition, Limits, Persona, SkillLine
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Binding
 from mcp_servers.promptx.roles import RoleLibrary
+from mcp_servers.promptx.skills import SkillLibrary
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What the operator decides for all domains. ``only_model``: no other model can be asked for.
 
-    ``provider``: whose models they are; a domain may name one with it, as ``provider:name``.
+    ``names``: what the names of models mean. ``fallbacks``: by provider, what is asked in the place of its models where
+    a domain names nothing else.
     """
 
     model: str
+    names: ModelNames
     only_model: bool = False
     thinking: Literal["off", "auto"] = "auto"
-    provider: str = ""
+    fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def bare(self, name: str) -> str:
-        """Return a model's name as its provider knows it."""
-        return name.removeprefix(f"{self.provider}:")
+    def chain(self, settings: DomainSettings) -> tuple[str, ...]:
+        """Return the models of a domain, in the order in which they are asked, none twice."""
+        if self.only_model:
+            return (self.model,)
+        model = self.names.keep(settings.model or self.model)
+        others = settings.fallback_models
+        if others is None:
+            others = self.fallbacks.get(self.names.split(model)[0], ())
+        return tuple(dict.fromkeys((model, *(self.names.keep(name) for name in others))))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceTexts:
+    """What a workspace adds to the prompt: texts of its prompt files, and its skills."""
+
+    components: tuple[str, ...] = ()
+    skills: tuple[SkillLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an admin or author has not saved: settings as they would be, and texts of prompt files by name, None for one
+    that would be deleted."""
+
+    settings: DomainSettings | None = None
+    components: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class Definitions:
@@ -67,38 +95,86 @@ class Definitions:
         self._roles = roles
         self._components = ComponentFiles()
 
-    async def definition(self, user: User, conversation: ConversationRecord) -> tuple[Definition, tuple[Notice, ...]]:
+    async def definition(
+        self, user: User, conversation: ConversationRecord, draft: Draft | None = None
+    ) -> tuple[Definition, tuple[Notice, ...]]:
         """Return what a turn of the conversation runs on now, and what its reader should be told first.
+
+        ``draft``: what it would run on if that were saved.
 
         Raises:
             NotFound: the domain is gone.
             WorkspaceUnavailable: its workspace does not answer.
         """
         domain_id = conversation.domain_id
-        facts = await self._directory.first_facts(domain_id, self._arrivals)
-        settings = await self._directory.settings(domain_id)
+        if draft is None:
+            facts = await self._directory.first_facts(domain_id, self._arrivals)
+        else:  # who types does not wait for documents
+            facts = await self._directory.facts(domain_id)
+        saved = await self._directory.settings(domain_id)
+        settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
         workspace = Path(record.workspace)
         library, sub_roles = RoleLibrary(workspace, self._roles), settings.sub_role_ids
         lines = await self._threads.read(domain_id, library.summaries, sub_roles) if sub_roles else {}
-        components = await self.components(domain_id, workspace)
+        components = await self.components(domain_id, workspace, draft)
+        skills = await self._threads.read(domain_id, SkillLibrary(workspace).summaries)
         misplaced = await self._threads.read(domain_id, find_misplaced, workspace)
         alone = self._access.alone
-        definition = definition_of(
-            user, conversation, record, settings, facts, components.texts, self._defaults, alone=alone
-        )
+        texts = WorkspaceTexts(components.texts, tuple(SkillLine(*each) for each in skills))
+        definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
         return replace(definition, role_lines=lines), notices
 
-    async def components(self, domain_id: str, workspace: Path) -> Components:
-        """Return the prompt components of a domain's workspace as they are now.
+    async def components(self, domain_id: str, workspace: Path, draft: Draft | None = None) -> Components:
+        """Return the prompt components of a domain's workspace as they are now, or would be.
 
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
         """
-        return await self._threads.read(domain_id, self._components.read, workspace)
+        drafts = None if draft is None else draft.components
+        return await self._threads.read(domain_id, self._components.read, workspace, drafts)
+
+
+WISHES = "The client's program asks for this answer (wishes of form and subject, below all rules above):"
+"""Stands before what a client's own system messages say."""
+
+
+def with_wishes(definition: Definition, wishes: str) -> Definition:
+    """Return a definition with what a client's program asks as its last prompt component, cleaned and cut as a file's.
+
+    It stands below the domain's own words, and changes neither tools nor policy.
+    """
+    text = clean(wishes).strip()
+    if not text:
+        return definition
+    persona = definition.persona
+    component = f"{WISHES}\n{cut(text, FILE_LIMIT)}"
+    return replace(definition, persona=replace(persona, components=(*persona.components, component)))
+
+
+def without_person(definition: Definition) -> Definition:
+    """Return a definition of a turn along which nobody reads: what would wait for a person is declined."""
+    return replace(definition, has_person=False, ask_user=False)
+
+
+def _grant_of(user: User, domain_id: str) -> GrantName:
+    """Return what a user who sees a domain may do in it."""
+    if user.administers(domain_id):
+        return "admin"
+    return "author" if user.writes(domain_id) else "member"
+
+
+def _limits_of(settings: DomainSettings) -> Limits:
+    return Limits(
+        settings.max_steps,
+        settings.turn_timeout_seconds,
+        settings.tool_timeout_seconds,
+        settings.context_tokens,
+        settings.context_messages,
+    )
 
 
 def definition_of(
@@ -107,15 +183,16 @@ def definition_of(
     record: DomainRecord,
     settings: DomainSettings,
     facts: CollectionFacts,
-    components: tuple[str, ...],
+    texts: WorkspaceTexts,
     defaults: Defaults,
     *,
     alone: bool,
 ) -> Definition:
     """Return what a turn of the conversation runs on.
 
-    ``components``: texts of the workspace's prompt files. ``alone``: nobody but the local user can come in.
+    ``alone``: nobody but the local user can come in.
     """
+    chain = defaults.chain(settings)
     return Definition(
         domain_id=record.id,
         persona=Persona(
@@ -125,25 +202,18 @@ def definition_of(
             style=settings.response_style,
             tone=settings.tone,
             expertise=settings.expertise,
-            components=components,
+            components=texts.components,
+            skills=texts.skills,
         ),
-        model=defaults.model if defaults.only_model else defaults.bare(settings.model or defaults.model),
+        model=chain[0],
         max_tokens=settings.max_tokens,
-        system=system_servers(settings, author=user.administers(record.id)),
+        system=system_servers(settings, author=user.writes(record.id), skills=bool(texts.skills)),
         entries=turn_entries(settings),
         temperature=settings.temperature,
         thinking=settings.thinking or defaults.thinking,
         effort=settings.effort,
-        fallback_model=None
-        if defaults.only_model or settings.fallback_model is None
-        else defaults.bare(settings.fallback_model),
-        limits=Limits(
-            settings.max_steps,
-            settings.turn_timeout_seconds,
-            settings.tool_timeout_seconds,
-            settings.context_tokens,
-            settings.context_messages,
-        ),
+        fallback_models=chain[1:],
+        limits=_limits_of(settings),
         binding=Binding(
             workspace=record.workspace,
             collection=collection_of(record.id),
@@ -152,10 +222,13 @@ def definition_of(
             threshold=settings.retrieval_threshold,
             user=user.id,
             scope=settings.memory_scope or ("domain" if alone else "user"),
+            role=settings.primary_role_id,
             admin=user.administers(record.id),
             sub_roles=tuple(settings.sub_role_ids),
         ),
-        tool_policy=settings.tool_policy,
+        tool_policy=settings.rules_for(_grant_of(user, record.id)),
         effects_allowed_by_default=alone,
+        has_person=not conversation.transient,
+        ask_user=settings.ask_user and not conversation.transient,
         collection_note=collection_note(facts, settings.expertise),
     )

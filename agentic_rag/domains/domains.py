@@ -5,8 +5,9 @@ is `operations.deletion`'s. Knows no document, no message and no request.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -16,16 +17,19 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
+from agentic_rag.access.users import acting
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents, server_map
 from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
 from agentic_rag.domains.lifecycle import DomainLifecycle
+from agentic_rag.domains.record_history import record_changes
+from agentic_rag.domains.sign_in_secrets import forget_servers
 from agentic_rag.domains.vault import Vault, check_limits
 from agentic_rag.domains.workspaces import copy_template, make_workspace
-from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
+from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound, VersionConflict
 from agentic_rag.forms import line, to_json
 from agentic_rag.json_form import Json
-from agentic_rag.store import domains, secrets
+from agentic_rag.store import domains, history, secrets
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
@@ -54,6 +58,16 @@ class Saved:
     record: DomainRecord
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A domain as it would be stored. ``before``: the record that is changed, None: it is new."""
+
+    record: DomainRecord
+    before: DomainRecord | None
+    change: MergedSettings
+    advice: tuple[Note, ...]
 
 
 ModelRefusal = Callable[[str], Awaitable[str | None]]
@@ -106,32 +120,56 @@ class Domains:
         Raises:
             InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was made.
         """
-        return await self._insert(new_id("dom"), name, description, settings or {})
+        return await self._make(new_id("dom"), name, description, settings or {})
 
     async def load_template(self, template: Path) -> Saved:
         """Make the domain of a template: its id is the folder's name, ``domain.json`` holds name and settings."""
         workspace = self._folder / template.name
         about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
         await self._threads.run(template.name, copy_template, template, workspace)
-        return await self._insert(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
+        return await self._make(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
 
-    async def _insert(self, domain_id: str, name: str, description: str, settings: Json) -> Saved:
+    async def _make(self, domain_id: str, name: str, description: str, settings: Json) -> Saved:
+        draft = await self.draft(domain_id, name, description, settings)
+        await self._threads.run(domain_id, make_workspace, Path(draft.record.workspace))
+        told = audited("domain.create", domain_id, settings=sorted(settings))
+        return await self.insert(draft, lambda conn: audit(conn, told))
+
+    async def draft(
+        self,
+        domain_id: str,
+        name: str,
+        description: str,
+        settings: Json,
+        *,
+        roles_in: Path | None = None,
+        withheld: dict[str, CommandNotAllowed] | None = None,
+    ) -> Draft:
+        """Return a new domain as `insert` would store it; nothing is made.
+
+        ``roles_in``: the workspace in which the roles are that it names, as long as its own is not there.
+        ``withheld``: as in `merge_settings`.
+
+        Raises:
+            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit.
+        """
         workspace = (self._folder / domain_id).absolute()
-        place = str(workspace)
         merge = partial(
             merge_settings,
             {},
             settings,
             self._policy,
             domain=domain_id,
-            workspace=place,
+            workspace=str(workspace),
             replace_maps=True,
             default_model=self._default_model,
+            withheld=withheld,
         )
         change = await self._threads.read(domain_id, merge)
         checked = change.settings
         await self._check_models(DomainSettings(), checked)
-        advice = await self._threads.read(domain_id, self._lifecycle.changing, workspace, DomainSettings(), checked)
+        look = partial(self._lifecycle.changing, roles_in or workspace, DomainSettings(), checked)
+        advice = await self._threads.read(domain_id, look)
         created = now()
         record = DomainRecord(
             id=domain_id,
@@ -142,24 +180,36 @@ class Domains:
             created_at=created,
             updated_at=created,
         )
-        await self._threads.run(domain_id, make_workspace, workspace)
-        sealed = self._seal_values(domain_id, change)
-        told = audited("domain.create", domain_id, settings=sorted(settings))
+        return Draft(record, None, change, tuple(advice))
+
+    async def insert(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
+        """Store a new domain, whose workspace is there. ``tell``: what is stored in the same transaction."""
+        record = draft.record
+        sealed = self._seal_values(record.id, draft.change)
+        changes = record_changes(None, record, acting().user_id, self._vault.redact.of(record.id))
 
         def save(conn: Connection) -> None:
             domains.insert(conn, record)
-            audit(conn, told)
-            self._put_secrets(conn, domain_id, sealed)
+            tell(conn)
+            history.append(conn, record.id, changes, record.created_at)
+            self._put_secrets(conn, record.id, sealed)
 
         await self._db.write(save, durable=True)
-        return Saved(record, change.changes, (*change.warnings, *advice))
+        self._install(draft.change)
+        return Saved(record, draft.change.changes, (*draft.change.warnings, *draft.advice))
 
     async def _check_models(self, before: DomainSettings, after: DomainSettings) -> None:
         """Refuse the name of a model that nobody here serves; one that stays is not asked about again."""
-        named = (("model", before.model, after.model), ("fallbackModel", before.fallback_model, after.fallback_model))
-        for key, old, new in named:
-            if new and new != old and (reason := await self._model_refusal(new)) is not None:
+        kept = {before.model, *(before.fallback_models or ())}
+        named = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
+        for key, name in named:
+            if name and name not in kept and (reason := await self._model_refusal(name)) is not None:
                 raise InvalidInput(f"settings.{key}", reason)
+
+    def _install(self, change: MergedSettings) -> None:
+        """Begin to install what the new entries need, so that no turn finds it missing."""
+        for package in change.wanted:
+            self._policy.install(package)
 
     def _seal_values(self, domain_id: str, change: MergedSettings) -> list[SecretRecord]:
         return [self._vault.seal(domain_id, name, value) for name, value in change.secrets.items()]
@@ -180,6 +230,39 @@ class Domains:
         shown["mcpServers"] = server_map(record, settings, facts, masks)
         return DomainView(record, shown, facts.count)
 
+    async def settings_after(self, domain_id: str, settings: Json) -> DomainSettings:
+        """Return the settings as a change (`update`, merged) would make them; nothing is stored, sealed or installed.
+
+        Raises:
+            NotFound: there is no such domain.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit.
+        """
+        record = await self._directory.get(domain_id)
+        return (await self._merge(record, settings, replace_maps=False)).settings
+
+    async def _merge(
+        self,
+        record: DomainRecord,
+        change: Json,
+        *,
+        replace_maps: bool,
+        withheld: dict[str, CommandNotAllowed] | None = None,
+    ) -> MergedSettings:
+        merge = partial(
+            merge_settings,
+            record.settings,
+            change,
+            self._policy,
+            domain=record.id,
+            workspace=record.workspace,
+            replace_maps=replace_maps,
+            own=own_documents(record, DomainSettings.model_validate(record.settings)),
+            secrets=await self._vault.values(record.id),
+            default_model=self._default_model,
+            withheld=withheld,
+        )
+        return await self._threads.read(record.id, merge)  # programs are looked at
+
     async def update(
         self,
         domain_id: str,
@@ -198,70 +281,94 @@ class Domains:
             InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was changed.
         """
         await self._directory.get(domain_id)
-        merging = self._merging.setdefault(domain_id, anyio.Lock())
-        async with merging:
+        async with self.changing(domain_id):
             while True:
                 try:
-                    return await self._update(domain_id, name, description, settings or {}, replace_maps, version)
+                    given = settings or {}
+                    draft = await self.draft_change(domain_id, name, description, given, replace_maps, version)
+                    fields = {"settings", *(["name"] if name is not None else [])}
+                    fields |= {"description"} if description is not None else set()
+                    told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(given))
+                    return await self.store_change(draft, lambda conn, told=told: audit(conn, told))  # type: ignore[misc]
                 except VersionConflict:  # another process's: each one is a change that was stored, so this ends
                     self._forget(domain_id)
                     if version is not None:
                         raise
 
-    async def _update(
+    @asynccontextmanager
+    async def changing(self, domain_id: str) -> AsyncIterator[None]:
+        """Let nobody else of this process change the domain meanwhile."""
+        merging = self._merging.setdefault(domain_id, anyio.Lock())
+        async with merging:
+            yield
+
+    async def draft_change(
         self,
         domain_id: str,
         name: str | None,
         description: str | None,
         change: Json,
         replace_maps: bool,
-        version: int | None,
-    ) -> Saved:
+        version: int | None = None,
+        *,
+        roles_in: Path | None = None,
+        withheld: dict[str, CommandNotAllowed] | None = None,
+    ) -> Draft:
+        """Return a domain as `store_change` would store it; nothing is changed. See `update` and `draft`."""
         record = await self._directory.get(domain_id)
         if version is not None and version != record.version:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
-        known = await self._vault.values(domain_id)
-        merge = partial(
-            merge_settings,
-            record.settings,
-            change,
-            self._policy,
-            domain=domain_id,
-            workspace=record.workspace,
-            replace_maps=replace_maps,
-            own=own_documents(record, before),
-            secrets=known,
-            default_model=self._default_model,
-        )
-        found = await self._threads.read(domain_id, merge)  # programs are looked at
+        found = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
         settings = found.settings
         await self._check_models(before, settings)
-        advice = await self._threads.read(domain_id, self._lifecycle.changing, Path(record.workspace), before, settings)
-        fields: domains.DomainFields = {"settings": settings.to_json()}
+        look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, settings)
+        advice = await self._threads.read(domain_id, look)
+        after = replace(record, settings=settings.to_json())
         if name is not None:
-            fields["name"] = line("name", name, MAX_NAME, required=True)
+            after = replace(after, name=line("name", name, MAX_NAME, required=True))
         if description is not None:
-            fields["description"] = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
+            cleaned = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
+            after = replace(after, description=cleaned)
+        return Draft(after, record, found, tuple(advice))
 
-        sealed = self._seal_values(domain_id, found)
-        told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(change))
+    async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
+        """Store a changed domain; `changing` is held. ``tell``: what is stored in the same transaction.
+
+        Raises:
+            VersionConflict: another process has changed it since; nothing was stored.
+            NotFound: it is gone.
+        """
+        record, found = draft.record, draft.change
+        assert draft.before is not None
+        before, settings = DomainSettings.model_validate(draft.before.settings), found.settings
+        fields: domains.DomainFields = {"settings": record.settings}
+        if record.name != draft.before.name:
+            fields["name"] = record.name
+        if record.description != draft.before.description:
+            fields["description"] = record.description
+        sealed = self._seal_values(record.id, found)
+        gone = [server for server in before.mcp_servers if server not in settings.mcp_servers]
+        changes = record_changes(draft.before, record, acting().user_id, self._vault.redact.of(record.id))
 
         def save(conn: Connection) -> DomainRecord | None:
-            domains.update(conn, domain_id, version=record.version, updated_at=now(), **fields)
-            audit(conn, told)
-            secrets.delete(conn, domain_id, found.dropped)
-            self._put_secrets(conn, domain_id, sealed)
-            return domains.get(conn, domain_id)
+            domains.update(conn, record.id, version=record.version, updated_at=now(), **fields)
+            tell(conn)
+            history.append(conn, record.id, changes, now())
+            secrets.delete(conn, record.id, found.dropped)
+            forget_servers(conn, record.id, gone)
+            self._put_secrets(conn, record.id, sealed)
+            return domains.get(conn, record.id)
 
         try:
             saved = await self._db.write(save, durable=True)
         finally:  # a cancelled writer does not know whether it was stored
-            self._forget(domain_id)
+            self._forget(record.id)
         if saved is None:
-            raise NotFound("domain", domain_id)
-        await self._lifecycle.settings_changed(domain_id, before, settings)
-        return Saved(saved, found.changes, (*found.warnings, *advice))
+            raise NotFound("domain", record.id)
+        self._install(found)
+        await self._lifecycle.settings_changed(record.id, before, settings)
+        return Saved(saved, found.changes, (*found.warnings, *draft.advice))
 
     def _forget(self, domain_id: str) -> None:
         """Drop what is remembered of a domain and its secrets."""

@@ -12,7 +12,16 @@ from agentic_rag.messages import Block, text_block
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo, Toolset
+from agentic_rag.tools.base import (
+    Ask,
+    CallOutcome,
+    CallRequest,
+    InputGiven,
+    InputNeeded,
+    ProgressSink,
+    ToolInfo,
+    Toolset,
+)
 from agentic_rag.tools.listing import SHOWN_TOOLS
 
 
@@ -27,12 +36,9 @@ class GuardedTools:
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
-        """The inner tools; a description with a secret in it is redacted too."""
-        return tuple(
-            _redact_tool(tool, self.redact)
-            for tool in self.inner.tools
-            if (tool.server, tool.remote_name) not in self.excluded
-        )
+        """The inner tools; a description with a secret in it is redacted too, and a tool that is called so is none."""
+        offered = (tool for tool in self.inner.tools if (tool.server, tool.remote_name) not in self.excluded)
+        return tuple(shown for tool in offered if (shown := _redact_tool(tool, self.redact)) is not None)
 
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:
@@ -44,7 +50,9 @@ class GuardedTools:
         """The inner ones."""
         return self.inner.missing
 
-    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+    async def call(
+        self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
+    ) -> CallOutcome | InputNeeded:
         """Run one call; see `Toolset.call`."""
         if self.redact.found_in(request.arguments):
             return CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),))
@@ -54,29 +62,49 @@ class GuardedTools:
             await progress(done, total, None if message is None else self.redact(message))
 
         timeout = (self.timeouts or {}).get(request.tool.server, timeout)
-        outcome = await self.inner.call(request, timeout, pass_on if progress is not None else None)
+
+        async def ask_redacted(needed: InputNeeded) -> InputGiven:
+            assert ask is not None
+            return await ask(self._redact_needed(needed))
+
+        sink, asker = pass_on if progress is not None else None, ask_redacted if ask is not None else None
+        outcome = await self.inner.call(request, timeout, sink, asker)
+        if isinstance(outcome, InputNeeded):
+            return self._redact_needed(outcome)
+        # The names of members too: a user's server chooses them. Those of ours are structure.
+        redact = self.redact.members if request.tool.origin == "user" else self.redact.json
         return replace(
             outcome,
             content=tuple(self._block(block) for block in outcome.content),
-            structured=self.redact.json(outcome.structured),
+            structured=redact(outcome.structured),
         )
+
+    def _redact_needed(self, needed: InputNeeded) -> InputNeeded:
+        schema = needed.schema if needed.schema is None else self.redact.json(needed.schema)
+        return replace(needed, title=self.redact(needed.title), message=self.redact(needed.message), schema=schema)
 
     def _block(self, block: Block) -> Block:
         return {**block, "text": self.redact(block["text"])} if block["type"] == "text" else block
 
 
-_SHOWN: dict[tuple[int, int], tuple[ToolInfo, Redaction, int, ToolInfo]] = {}
+_SHOWN: dict[tuple[int, int], tuple[ToolInfo, Redaction, int, ToolInfo | None]] = {}
 """Redacted tools, by the identities of tool and domain's redaction, which stay the same from turn to turn."""
 
 
-def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo:
+def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo | None:
     if redact.idle:
         return tool
     key = id(tool), id(redact)
     found = _SHOWN.get(key)
     if found is not None and found[0] is tool and found[1] is redact and found[2] == redact.version:
         return found[3]
-    shown = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
+    shown: ToolInfo | None
+    if tool.origin != "user":
+        shown = replace(tool, description=redact(tool.description), input_schema=redact.json(tool.input_schema))
+    elif redact.found_in(tool.name):
+        shown = None
+    else:
+        shown = replace(tool, description=redact(tool.description), input_schema=redact.members(tool.input_schema))
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
     _SHOWN[key] = tool, redact, redact.version, shown

@@ -17,9 +17,11 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
 from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
@@ -54,6 +56,10 @@ class Pool(Protocol):
 
         ``entries``: the servers there are, each with its `McpEntry.hash`.
         """
+        ...
+
+    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
+        """Return the tools of a turn as far as they are known; no server of users is started."""
         ...
 
     async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> Sequence[str]:
@@ -133,18 +139,24 @@ class Servers:
             state = states[0] if states else ConnectionState(name, State.STOPPED)
             if not states and name in settings.mcp_servers and document["enabled"]:
                 spec = _spec(record, _own_entry(settings, name), secrets)
-                obstacle = await self._threads.read(domain_id, self._obstacle, spec)
-                state = ConnectionState(name, State.STOPPED, reason=redaction(obstacle))
+                before, obstacle = await self._threads.read(domain_id, self._obstacle, spec)
+                state = ConnectionState(name, before, reason=redaction(obstacle))
             count = sum(each.state is not State.STOPPED for each in states)
             servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
         return servers
 
-    def _obstacle(self, spec: LaunchSpec) -> str:
+    def _obstacle(self, spec: LaunchSpec) -> tuple[State, str]:
         """Return why a server would not start now; empty when nothing is known to stand in its way. Blocks."""
         try:
-            return self._policy.review(spec).advice
+            review = self._policy.review(spec)
         except AgenticRagError as exc:
-            return str(exc)
+            return State.STOPPED, str(exc)
+        state = State.INSTALLING if self._policy.is_installing(review) else State.STOPPED
+        return state, self._policy.advise(review)
+
+    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
+        """Return the tools of a turn: of a server of users those that it last listed. None is started."""
+        return await self._pool.known_tools(definition)
 
     async def restart(self, user: User, domain_id: str, name: str) -> ConnectionState:
         """Start a user's server anew and return how it fares.
@@ -201,6 +213,8 @@ class Servers:
         with self._vault.redact.trying(domain_id, change.secrets) as redaction:
             for name, entry in change.entries.items():
                 entry = entry.with_variables(settings.variables)
+                draft = spec_of(entry, domain=record.id, workspace=record.workspace, secrets=secrets, draft=True)
+                await self._threads.read(domain_id, self._policy.review, draft)  # a missing value comes second
                 spec = _spec(record, entry, secrets, user.id)
                 review = await self._threads.read(domain_id, self._policy.review, spec)
                 notes += [Note(f"mcpServers.{name}", sentence) for sentence in review.changes]

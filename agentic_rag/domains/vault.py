@@ -31,9 +31,10 @@ from agentic_rag.domains.vault_keys import (
     read_file,
     write_file,
 )
-from agentic_rag.errors import BadConfiguration, NotFound, SecretLimit, SecretUnreadable
+from agentic_rag.errors import NotFound, SecretLimit, SecretUnreadable
 from agentic_rag.json_form import Json
 from agentic_rag.redaction import Redactor
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -55,7 +56,7 @@ Mask = Json
 
 
 class Vault:
-    """The secrets of one data folder; this process is the only one that changes them. Made by `open`."""
+    """The secrets of one store; what other processes of it change is heard of. Made by `open`."""
 
     def __init__(self, database: Database, keys: Keyring, redact: Redactor) -> None:
         self.redact = redact
@@ -107,10 +108,23 @@ class Vault:
         self.redact.add(row.domain_id, row.name, value)
         return value
 
+    def seal_text(self, domain_id: str, name: str, text: str) -> SecretRecord:
+        """Return the row that holds a text with secrets in it, each of which the caller tells the redactor."""
+        sealed = seal(self._keys.current, domain_id, name, text)
+        return SecretRecord(domain_id=domain_id, name=name, sealed=sealed, updated_at=now())
+
+    def open_text(self, row: SecretRecord) -> str:
+        """Return the text of `seal_text`.
+
+        Raises:
+            SecretUnreadable: it does not open.
+        """
+        return unseal(self._keys, row.domain_id, row.name, row.sealed)
+
     def _try(self, row: SecretRecord) -> str | None:
         """Return the value, None for a damaged row, which must not keep the others from being used."""
         try:
-            return self.unseal(row)
+            return self.open_text(row) if row.name.startswith(secrets.OWN) else self.unseal(row)
         except SecretUnreadable:
             return None
 
@@ -183,6 +197,12 @@ class Vault:
         """Rows of a domain were, or may have been, written or removed."""
         self._epoch += 1
         self._opened.pop(domain_id, None)
+
+    async def refresh(self, domain_id: str | None) -> None:
+        """Read again what another process may have changed, so that the redactor knows it; None: all."""
+        for each in list(self._opened) if domain_id is None else [domain_id]:
+            self.forget(each)
+            await self.values(each)
 
 
 def check_limits(conn: Connection, domain_id: str, path: str) -> None:

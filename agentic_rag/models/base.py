@@ -45,7 +45,9 @@ class Citation:
     """A claim's source: blocks ``start`` to ``end`` (exclusive) of a ``search_result`` of the request.
 
     ``search_result_index`` counts every ``search_result`` block in the request, older turns included, in the
-    order they appear. ``raw`` is the API's object, kept in the stored text block.
+    order they appear. ``raw`` is the API's object, kept in the stored text block. ``verified``: False where the claim's
+    sentence shares no word with the passage, which is all that can be checked of a mark. One without a block
+    (``start`` is ``end``) cites nothing: it is counted and dropped.
     """
 
     search_result_index: int
@@ -53,6 +55,7 @@ class Citation:
     end: int
     cited_text: str
     raw: dict[str, Any]
+    verified: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentic_rag.errors import GenerationTimeout, ModelError
-from agentic_rag.outcomes import Outcomes
+from agentic_rag.models.names import ModelNames
+from agentic_rag.outcomes import Outcomes, PartState, worst
 
 TOLERATED = 0.25
 """Share of failed calls from which on a model that answers is degraded all the same."""
@@ -18,22 +19,41 @@ ANSWERED = frozenset({400, 413, 422})
 
 
 class ModelCalls:
-    """What lately became of the calls of a model, by its name."""
+    """What lately became of the calls of a server's model, all together and by its providers.
 
-    def __init__(self, name: str) -> None:
+    ``name``: of the model; ``names``: how a model's name names its provider; None: there is one.
+    """
+
+    def __init__(self, name: str, names: ModelNames | None = None) -> None:
         self.name = name
         self.outcomes = Outcomes(TOLERATED)
+        self._names = names
+        self.by_provider: dict[str, Outcomes] = {}
+        """Of those that were asked."""
+
+    def state(self, at: float) -> PartState:
+        """Return how the model is: down where every provider that was asked is, degraded where one is not ready."""
+        states = [each.state(at) for each in self.by_provider.values()]
+        if len(states) < 2:
+            return self.outcomes.state(at)
+        found = worst(states)
+        return PartState.DEGRADED if found is PartState.DOWN and set(states) != {PartState.DOWN} else found
 
     @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Note what becomes of the call that is made inside."""
+    def watch(self, model: str) -> Iterator[None]:
+        """Note what becomes of the call of a model that is made inside."""
+        provider = self._names.split(model)[0] if self._names is not None else self.name
+        both = (self.outcomes, self.by_provider.setdefault(provider, Outcomes(TOLERATED)))
         try:
             yield
         except ModelError as error:
             if error.http_status not in ANSWERED:
-                self.outcomes.note_failure(time.time(), error.kind or error.code, str(error))
+                for each in both:
+                    each.note_failure(time.time(), error.kind or error.code, str(error))
             raise
         except GenerationTimeout as error:
-            self.outcomes.note_failure(time.time(), error.code, str(error))
+            for each in both:
+                each.note_failure(time.time(), error.code, str(error))
             raise
-        self.outcomes.note_success(time.time())
+        for each in both:
+            each.note_success(time.time())

@@ -23,7 +23,16 @@ import anyio.lowlevel
 
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Message, ToolSpec, plain_text, text_block, tool_uses, without_private
+from agentic_rag.messages import (
+    SHOWN_BEFORE,
+    Block,
+    Message,
+    ToolSpec,
+    plain_text,
+    text_block,
+    tool_uses,
+    without_private,
+)
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -330,24 +339,32 @@ def _split_notes(message: Message) -> tuple[str, str]:
 
 
 def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, tuple[Passage, ...]]]:
-    """All tool results in order, each with its hits, which are counted over the whole request."""
+    """All tool results in order, each with its hits, which are counted over the whole request.
+
+    A hit that a result only names, since it was shown before, is that earlier one.
+    """
+    by_title: dict[str, list[Passage]] = {}
     count = itertools.count()
     for block in (block for message in messages for block in message["content"]):
         content = block.get("content") if block["type"] == "tool_result" else [block]
-        parts = [each for each in content if each["type"] == "search_result"] if isinstance(content, list) else []
-        hits = tuple(
-            Passage(hit["title"], tuple(each["text"] for each in hit["content"]), next(count), hit["source"])
-            for hit in parts
-        )
+        hits: list[Passage] = []
+        for part in content if isinstance(content, list) else ():
+            if part["type"] == "search_result":
+                texts = tuple(each["text"] for each in part["content"])
+                hits.append(Passage(part["title"], texts, next(count), part["source"]))
+                by_title.setdefault(part["title"], []).append(hits[-1])
+            elif part["type"] == "text" and part["text"].startswith(SHOWN_BEFORE):
+                for title in part["text"].split("\n")[1:]:
+                    hits += by_title.get(title, ())
         if block["type"] == "tool_result":
-            yield block, hits
+            yield block, tuple(hits)
 
 
 def memories_in(text: str) -> list[str]:
     """Return the contents of the memories in the text of a recall.
 
-    PromptX writes ``- [ATOMIC 0.8] content (cue · cue)``, where the content may have several lines; from any
-    other list the items are taken. The keyword map above them is no memory.
+    PromptX writes ``- [ATOMIC 0.8 2026-11-22 id] content (cue · cue)``, where the content may have several lines;
+    from any other list the items are taken. The keyword map above them is no memory.
     """
     if _MEMORY.search(text):
         items = _MEMORY.split(text)[1:]
@@ -610,7 +627,7 @@ _REMEMBER = re.compile(
 )
 _NOT_TO_REMEMBER = re.compile(r"(?:when|how|what|who|where|why|me|to)\b|了[吗么]|吗", re.IGNORECASE)
 _NOTE = re.compile(r"\s*((?:\[note:[^\n]*\]\s*\n\s*)+)(?=\S)", re.IGNORECASE)
-_MEMORY = re.compile(r"^- \[[A-Z]+ [\d.]+\] ", re.MULTILINE)
+_MEMORY = re.compile(r"^- \[[A-Z]+ [\d.]+(?: \d{4}-\d\d-\d\d [^\]\n]*)?\] ", re.MULTILINE)
 _BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 _CUES = re.compile(r"\([^()]*\)\Z")
 _ITEM = re.compile(r"\s*(?:[-*•·–]\s|\(?\d{1,3}[.)、]|[（(]?[一二三四五六七八九十]+[)）、])")

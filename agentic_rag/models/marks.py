@@ -1,8 +1,8 @@
-"""Citations for models without them: numbered passages in, ``[[n]]`` marks out of the text.
+"""Citations for models without them: numbered passages in, marks out of the text.
 
 Owns the rendering of ``search_result`` blocks as numbered text, the instruction that goes with it, and the way
-back from marks to the events a citing model yields. Pure; knows no provider and no stream format, so every
-adapter of such an endpoint can use it.
+back from marks (`mark_reader`) to the events a citing model yields. Pure; knows no provider and no stream format, so
+every adapter of such an endpoint can use it.
 
 Passage ``n`` is the request's search result number ``n - 1``: the numbers run over the whole request, as
 ``search_result_index`` does.
@@ -24,7 +24,8 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.models.words import CJK
+from agentic_rag.models.mark_reader import Mark, MarkReader
+from agentic_rag.models.words import CJK, is_stop_word
 
 INSTRUCTION = (
     "Search results are given to you as numbered passages: [1], [2] and so on. Right after each statement that "
@@ -32,12 +33,8 @@ INSTRUCTION = (
     "passages write [[2]][[5]]. Use no other form of citation, and only numbers you were given."
 )
 
-_MARK = re.compile(r"[ \t]{0,8}\[\[(\d{1,6})\]\]")
-_BEGUN = re.compile(r"[ \t]{0,8}(?:\[(?:\[(?:\d{1,6}\]?)?)?)?\Z")
-"""The end of a text that may yet become a mark."""
-
-_BELONGS_BEFORE = re.compile(r"[\s.,;:!?)\]。，；：！？、）」』”]*")
-"""What follows a mark and still belongs to the marked statement."""
+_BELONGS_BEFORE = re.compile(r"(?:\s*[.,;:!?)\]。，；：！？、）」』”]+)*")
+"""What follows a mark and still belongs to the marked statement: blanks only before what does."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？\n])\s*")
 _WORD = re.compile(rf"[^\W{CJK}]+")
@@ -59,6 +56,8 @@ def _message(message: Message, passages: list[Block]) -> Message:
 
 
 def _block(block: Block, passages: list[Block]) -> Block:
+    if block["type"] == "text" and block.get("citations"):
+        return _with_marks(block, passages)
     if block["type"] == "tool_result" and isinstance(block.get("content"), list):
         return {**block, "content": [_block(inner, passages) for inner in block["content"]]}
     if block["type"] != "search_result":
@@ -69,19 +68,35 @@ def _block(block: Block, passages: list[Block]) -> Block:
     return text_block(f"[{len(passages)}] {block['title']}\n{lines}")
 
 
+def _with_marks(block: Block, passages: Sequence[Block]) -> Block:
+    """Return an earlier answer's text with its marks, as the model wrote it: one that sees none writes none."""
+    numbers = [
+        number
+        for each in block["citations"]
+        for number, passage in enumerate(passages, 1)
+        if each.get("search_result_index") == number - 1 and each.get("source") == passage["source"]
+    ]
+    rest = {key: value for key, value in block.items() if key != "citations"}
+    text = block["text"]
+    end = len(text.rstrip())
+    return {**rest, "text": text[:end] + "".join(f"[[{number}]]" for number in numbers) + text[end:]}
+
+
 class MarkedAnswer:
     """Turn the events of an answer with marks into those of an answer with citations.
 
     A mark leaves the text, and a `CitationDelta` takes its place. The statement before it gets a text block of
-    its own, as from a model that cites: what follows opens a new block, so blocks are renumbered. Marks with a
-    number nobody gave are removed and cite nothing, and so is a second one of a passage behind the same statement.
+    its own, as from a model that cites: what follows opens a new block, so blocks are renumbered. A mark with a
+    number nobody gave, or before any statement, is removed; its `CitationDelta` cites nothing, so that whoever checks
+    citations counts it. A second one of a passage behind the same statement is removed without a word.
     """
 
     def __init__(self, passages: Sequence[Block]) -> None:
         self._passages = passages
         self._count = 0  # blocks handed out so far
-        self._held = ""  # may yet become a mark
+        self._reader = MarkReader()  # of the text block that the model writes
         self._text = ""  # of the open text block
+        self._blank = ""  # what came behind its mark and may belong to it or to what follows
         self._citations: list[Citation] = []  # of the open text block
         self._claim: Set[str] = frozenset()  # words of the statement that these are for
         self._words: dict[int, list[set[str]]] = {}  # of the blocks of each passage that was cited
@@ -89,43 +104,42 @@ class MarkedAnswer:
     def take(self, event: ModelEvent) -> list[ModelEvent]:
         """Return what one event of the model becomes; deltas may be held back until the next one."""
         if isinstance(event, TextDelta):
-            return self._feed(self._held + event.text)
+            return [out for part in self._reader.feed(event.text) for out in self._take_part(part)]
         if isinstance(event, BlockStarted):
             self._count += 1
-            self._text, self._citations = "", []
+            self._reader = MarkReader()
+            self._text, self._blank, self._citations = "", "", []
             return [BlockStarted(self._count - 1, event.block)]
         if isinstance(event, BlockStopped):
             if event.block["type"] != "text":
                 return [BlockStopped(self._count - 1, event.block)]
-            rest, self._held = self._held, ""
-            return [*(self._say(rest) if rest else ()), self._stop()]
+            rest = [out for part in self._reader.end() for out in self._take_part(part)]
+            if self._blank:
+                rest.append(self._delta(self._blank))
+            return [*rest, self._stop()]
         if isinstance(event, ThinkingDelta | InputDelta | CitationDelta):
             return [replace(event, index=self._count - 1)]
         return [event]
 
-    def _feed(self, text: str) -> list[ModelEvent]:
-        events: list[ModelEvent] = []
-        position = 0
-        for mark in _MARK.finditer(text):
-            if mark.start() > position:
-                events += self._say(text[position : mark.start()])
-            events += self._cite(int(mark[1]))
-            position = mark.end()
-        begun = _BEGUN.search(text, position)
-        end = begun.start() if begun else len(text)
-        self._held = text[end:]
-        return [*events, *(self._say(text[position:end]) if end > position else ())]
+    def _take_part(self, part: str | Mark) -> list[ModelEvent]:
+        if isinstance(part, str):
+            return self._say(part)
+        if not self._passages and not part.sure:
+            return self._say(part.text)
+        return [event for number in part.numbers for event in self._cite(number)]
 
     def _say(self, text: str) -> list[ModelEvent]:
         events: list[ModelEvent] = []
         if self._citations:
+            text, self._blank = self._blank + text, ""
             before = _BELONGS_BEFORE.match(text)
             cut = before.end() if before else 0
             if cut:
                 events.append(self._delta(text[:cut]))
-            if cut == len(text):
-                return events
             text = text[cut:]
+            if not text.strip():
+                self._blank = text
+                return events
             events += [self._stop(), BlockStarted(self._count, text_block(""))]
             self._count += 1
             self._text, self._citations = "", []
@@ -142,13 +156,11 @@ class MarkedAnswer:
         return BlockStopped(self._count - 1, block)
 
     def _cite(self, number: int) -> list[ModelEvent]:
-        if not 1 <= number <= len(self._passages) or any(
-            number - 1 == each.search_result_index for each in self._citations
-        ):
+        if any(number - 1 == each.search_result_index for each in self._citations):
             return []
+        if not 1 <= number <= len(self._passages) or not self._text.strip():
+            return [CitationDelta(self._count - 1, Citation(number - 1, 0, 0, "", {}))]
         if not self._citations:  # what follows a mark and stays in its block holds no word
-            if not self._text.strip():
-                return []
             self._claim = claim_of(self._text)
         passage = self._passages[number - 1]
         if number not in self._words:
@@ -164,7 +176,8 @@ class MarkedAnswer:
             "start_block_index": start,
             "end_block_index": end,
         }
-        citation = Citation(number - 1, start, end, cited, raw)
+        shares = any(not is_stop_word(word) for word in self._claim & frozenset().union(*self._words[number]))
+        citation = Citation(number - 1, start, end, cited, raw, verified=shares)
         self._citations.append(citation)
         return [CitationDelta(self._count - 1, citation)]
 

@@ -6,26 +6,58 @@ Owns the format, a TOML file with one table a model, whose keys are the fields o
     context_window = 32768
     output_limit = 8192
     sampling = true
+    display = "omitted"
+    headers = { anthropic-beta = "some-beta-2026-01-01" }
     prices = { input = 0.1, output = 0.3, cache_read = 0, write_5m = 0, write_1h = 0 }
 
 A field that is not there keeps what the service or the table says.
 """
 
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from agentic_rag.errors import BadConfiguration, InvalidInput
+from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Form, read_form
-from agentic_rag.models.profiles import Effort, ModelProfile, Prices, ProfileChanges
+from agentic_rag.models.profiles import Display, Effort, ModelProfile, Prices, ProfileChanges
+from agentic_rag.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_MODEL_PROFILES"
 
 Tokens = Annotated[int, Field(gt=0)]
 Dollars = Annotated[float, Field(ge=0)]
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"(?! )[ -~]*(?<! )")
+_OF_THE_ADAPTER = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
+
+
+def check_headers(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers with their names in lower case.
+
+    Raises:
+        ValueError: one cannot be sent, is there twice, or is the adapter's own.
+    """
+    checked: dict[str, str] = {}
+    for name, value in headers.items():
+        lower = name.lower()
+        if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+            raise ValueError(
+                f"{name!r} is no header of printable ASCII characters, without spaces in its name or around its value"
+            )
+        if lower in _OF_THE_ADAPTER:
+            raise ValueError(f"{name!r} cannot be given: each request has its own")
+        if lower in checked:
+            raise ValueError(f"{name!r} is there twice: upper and lower case are the same")
+        checked[lower] = value
+    return checked
+
+
+SentHeaders = Annotated[dict[str, str], AfterValidator(check_headers)]
 
 
 class PricesForm(Form):
@@ -43,6 +75,7 @@ class ProfileForm(Form):
 
     thinking: frozenset[Literal["adaptive", "between_tools", "enabled", "disabled"]] | None = None
     thinks: bool | None = None
+    display: Display | None = None
     efforts: tuple[Effort, ...] | None = None
     sampling: bool | None = None
     bound: bool | None = None
@@ -50,10 +83,15 @@ class ProfileForm(Form):
     deferred_tools: bool | None = None
     cites: bool | None = None
     images: bool | None = None
+    caching: bool | None = None
+    hour_cache: bool | None = None
+    completion_tokens: bool | None = None
+    replays_reasoning: bool | None = None
     output_limit: Tokens | None = None
     context_window: Tokens | None = None
     cache_minimum: Tokens | None = None
     prices: PricesForm | None = None
+    headers: SentHeaders | None = None
 
 
 class ProfilesFile(Form):
@@ -77,10 +115,11 @@ def read_profiles(path: Path) -> dict[str, ProfileChanges]:
         raise BadConfiguration(SETTING, f"{path} is no TOML: {exc}") from exc
     except InvalidInput as exc:
         raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
-    return {name: _changes(form) for name, form in found.models.items()}
+    return {name: changes_of(form) for name, form in found.models.items()}
 
 
-def _changes(form: ProfileForm) -> ProfileChanges:
+def changes_of(form: ProfileForm) -> ProfileChanges:
+    """Return what a model's table says, by the fields of `ModelProfile`."""
     names = {field.name for field in fields(ModelProfile)}
     given = {name: getattr(form, name) for name in form.model_fields_set & names}
     if form.prices is not None:

@@ -7,7 +7,7 @@ Claude is taken for a compatible endpoint's: it gets nothing that only Claude kn
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from agentic_rag.json_form import Json
@@ -18,6 +18,24 @@ EFFORTS: Final[tuple[Effort, ...]] = ("low", "medium", "high", "xhigh", "max")
 THINKING_ROOM: Final = {"low": 4_096, "medium": 16_384, "high": 32_768, "xhigh": 65_536, "max": 98_304}
 """Tokens for thinking above those of the answer, by effort."""
 
+SHORT_WINDOW: Final = 32_000
+"""Tokens of a window below which results, roles and tools get less room than elsewhere."""
+
+Display = Literal["summarized", "omitted"]
+"""Whether the text of thinking is sent: ``thinking.display`` of the Messages API."""
+
+ProviderKind = Literal["anthropic", "openai", "bedrock", "vertex"]
+"""What a provider speaks: the Messages API, chat completions, or the Messages API as a cloud has it."""
+NO_PROVIDERS: Final[Mapping[str, ProviderKind]] = {}
+_ENVIRONMENT: Final[Mapping[str, ProviderKind]] = {"openai": "openai"}
+"""What the environment alone may name."""
+
+_ANY_CLAUDE: Final = re.compile(r"claude-(?:fable|mythos|opus|sonnet|haiku)-\d+(?:[-.]\d{1,2}(?!\d))?")
+"""In ``us.anthropic.claude-sonnet-5-5-v1:0``, ``claude-haiku-4-5@20251001`` or ``anthropic/claude-opus-5.5``."""
+_REASONING: Final = re.compile(r"(?:\A|/)(?:gpt-5|o\d)", re.IGNORECASE)
+"""Models of OpenAI that reason: they take an effort and no temperature."""
+_REPLAYING: Final = re.compile(r"deepseek|kimi|glm-|minimax", re.IGNORECASE)
+"""Families that want their reasoning back while they call tools."""
 _CLAUDE: Final = re.compile(r"claude-(?:fable|mythos|opus|sonnet|haiku)-")
 _DATE: Final = re.compile(r"-\d{8}\Z")
 
@@ -37,14 +55,19 @@ class Prices:
 class ModelProfile:
     """One model. Lengths are tokens; None where nobody knows.
 
-    ``thinking``: the ``thinking.type`` values it takes; ``thinks``: whether it thinks when nothing is said.
-    ``bound``: it checks that nothing before a thinking block has changed. ``system_messages``: instructions may stand
-    inside the conversation. ``cites``: search results can be cited natively.
+    ``thinking``: the ``thinking.type`` values it takes; ``thinks``: whether it thinks when nothing is said;
+    ``display``: how that is shown. ``bound``: it checks that nothing before a thinking block has changed.
+    ``system_messages``: instructions may stand inside the conversation. ``cites``: search results can be cited
+    natively. ``caching``: it takes ``cache_control``, with ``hour_cache`` also for an hour. ``headers``: of each
+    request to it, over the provider's; names are in lower case. Of chat completions: ``completion_tokens``: the limit
+    is named ``max_completion_tokens``; ``replays_reasoning``: it wants its reasoning back with the results of its
+    calls.
     """
 
     name: str
     thinking: frozenset[str] = frozenset()
     thinks: bool = False
+    display: Display = "summarized"
     efforts: tuple[str, ...] = ()
     sampling: bool = True
     bound: bool = False
@@ -52,10 +75,15 @@ class ModelProfile:
     deferred_tools: bool = False
     cites: bool = True
     images: bool = True
+    caching: bool = True
+    hour_cache: bool = False
+    completion_tokens: bool = False
+    replays_reasoning: bool = False
     output_limit: int | None = None
     context_window: int | None = None
     cache_minimum: int = 1_024
     prices: Prices | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def room(self, effort: str | None) -> int:
         """Return how many tokens thinking may have above the answer's."""
@@ -77,6 +105,7 @@ def _claude(name: str, thinking: str, prices: Prices, *, minimum: int = 512) -> 
         context_window=1_000_000,
         cache_minimum=minimum,
         prices=prices,
+        hour_cache=True,
     )
 
 
@@ -112,6 +141,7 @@ _TABLE: Final = (
             context_window=200_000,
             cache_minimum=minimum,
             prices=prices,
+            hour_cache=True,
         )
         for name, minimum, prices in (
             ("claude-opus-4-5", 4_096, Prices(5, 25, 0.5, 6.25, 10)),
@@ -128,6 +158,7 @@ _TABLE: Final = (
         context_window=1_000_000,
         cache_minimum=4_096,
         prices=Prices(5, 25, 0.5, 6.25, 10),
+        hour_cache=True,
     ),
     ModelProfile(
         "claude-sonnet-4-6",
@@ -137,41 +168,91 @@ _TABLE: Final = (
         output_limit=64_000,
         context_window=1_000_000,
         prices=Prices(3, 15, 0.3, 3.75, 6),
+        hour_cache=True,
     ),
 )
 ProfileChanges = Mapping[str, Any]
 """Fields of a `ModelProfile` with other values."""
 
 _operator: dict[str, ProfileChanges] = {}
-"""What the operator's file says of models, by name: one file a process."""
+"""What the operator's files say of models, by name, with its provider before it or not: one set a process."""
+_providers: dict[str, ProviderKind] = {**_ENVIRONMENT}
+"""The operator's providers and what they speak: one set a process."""
 
 
-def use_operator_profiles(changes: Mapping[str, ProfileChanges]) -> None:
-    """Let these count more than the table and what the service says; those of an earlier call no longer do."""
+def use_operator_profiles(
+    changes: Mapping[str, ProfileChanges], providers: Mapping[str, ProviderKind] = NO_PROVIDERS
+) -> None:
+    """Let these count more than the table and what the service says; those of an earlier call no longer do.
+
+    ``providers``: what each of the operator's providers speaks, by name.
+    """
     _operator.clear()
     _operator.update(changes)
+    _providers.clear()
+    _providers.update({**_ENVIRONMENT, **providers})
 
 
-def as_operator_says(profile: ModelProfile) -> ModelProfile:
-    """Return the profile with what the operator's file says of it."""
-    changes = _operator.get(profile.name) or _operator.get(_DATE.sub("", profile.name))
-    return replace(profile, **changes) if changes else profile
+def as_operator_says(profile: ModelProfile, model: str = "") -> ModelProfile:
+    """Return the profile with what the operator's files say of it; ``model``: the name with its provider."""
+    bare = model.partition(":")[2]
+    for name in (model, bare, profile.name, _DATE.sub("", profile.name)):
+        if changes := _operator.get(name):
+            return replace(profile, **changes)
+    return profile
 
 
 PROFILES: Final = {profile.name: profile for profile in _TABLE}
 
 
 def profile_of(model: str) -> ModelProfile:
-    """Return what is known of a model before its service was asked; ``provider:`` before the name means nothing here.
+    """Return what is known of a model before its service was asked.
 
-    A Claude that is not in the table is taken for one of the newest: they refuse most, so that nothing is sent that
-    could be refused.
+    ``provider:`` before the name tells what its service speaks, if the provider is one of the operator's. A Claude that
+    is not in the table is taken for one of the newest: they refuse most, so that nothing is sent that could be refused.
     """
-    name = model.removeprefix("anthropic:")
+    provider, _, bare = model.partition(":")
+    kind = _providers.get(provider)
+    known = _profile(model.removeprefix("anthropic:")) if kind is None else _profile_at(kind, bare)
+    return as_operator_says(known, model) if _operator else known
+
+
+def _profile(name: str) -> ModelProfile:
     known = PROFILES.get(name) or PROFILES.get(_DATE.sub("", name))
     if known is None:
         known = replace(_SONNET, name=name, prices=None) if is_claude(name) else ModelProfile(name)
-    return as_operator_says(known) if _operator else known
+    return known
+
+
+def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
+    """Return what is known of a model by its name at a provider, and by what that one speaks."""
+    if kind == "openai":
+        reasons = _REASONING.search(name) is not None
+        return ModelProfile(
+            name,
+            thinks=reasons,
+            efforts=("low", "medium", "high") if reasons else (),
+            sampling=not reasons,
+            cites=False,
+            caching=False,
+            completion_tokens=reasons,
+            replays_reasoning=_REPLAYING.search(name) is not None,
+        )
+    claude = _ANY_CLAUDE.search(name)
+    if claude is None:
+        return ModelProfile(name, cites=False, caching=False)
+    known = _profile(claude[0].replace(".", "-"))
+    return known if kind == "anthropic" else replace(known, hour_cache=False)
+
+
+def most_output(max_tokens: int, profile: ModelProfile) -> int:
+    """Return how many tokens may be asked for: an answer must leave half of a known window to what it answers.
+
+    Of a short window it must leave three quarters: what is in every request is as long there as anywhere.
+    """
+    most = profile.output_limit or max_tokens + profile.room("max")
+    window = profile.context_window
+    return min(most, window // (4 if window < SHORT_WINDOW else 2)) if window else most
 
 
 def is_claude(name: str) -> bool:
@@ -179,10 +260,10 @@ def is_claude(name: str) -> bool:
     return _CLAUDE.match(name) is not None
 
 
-def with_capabilities(profile: ModelProfile, info: Json) -> ModelProfile:
+def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> ModelProfile:
     """Return the profile with what ``GET /v1/models/{id}`` says; what it does not say stays.
 
-    The operator's file counts more than both: whoever writes a line means it.
+    The operator's files count more than both: whoever writes a line means it. ``model``: the name with its provider.
     """
     capabilities = info.get("capabilities") or {}
     types = _names_of((capabilities.get("thinking") or {}).get("types"))
@@ -196,7 +277,7 @@ def with_capabilities(profile: ModelProfile, info: Json) -> ModelProfile:
         output_limit=info.get("max_tokens") or profile.output_limit,
         context_window=info.get("max_input_tokens") or profile.context_window,
     )
-    return as_operator_says(told)
+    return as_operator_says(told, model)
 
 
 def _names_of(group: Json | None) -> frozenset[str] | None:

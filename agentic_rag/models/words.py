@@ -46,6 +46,13 @@ _PARTICLES = frozenset(
 """Characters that say little on their own: a bigram with one of them weighs less, one of two is dropped."""
 
 _PARTICLE_WEIGHT = 0.3
+
+
+def is_stop_word(word: str) -> bool:
+    """Whether a folded word, or a pair of CJK characters, says nothing of what a text is about."""
+    return word in _STOP or all(character in _PARTICLES for character in word)
+
+
 _SUFFIXES = (("ations", ""), ("ation", ""), ("ments", ""), ("ment", ""), ("ings", ""), ("ing", ""), ("ied", "y"),
              ("ies", "y"), ("sses", "ss"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))  # fmt: skip
 

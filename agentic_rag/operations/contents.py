@@ -11,8 +11,8 @@ import anyio.to_thread
 from pydantic import SecretStr
 
 from agentic_rag.domains.vault import find_unreadable
-from agentic_rag.errors import BadConfiguration
 from agentic_rag.operations.findings import Finding
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import documents, domains, payloads, secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -15,8 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import BadConfiguration, DataFolderOwned, ServingAsRoot, StorageUnavailable
-from agentic_rag.store.clock import now
+from agentic_rag.errors import StorageUnavailable
+from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import (
+    BadConfiguration,
+    DatabaseMissing,
+    DataFolderOwned,
+    RestoreUnfinished,
+    ServingAsRoot,
+)
+from agentic_rag.store.clock import new_id, now
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +32,13 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """What group and everybody else may do with a file."""
 
 FILES = (
-    *("lock", "server.json", "secret.key"),
+    *("lock", "name", "server.json", "secret.key"),
     *("agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm", "agentic-rag.db-journal"),
 )
-FOLDERS = ("workspaces", "payloads", "index", "incoming", "mcp")
+FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "backups")
 """What of the data folder is a file, and what a folder, if it is there."""
+RESTORE_MARK = "restore.json"
+"""In a data folder that holds a part of a backup: no server uses it."""
 
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
@@ -46,19 +56,80 @@ def check_user(*, allow_root: bool) -> None:
 
 @dataclass(slots=True)
 class DataFolder:
-    """A folder this process owns until `release` (or its death: the kernel drops the lock)."""
+    """A folder this process owns until `release` (or its death: the kernel drops the lock).
+
+    ``shared``: the data folder, which other servers of one database use, too, where ``path`` is beside it;
+    ``name``: what this process's own part of it is called.
+    """
 
     path: Path
     _lock: IO[str]
+    shared: Path | None = None
+    name: str = ""
+    _sharing: IO[str] | None = None
 
     @classmethod
-    def own(cls, path: Path) -> "DataFolder":
+    def of(cls, settings: Settings) -> "DataFolder":
+        """Take the data folder for this process, or together with others, as the settings say.
+
+        Raises:
+            BadConfiguration: there is a folder of our own beside it, and the database is a SQLite file in it.
+            DataFolderOwned, RestoreUnfinished, StorageUnavailable: as `own`.
+        """
+        if settings.local is None or settings.local.resolve() == settings.data.resolve():
+            return cls.own(settings.data)
+        if not settings.database_url:
+            raise BadConfiguration(
+                "AGENTIC_RAG_LOCAL",
+                "it parts what several servers of one PostgreSQL database share from what they do not, and this server "
+                "has a SQLite file of its own. Set AGENTIC_RAG_DATABASE_URL to postgresql://…, or leave this out.",
+            )
+        self = cls.own(settings.local)
+        try:
+            self._share(settings.data)
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def _share(self, path: Path) -> None:
+        """Use the data folder as long as nobody has it alone. Raises as `own`."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _close_to_others(path)
+            _check_kinds(path)
+            self.name = _name_of(self.path)
+            self._sharing = lock = _open_lock(path)
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise DataFolderOwned(str(path), "another process, which does not share it") from exc
+        except OSError as exc:
+            raise _error_of(path, exc) from exc
+        if (mark := path / RESTORE_MARK).exists():
+            raise RestoreUnfinished(str(path), _backup_of(mark))
+        self.shared = path
+
+    @property
+    def incoming(self) -> Path:
+        """Where uploads grow, on the workspaces' disk."""
+        return (self.shared or self.path) / "incoming" / self.name
+
+    @property
+    def imports(self) -> Path:
+        """Where bundles are taken in, on the workspaces' disk."""
+        return (self.shared or self.path) / "imports" / self.name
+
+    @classmethod
+    def own(cls, path: Path, *, restoring: bool = False) -> "DataFolder":
         """Make the folder if needed, close it to others and take its lock.
 
-        From then on all that this process and its children write is for its user alone.
+        From then on all that this process and its children write is for its user alone. ``restoring``: the caller
+        restores a backup into it.
 
         Raises:
             DataFolderOwned: another process has it.
+            RestoreUnfinished: it holds a part of a backup.
             BadConfiguration: its name is none that a folder can have, or something else stands in place of a file
                 or a folder of ours in it.
             StorageUnavailable: it cannot be made or written now; its disk may yet come.
@@ -78,6 +149,9 @@ class DataFolder:
             owner = lock.read(200).strip() or "another process"
             lock.close()
             raise DataFolderOwned(str(path), owner) from exc
+        if not restoring and (mark := path / RESTORE_MARK).exists():
+            lock.close()
+            raise RestoreUnfinished(str(path), _backup_of(mark))
         try:
             lock.truncate(0)
             os.write(lock.fileno(), f"process {os.getpid()} (since {now()})".encode())
@@ -101,6 +175,56 @@ class DataFolder:
             (self.path / "server.json").unlink(missing_ok=True)
             self._lock.truncate(0)
             self._lock.close()
+        if self._sharing is not None:
+            self._sharing.close()
+
+
+def _open_lock(path: Path) -> IO[str] | None:
+    """Open the lock of a shared folder; None for one that takes nothing now: it is read all the same."""
+    try:
+        return (path / "lock").open("a+", encoding="utf-8")
+    except OSError as exc:
+        log.error("%s takes nothing now: %s", path, exc.strerror)
+        return None
+
+
+def _name_of(own: Path) -> str:
+    """Return what a process's part of a shared folder is called: the same at each start in one folder of its own."""
+    place = own / "name"
+    try:
+        return place.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        name = new_id("server")
+        draft = place.with_suffix(".new")
+        draft.write_text(name, encoding="ascii")
+        draft.replace(place)
+        return name
+
+
+def _backup_of(mark: Path) -> str:
+    """Return the backup that a mark names."""
+    try:
+        return str(json.loads(mark.read_text(encoding="utf-8"))["backup"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "a backup"
+
+
+def check_database(path: Path) -> None:
+    """Refuse to begin with an empty database in a folder that one has been used in: nobody would see what is gone.
+
+    ``path``: of the database's file. What is evidence is made by a running server alone, after its first document or
+    its first kept result.
+
+    Raises:
+        DatabaseMissing: kept results or indexed documents lie beside a database that is missing or empty.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    if path.exists() and (path.stat().st_size or (journal.exists() and journal.stat().st_size)):
+        return
+    for name in ("payloads", "index"):
+        folder = path.parent / name
+        if folder.is_dir() and any(folder.iterdir()):
+            raise DatabaseMissing(str(path), str(folder))
 
 
 def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable:
@@ -178,6 +302,19 @@ def _take_back(name: str, folder: int) -> None:
         os.close(descriptor)
 
 
+def find_owner(path: Path) -> str | None:
+    """Return who owns the folder, None when nobody does or it is not there."""
+    try:
+        with (path / "lock").open(encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read(200).strip() or "another process"
+    except OSError:
+        return None
+    return None
+
+
 def find_server(path: Path) -> str | None:
     """Return the address of the server that owns the folder; None when nobody does, or it does not listen yet."""
     return _read_announcement(path, "url")
@@ -189,15 +326,8 @@ def find_key(path: Path) -> str | None:
 
 
 def _read_announcement(path: Path, name: str) -> str | None:
-    try:
-        with (path / "lock").open(encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass  # somebody holds it: the address is true
-    except OSError:
-        return None
-    else:
-        return None
+    if find_owner(path) is None:
+        return None  # what stands there is from a server that is gone
     try:
         return str(json.loads((path / "server.json").read_text(encoding="utf-8"))[name])
     except (OSError, ValueError, KeyError):

@@ -7,24 +7,37 @@ that finds nothing left to do does nothing. A document is a tombstone first, so 
 is finished by the server itself; see `Intake.remove`.
 """
 
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
+import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import remove_workspace
+from agentic_rag.errors import StorageError
+from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import conversations, domains, sessions
+from agentic_rag.store import budgets, conversations, domains, retrievals, sessions
+from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
+from agentic_rag.store.usage import Scope
 from agentic_rag.threads import DomainThreads
-from mcp_servers.retriever.index import Index
+
+END_SECONDS = 10.0
+"""How long the end of a call is waited for by the one who asked."""
+LEFT_SECONDS = 600.0
+"""How long nothing has happened in a call's conversation that nobody ends any more."""
+
+log = logging.getLogger(__name__)
 
 
 class Deletion:
@@ -38,7 +51,6 @@ class Deletion:
         documents: Documents,
         runtime: Runtime,
         vault: Vault,
-        index: Index,
         lifecycle: DomainLifecycle,
         workspaces: Path,
         threads: DomainThreads,
@@ -49,7 +61,6 @@ class Deletion:
         self._documents = documents
         self._runtime = runtime
         self._vault = vault
-        self._index = index
         self._lifecycle = lifecycle
         self._workspaces = workspaces
         self._threads = threads
@@ -68,7 +79,7 @@ class Deletion:
                 for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
                     await self._runtime.drop(session_id)  # ends its turns, removes the files of its payloads
                 await self._lifecycle.leaving(domain_id)
-                await self._index.drop(collection_of(domain_id))
+                await self._documents.drop(domain_id)
                 if workspace:
                     await self._threads.run(domain_id, remove_workspace, self._workspaces, Path(record.workspace))
 
@@ -76,6 +87,7 @@ class Deletion:
                     for conversation_id, session_id in conversations.ids_of_domain(conn, domain_id):
                         sessions.delete(conn, session_id)
                         conversations.delete(conn, conversation_id)
+                    budgets.forget(conn, Scope.DOMAIN, domain_id)
                     domains.delete(conn, domain_id)  # with documents, secrets and all else that has its id
                     audit(conn, told)
 
@@ -83,7 +95,7 @@ class Deletion:
         finally:
             self._vault.forget(domain_id)
 
-    async def conversation(self, user: User, conversation_id: str) -> None:
+    async def conversation(self, user: User, conversation_id: ConversationId) -> None:
         """Delete a conversation with its session, after ending its turns.
 
         Raises:
@@ -95,12 +107,53 @@ class Deletion:
 
         def forget(conn: Connection) -> None:
             sessions.delete(conn, record.session_id)
+            retrievals.delete_of_conversation(conn, conversation_id)
             conversations.delete(conn, conversation_id)
             audit(conn, told)
 
         await self._db.write(forget, durable=True)
 
-    async def document(self, domain_id: str, document_id: str) -> None:
+    async def end_call(self, conversation: ConversationRecord) -> None:
+        """Remove a transient conversation, after ending its turn: nobody can ask for it any more.
+
+        What the store refuses now, or takes too long, `end_left_calls` removes later.
+        """
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            try:
+                await self.remove(conversation)
+            except StorageError as exc:
+                log.warning("what is left of a call is removed later: %s", exc)
+
+    async def end_left_calls(self, *, at_start: bool = False) -> None:
+        """Remove what ended processes and refusing stores left of calls.
+
+        ``at_start``: nothing runs yet, and all that there is was left. Else those in which nothing has happened for
+        `LEFT_SECONDS` and no turn goes on.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
+        find = partial(
+            conversations.left_transient,
+            before=None if at_start else before.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z",
+            ended=not at_start,
+        )
+        for conversation in await self._db.read(find):
+            await self.remove(conversation)
+
+    async def remove(self, conversation: ConversationRecord, *, because: str = "") -> None:
+        """Delete a conversation, whosever it is, after ending its turns. ``because``: what the audit log is told."""
+        told = change("conversation.delete", conversation.id, domainId=conversation.domain_id, because=because)
+        await self._runtime.drop(conversation.session_id)
+
+        def forget(conn: Connection) -> None:
+            sessions.delete(conn, conversation.session_id)
+            retrievals.delete_of_conversation(conn, conversation.id)
+            conversations.delete(conn, conversation.id)
+            if because:
+                audit(conn, told)
+
+        await self._db.write(forget)
+
+    async def document(self, domain_id: str, document_id: DocumentId) -> None:
         """Delete a document: its file, its chunks, its record. No turn is interrupted.
 
         Raises:

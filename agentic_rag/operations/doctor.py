@@ -7,6 +7,7 @@ conversation a conversation again, and has documents indexed anew. Knows no HTTP
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import anyio.to_thread
 from sqlalchemy import Connection
@@ -15,6 +16,7 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.errors import InternalError
 from agentic_rag.events import Error
+from agentic_rag.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.operations.findings import Finding
 from agentic_rag.runtime.log.runlog import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
@@ -47,18 +49,8 @@ class Doctor:
             IndexFault: the index cannot be asked.
             StorageFull: a repair could not be stored.
         """
-        findings = [finding for check in _CHECKS for finding in await self._records(check, repair)]
+        findings = await examine_records(self._db, repair=repair)
         return [*findings, *await self._payloads(repair), *await self._documents(repair)]
-
-    async def _records(self, check: "_Check", repair: bool) -> list[Finding]:
-        def work(conn: Connection) -> list[str]:
-            subjects = sorted(check.find(conn))
-            for subject in subjects if repair else ():
-                check.mend(conn, subject)
-            return subjects
-
-        subjects = await (self._db.write(work, durable=True) if repair else self._db.read(work))
-        return [Finding(check.code, subject, check.problem, check.remedy) for subject in subjects]
 
     async def _payloads(self, repair: bool) -> list[Finding]:
         # Records first: a file that is written meanwhile is listed with its record missing, never the reverse.
@@ -106,7 +98,7 @@ class Doctor:
         return findings
 
 
-def _give_session(conn: Connection, conversation_id: str) -> None:
+def _give_session(conn: Connection, conversation_id: ConversationId) -> None:
     found = conversations.get(conn, conversation_id)
     if found is not None:
         labels = SessionLabels(conversation_id=found.id, domain_id=found.domain_id, user_id=found.owner_id)
@@ -114,7 +106,7 @@ def _give_session(conn: Connection, conversation_id: str) -> None:
         conversations.update(conn, conversation_id, message_count=0, compacted_count=0)
 
 
-def _give_conversation(conn: Connection, session_id: str) -> None:
+def _give_conversation(conn: Connection, session_id: SessionId) -> None:
     session = sessions.get(conn, session_id)
     if session is None:  # deleted with its parent a moment ago
         return
@@ -142,7 +134,7 @@ def _give_conversation(conn: Connection, session_id: str) -> None:
     )
 
 
-def _end(conn: Connection, turn_id: str) -> None:
+def _end(conn: Connection, turn_id: TurnId) -> None:
     turn = turns.get(conn, turn_id)
     if turn is None:
         return
@@ -163,7 +155,7 @@ def _end(conn: Connection, turn_id: str) -> None:
     )
 
 
-def _queue(conn: Connection, document_id: str) -> None:
+def _queue(conn: Connection, document_id: DocumentId) -> None:
     documents.update(
         conn,
         document_id,
@@ -181,7 +173,7 @@ class _Check:
     problem: str
     remedy: str
     find: Callable[[Connection], list[str]]
-    mend: Callable[[Connection, str], None]
+    mend: Callable[[Connection, Any], None]
 
 
 _CHECKS = (
@@ -214,3 +206,19 @@ _CHECKS = (
         turns.release,
     ),
 )
+
+
+async def examine_records(database: Database, *, repair: bool = False) -> list[Finding]:
+    """Return what does not fit among the records alone, in a stable order; with ``repair``, remedied."""
+    return [finding for check in _CHECKS for finding in await _examine(database, check, repair)]
+
+
+async def _examine(database: Database, check: _Check, repair: bool) -> list[Finding]:
+    def work(conn: Connection) -> list[str]:
+        subjects = sorted(check.find(conn))
+        for subject in subjects if repair else ():
+            check.mend(conn, subject)
+        return subjects
+
+    subjects = await (database.write(work, durable=True) if repair else database.read(work))
+    return [Finding(check.code, subject, check.problem, check.remedy) for subject in subjects]

@@ -16,6 +16,7 @@ from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.errors import ServerStopping, StorageError, StorageUnavailable
 from agentic_rag.json_form import Absent
 from agentic_rag.models.calls import ModelCalls
+from agentic_rag.operations.members import Members, MemberView
 from agentic_rag.outcomes import Outcomes, PartState, worst
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.runtime import Runtime
@@ -103,6 +104,18 @@ class QueueHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupHealth:
+    """The newest of the backups that the server writes by itself: how many seconds ago it was made, absent where there
+    is none; how many hours apart they are wished for, absent where they are not.
+    """
+
+    state: PartState
+    age_seconds: Absent[int] = None
+    every_hours: Absent[float] = None
+    reason: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerHealth:
     """A running MCP server; ``mode`` is where its connection is in its life, ``domain`` is absent for our own."""
 
@@ -117,7 +130,9 @@ class ServerHealth:
 class HealthReport:
     """Every part with its state; ``status``: ``ok``, or the worst state of what serves turns.
 
-    ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers. ``queue`` is for operators.
+    ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers. From ``providers`` on it is for
+    operators; these are the models' providers that were asked, where there are several. ``replicas``: the living
+    servers of the database, where several share one.
     """
 
     status: str
@@ -129,7 +144,18 @@ class HealthReport:
     servers: Sequence[ServerHealth]
     any_command: bool
     unsandboxed: bool
+    providers: Absent[Sequence[PartHealth]] = None
     queue: Absent[QueueHealth] = None
+    backup: Absent[BackupHealth] = None
+    replicas: Absent[Sequence[MemberView]] = None
+
+
+class BackupAges(Protocol):
+    """Where backups are written."""
+
+    async def report(self) -> BackupHealth:
+        """Return how old the newest is."""
+        ...
 
 
 class ServerStates(Protocol):
@@ -153,6 +179,8 @@ class Health:
         reserve: DiskReserve,
         runtime: Runtime,
         redactor: Redactor,
+        backups: BackupAges,
+        members: Members | None = None,
     ) -> None:
         self._model = model
         self._knowledge = knowledge
@@ -162,12 +190,14 @@ class Health:
         self._reserve = reserve
         self._runtime = runtime
         self._redact = redactor
+        self._backups = backups
+        self._members = members
 
     async def report(self, user: User) -> HealthReport:
         """Return the states as this user may see them."""
         at = time.time()
         disk = self._disk()
-        model = _part(self._model.name, self._model.outcomes, at, calls=True)
+        model = replace(_part(self._model.name, self._model.outcomes, at, calls=True), state=self._model.state(at))
         index, embedder = self._index(at), self._embedder(at)
         store = self._store(at, disk)
         servers = [self._server(each) for each in self._servers.status()]
@@ -185,7 +215,12 @@ class Health:
             any_command=self._policy.any_command,
             unsandboxed=self._policy.unsandboxed,
         )
-        return replace(report, queue=await self._queue()) if user.operator else _for_members(report, user)
+        if not user.operator:
+            return _for_members(report, user)
+        providers = [_part(name, each, at, calls=True) for name, each in sorted(self._model.by_provider.items())]
+        shown = providers if len(providers) > 1 else None
+        queue, backup, members = await self._queue(), await self._backups.report(), await self._replicas()
+        return replace(report, providers=shown, queue=queue, backup=backup, replicas=members)
 
     def check_ready(self) -> None:
         """Check that messages may be sent now.
@@ -200,7 +235,8 @@ class Health:
             raise StorageUnavailable("it takes nothing now")
 
     async def probe(self) -> None:
-        """Write something, so that a store that takes nothing is known before somebody needs it."""
+        """Write something, so that a store or a disk that takes nothing is known before somebody needs it."""
+        await self._reserve.probe()
         try:
             await self._db.write(lambda conn: probe.touch(conn, now()))
         except StorageError:
@@ -215,6 +251,8 @@ class Health:
 
     def _disk(self) -> DiskHealth:
         free, kept = self._reserve.free(), self._reserve.bytes_kept
+        if self._reserve.refused is not None:
+            return DiskHealth(PartState.DEGRADED, self._reserve.refused, free, kept)
         if free is None or free >= kept:
             return DiskHealth(PartState.READY, free=free, reserve=kept)
         return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, kept)
@@ -247,6 +285,12 @@ class Health:
     def _server(self, state: ConnectionState) -> ServerHealth:
         reason = self._redact(state.reason) if state.reason else None
         return ServerHealth(state.name, _SERVER_STATES[state.state], state.state.value, state.domain or None, reason)
+
+    async def _replicas(self) -> Sequence[MemberView] | None:
+        try:
+            return None if self._members is None else await self._members.list_alive()
+        except StorageError:
+            return None
 
     async def _queue(self) -> QueueHealth:
         running, documents = self._runtime.running_count, self._knowledge.ingestion.count

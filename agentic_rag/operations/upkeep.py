@@ -7,21 +7,27 @@ import logging
 import shutil
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
 from agentic_rag.access.auditing import FLUSH_SECONDS, AuditLog
 from agentic_rag.access.keys import REFRESH_SECONDS, Access
+from agentic_rag.bundles.importing import Imports
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.errors import InvalidInput, NotFound, WorkspaceUnavailable
+from agentic_rag.operations.alone import Alone
+from agentic_rag.operations.deletion import LEFT_SECONDS, Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.health import PROBE_SECONDS, Health
+from agentic_rag.operations.retention import SWEEP_SECONDS, Retention
 from agentic_rag.settings import Settings
-from agentic_rag.store import run_events
+from agentic_rag.store import images, prompts, run_events
 from agentic_rag.store.database import Database
 from agentic_rag.workers import Workers, attempt
 from mcp_servers.retriever.errors import IndexFault
@@ -33,36 +39,55 @@ SCAN_SECONDS = 30.0
 PRUNE_SECONDS = 3600.0
 """How often logs of turns that ended long ago are removed."""
 
+REST = 0.9
+"""For how much of the time between two looks nobody else looks."""
+
 
 class Upkeep:
-    """The background work of one process. ``scan_seconds``: between two looks into the documents folders."""
+    """The background work of one process; what one of several is enough for, ``alone`` does.
+
+    ``incoming``: where its uploads grow. ``scan_seconds``: between two looks into the documents folders.
+    """
 
     def __init__(
         self,
         settings: Settings,
+        incoming: Path,
+        alone: Alone,
         database: Database,
         directory: Directory,
         domains: Domains,
         documents: Documents,
         knowledge: Knowledge,
+        deletion: Deletion,
+        imports: Imports,
+        history: FileHistory,
         doctor: Doctor,
         scan_seconds: float = SCAN_SECONDS,
     ) -> None:
         self._settings = settings
+        self._incoming = incoming
+        self.alone = alone
         self._db = database
         self._directory = directory
         self._domains = domains
         self._documents = documents
         self._knowledge = knowledge
+        self._deletion = deletion
+        self._imports = imports
+        self._history = history
         self._doctor = doctor
         self._scan_seconds = scan_seconds
 
     async def prepare(self) -> None:
         """Clear what a killed process left half received, and make the demo domain at the first start."""
-        incoming = self._settings.incoming
-        await anyio.to_thread.run_sync(partial(shutil.rmtree, incoming, ignore_errors=True))
-        await self._knowledge.intake.finish_removals()  # before a search can find what a kill left of them
-        await self._load_demo()
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, self._incoming, ignore_errors=True))
+        await self._imports.finish()
+        finish = self._knowledge.intake.finish_removals
+        await self.alone.run("finishing removals", finish)  # before a search can find what a kill left of them
+        if not self._db.shared:  # nobody else has turns there
+            await self._deletion.end_left_calls(at_start=True)
+        await self.alone.run("making the demo domain", self._load_demo)
         await self._look_for_default_domain()
 
     async def _look_for_default_domain(self) -> None:
@@ -76,7 +101,13 @@ class Upkeep:
 
     def keep_records(self, workers: Workers, access: Access, audit: AuditLog, health: Health) -> None:
         """Begin what every serving process does, whether it listens yet or not."""
-        workers.repeat("removing old logs", self._prune_logs, PRUNE_SECONDS)
+        retention = Retention(self._db, self._directory, self._deletion)
+        for name, work, seconds, at_once in (
+            ("removing old logs", self._prune_logs, PRUNE_SECONDS, True),
+            ("removing what is left of calls", self._deletion.end_left_calls, LEFT_SECONDS, False),
+            ("removing conversations that are kept no longer", retention.run, SWEEP_SECONDS, True),
+        ):
+            workers.repeat(name, self.alone.job(name, work, REST * seconds), seconds, at_once=at_once)
         workers.repeat("asking the store whether it takes anything", health.probe, PROBE_SECONDS, at_once=False)
         workers.repeat("reading the keys", access.refresh, REFRESH_SECONDS)
         workers.repeat("writing the audit log", audit.write_due, FLUSH_SECONDS)
@@ -90,19 +121,31 @@ class Upkeep:
     async def _take_up_files(self, workers: Workers) -> None:
         """Go on with what was left, then follow what operators do in the documents folders."""
         await attempt("going on with documents", self._knowledge.resume, (IndexFault,))
-        workers.repeat("looking into the documents folders", self._look_for_files, self._scan_seconds)
+        workers.repeat("looking into the documents folders", self._look_into_folders, self._scan_seconds)
+
+    async def _look_into_folders(self) -> None:
+        await attempt("going on with imports", self._imports.resume)  # of its own only
+        every = REST * self._scan_seconds
+        await self.alone.run("looking into the documents folders", self._look_for_files, every)
+        for domain in await self._directory.list_all():  # by whomever
+            self._directory.folder_seen(domain.id)
 
     async def _look_for_files(self) -> None:
-        await self._knowledge.intake.finish_removals()
+        """Look into each domain's folders; what one of them has in it keeps nobody from the others."""
+        await attempt("removing documents", self._knowledge.intake.finish_removals)
         for domain in await self._directory.list_all():
-            try:
-                await self._documents.rescan(domain.id)
-            except NotFound:
-                continue  # deleted meanwhile
-            except WorkspaceUnavailable as exc:  # the other folders are looked into all the same
-                log.warning("%s is looked into later: %s", domain.id, exc)
-            finally:
-                self._directory.folder_seen(domain.id)
+            await attempt(f"looking into the folders of {domain.id}", partial(self._look_into, domain.id))
+
+    async def _look_into(self, domain_id: str) -> None:
+        try:
+            await self._documents.rescan(domain_id)
+            await self._history.notice(domain_id)
+        except NotFound:
+            return  # deleted meanwhile
+        except WorkspaceUnavailable as exc:
+            log.warning("%s is looked into later: %s", domain_id, exc)
+        finally:
+            self._directory.folder_seen(domain_id)
 
     async def _load_demo(self) -> None:
         """Make the demo domain; once it was deleted it does not come back."""
@@ -123,11 +166,13 @@ class Upkeep:
         await anyio.to_thread.run_sync(marker.touch)
 
     async def _prune_logs(self) -> None:
-        """Remove logs of turns that ended long ago; in small steps, since there is one writer."""
+        """Remove logs of turns that ended long ago and what nothing refers to; in small steps: there is one writer."""
         keep = timedelta(hours=self._settings.run_log_hours)
         before = (datetime.now(UTC) - keep).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
         while await self._db.write(partial(run_events.prune, ended_before=before)):
             pass
+        for prune in (images.prune, prompts.prune):  # whose turns and sessions were deleted
+            await self._db.write(partial(prune, made_before=before))
 
     async def _examine(self) -> None:
         """Say in the log what does not fit together; ``agentic-rag doctor --repair`` mends it."""

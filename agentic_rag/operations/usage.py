@@ -1,25 +1,109 @@
 """What model calls have cost, as far as a user may see it: his own, that of domains he administers, or all.
 
-Owns who sees which rows. Knows no price.
+Owns who sees which rows, what they cost by the operator's prices, and the table that spreadsheets read.
 """
 
+import csv
+import io
 from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final
 
 from agentic_rag.access.users import User
+from agentic_rag.events import Usage
+from agentic_rag.models.prices import Prices
+from agentic_rag.operations.budgets import plain
 from agentic_rag.store import usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Group, UsageTotal
+
+COLUMNS: Final = ("calls", "input", "cacheRead", "cacheWrite", "output", "cost", "currency", "unpricedCalls")
+"""Of a table, after those of its groups."""
+
+_NAMES: Final = {
+    Group.DOMAIN: "domainId",
+    Group.USER: "userId",
+    Group.KEY: "keyId",
+    Group.MODEL: "model",
+    Group.AGENT: "agent",
+    Group.DAY: "day",
+}
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
+"""What a cell must not begin with: a spreadsheet would run what follows."""
 
 
 class UsageReports:
     """Sums over the usage of a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, prices: Prices) -> None:
         self._db = database
+        self._prices = prices
 
     async def totals(self, user: User, groups: Sequence[Group], since: str, until: str) -> list[UsageTotal]:
         """Return the sums of each group, largest first. ``since`` (included) and ``until`` (not): times, or empty."""
-        domains = None if user.operator else sorted(user.domains) if user.admin else ()
-        return await self._db.read(
-            lambda conn: usage.totals(conn, groups, since, until, user_id=user.id, domain_ids=domains)
+        domains = None if user.operator else sorted(user.administered)
+        wanted = list(dict.fromkeys(groups))
+        # a price is a model's, of a day: money is summed over those, whatever is asked for
+        finest = list(dict.fromkeys([*wanted, Group.MODEL, Group.DAY])) if self._prices.currency else wanted
+        found = await self._db.read(
+            lambda conn: usage.totals(conn, finest, since, until, user_id=user.id, domain_ids=domains)
         )
+        if self._prices.currency:
+            found = _join([_price(each, self._prices) for each in found], wanted)
+        return sorted(found, key=lambda each: -(each.input + each.cache_read + each.cache_write + each.output))
+
+
+def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:
+    """Return totals as CSV (RFC 4180) with a head; no cell is one that a spreadsheet takes for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*(_NAMES[group] for group in groups), *COLUMNS])
+    for each in totals:
+        own = [getattr(each, _attribute(group)) for group in groups]
+        spent = [each.calls, each.input, each.cache_read, each.cache_write, each.output]
+        money = [each.cost or "", each.currency or "", each.unpriced_calls or (0 if each.currency else "")]
+        writer.writerow([*map(_cell, own), *spent, *money])
+    return text.getvalue()
+
+
+def _cell(text: str | None) -> str:
+    said = text or ""
+    return f"'{said}" if said.startswith(_FORMULA) else said
+
+
+def _attribute(group: Group) -> str:
+    return group.value if group in (Group.MODEL, Group.AGENT, Group.DAY) else f"{group.value}_id"
+
+
+def _price(total: UsageTotal, prices: Prices) -> UsageTotal:
+    price = prices.find(total.model or "", total.day or "")
+    if price is None:
+        return replace(total, cost="0", currency=prices.currency, unpriced_calls=total.calls)
+    spent = Usage(total.input, total.cache_read, total.cache_write, total.output)
+    return replace(total, cost=str(price.cost(spent)), currency=prices.currency, unpriced_calls=0)
+
+
+def _join(parts: Sequence[UsageTotal], groups: Sequence[Group]) -> list[UsageTotal]:
+    """Return the sums of parts that have the same groups in common, and nothing else."""
+    by_groups: dict[tuple[str, ...], list[UsageTotal]] = {}
+    names = [_attribute(group) for group in groups]
+    for each in parts:
+        by_groups.setdefault(tuple(getattr(each, name) for name in names), []).append(each)
+    return [_sum(alike, dict(zip(names, place, strict=True))) for place, alike in by_groups.items()]
+
+
+def _sum(parts: Sequence[UsageTotal], place: dict[str, str]) -> UsageTotal:
+    return UsageTotal(
+        **place,
+        calls=sum(each.calls for each in parts),
+        input=sum(each.input for each in parts),
+        cache_read=sum(each.cache_read for each in parts),
+        cache_write=sum(each.cache_write for each in parts),
+        output=sum(each.output for each in parts),
+        dropped_citations=sum(each.dropped_citations for each in parts),
+        unverified_citations=sum(each.unverified_citations for each in parts),
+        cost=plain(sum((Decimal(each.cost or 0) for each in parts), Decimal(0))),
+        currency=parts[0].currency,
+        unpriced_calls=sum(each.unpriced_calls or 0 for each in parts) or None,
+    )

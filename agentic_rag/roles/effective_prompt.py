@@ -1,25 +1,29 @@
 """What a model is sent before the first message, shown to its author: prompt, components, role, with sizes.
 
-Owns the assembly of that view. Starts no server: only our own tools have words in the prompt, and which of them a
-turn has follows from its definition. Knows no request.
+Owns the assembly of that view, and what each server's tools cost. Starts no server of users: what those listed last is
+known. Knows no request.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Protocol
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.definitions import Definitions
+from agentic_rag.domains.definitions import Definitions, Draft
 from agentic_rag.errors import NotFound
+from agentic_rag.ids import ConversationId, SessionId
 from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.request import prompt_of
+from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
+from agentic_rag.runtime.core.prompt import skills_block
+from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
-from agentic_rag.tools.base import SystemServer, ToolInfo
-from agentic_rag.tools.system import SYSTEM_TOOLS
+from agentic_rag.tools.base import ToolInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +43,93 @@ class PromptPart:
 
 
 @dataclass(frozen=True, slots=True)
-class EffectivePrompt:
-    """``bootstrap``, ``components`` and ``present`` (the day, and who asks) are the system prompt, in order; ``role``
-    comes through the tool, if it does.
+class ServerCost:
+    """What the definitions of a server's tools cost in each request, about; ``deferred``: only once they are found.
 
-    ``tools``: our own tools of a turn of this user. ``problems``: (file, problem) of components.
+    ``tools`` is 0 for a server that has never listed its tools.
+    """
+
+    name: str
+    tools: int
+    tokens: int
+    deferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePrompt:
+    """``bootstrap``, ``components``, ``skills``, ``catalogue`` (of deferred tools) and ``present`` (the day, and who
+    asks) are the system prompt, in order; ``role`` comes through the tool, if it does.
+
+    ``tools``: those that a turn of this user is shown at once, ``tool_tokens``: about what their definitions cost.
+    ``problems``: (file, problem) of components. ``context_tokens``: what a request of the domain may have.
     """
 
     bootstrap: PromptPart
     components: tuple[PromptPart, ...]
+    skills: PromptPart | None
+    catalogue: PromptPart | None
     present: PromptPart
     problems: tuple[tuple[str, str], ...]
     role_id: str
     role: RoleView | None
     tools: tuple[str, ...]
+    tool_tokens: int
+    servers: tuple[ServerCost, ...]
+    context_tokens: int
 
 
-async def definition_now(definitions: Definitions, user: User, domain_id: str) -> Definition:
-    """Return what a turn of a new conversation of the user would run on.
+class KnownTools(Protocol):
+    """Tells the tools of a turn without starting a server of users."""
+
+    async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
+        """Return them; of a server of users, those that it last listed."""
+        ...
+
+
+async def definition_now(
+    definitions: Definitions, user: User, domain_id: str, draft: Draft | None = None
+) -> Definition:
+    """Return what a turn of a new conversation of the user would run on; with a draft, if that were saved.
 
     Raises:
         NotFound: there is no such domain.
     """
     place = ConversationRecord(
-        id="",
+        id=ConversationId(""),
         domain_id=domain_id,
         owner_id=user.id,
-        session_id="",
+        session_id=SessionId(""),
         context_document_ids=[],
         meta={},
         started_at="",
         updated_at="",
     )
-    definition, _ = await definitions.definition(user, place)
+    definition, _ = await definitions.definition(user, place, draft)
     return definition
 
 
-async def effective_prompt(definitions: Definitions, roles: Roles, user: User, domain_id: str) -> EffectivePrompt:
-    """Return the prompt of the user's next conversation.
+async def effective_prompt(
+    definitions: Definitions,
+    roles: Roles,
+    known: KnownTools,
+    user: User,
+    domain_id: str,
+    draft: Draft | None = None,
+) -> EffectivePrompt:
+    """Return the prompt of the user's next conversation; with a draft, if that were saved.
 
     Raises:
         NotFound: there is no such domain.
     """
-    definition = await definition_now(definitions, user, domain_id)
+    definition = await definition_now(definitions, user, domain_id, draft)
     workspace = Path(definition.binding.workspace)
-    read = await definitions.components(domain_id, workspace)
-    tools = with_own_tools(definition, tuple(tool for server in definition.system for tool in _own_tools(server)))
-    *texts, present = (plain_text([block]) for block in prompt_of(definition, tools, str(date.today())).system)
+    read = await definitions.components(domain_id, workspace, draft)
+    tools = with_own_tools(definition, tuple(await known.known_tools(definition)))
+    first = begin_told(definition, prompt_of(definition, tools, str(date.today())), tools).first
+    *texts, present = (plain_text([block]) for block in first.system)
+    listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None
+    named = skills_block(definition.persona, [tool.name for tool in tools])
+    skills = PromptPart("skills", texts.pop()) if named else None
     same = read.texts == definition.persona.components  # a file may have been edited in between
     names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role
@@ -96,16 +140,25 @@ async def effective_prompt(definitions: Definitions, roles: Roles, user: User, d
     return EffectivePrompt(
         PromptPart("bootstrap", texts[0]),
         tuple(PromptPart(name, text) for name, text in zip(names, texts[1:], strict=True)),
+        skills,
+        listed,
         PromptPart("present", present),
         read.problems,
         role_id,
         role,
-        tuple(tool.name for tool in tools),
+        tuple(tool["name"] for tool in first.tools),
+        tokens_of(first.tools) if first.tools else 0,
+        tuple(_costs(definition, tools)),
+        definition.limits.context_tokens,
     )
 
 
-def _own_tools(server: SystemServer) -> list[ToolInfo]:
-    """The tools of one of our own servers, by name alone: the prompt asks for no more."""
-    every = tuple(tool.name for tool in SYSTEM_TOOLS if tool.server == server.name)
-    names = every if server.tools is None else server.tools
-    return [ToolInfo(name, name, server.name, server.origin, "", {"type": "object"}) for name in names]
+def _costs(definition: Definition, tools: Sequence[ToolInfo]) -> Iterator[ServerCost]:
+    """Yield what each server costs: ours, then those of users."""
+    deferred = {tool.name for tool in list_deferred(tools, many_tokens(definition.model))}
+    names = dict.fromkeys([*(tool.server for tool in tools), *(entry.name for entry in definition.entries)])
+    for name in names:
+        own = [tool for tool in tools if tool.server == name]
+        yield ServerCost(
+            name, len(own), tokens_of(tool_specs(definition, own)) if own else 0, any(t.name in deferred for t in own)
+        )

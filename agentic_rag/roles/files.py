@@ -11,6 +11,7 @@ from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import Kind, references, resolve
 from mcp_servers.promptx.errors import UnknownRole
 from mcp_servers.promptx.ids import check_id
+from mcp_servers.promptx.nuwa import RoleFile, layout
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Index, Origin, Reading, collect
 
 
@@ -35,6 +36,22 @@ def texts_of(workspace: Path, builtin: Path, role: str) -> tuple[RoleText, ...]:
     own = _find(reading.index, role)
     files = dict.fromkeys([own, *_find_references(reading, own)])
     return tuple(RoleText(*file.key, file.source, file.shown, reading.raw(file)[0]) for file in files)
+
+
+def drafts_of(workspace: Path, builtin: Path, role: str, drafts: Iterable[RoleFile]) -> tuple[RoleText, ...]:
+    """Return drafts of a role's files as they would lie in the workspace, the role's own first.
+
+    Raises:
+        BadRoleId: an id is none.
+    """
+    index = _read(workspace, builtin).index
+    shown = []
+    for draft in sorted(drafts, key=lambda each: each.kind != "role"):
+        current = index.find(draft.kind, check_id(draft.id, f"id of the {draft.kind} file"))
+        written = current is not None and current.source == "workspace"
+        path = current.shown if current and written else f"{RESOURCE_FOLDER}/{layout(check_id(role), draft)}"
+        shown.append(RoleText(draft.kind, draft.id, "workspace", path, draft.content))
+    return tuple(shown)
 
 
 def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:

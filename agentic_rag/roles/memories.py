@@ -4,6 +4,7 @@ Owns whose memory a caller gets (the same as in a turn of theirs) and the mergin
 What a memory is, on disk and in recall, is `mcp_servers.promptx`'s. Knows no request.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,10 +16,20 @@ from agentic_rag.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded,
 from agentic_rag.roles.effective_prompt import definition_now
 from agentic_rag.threads import DomainThreads
 from mcp_servers.beneath import Folder
-from mcp_servers.promptx.errors import BadRoleId, BadScope, MemoryFull, MemoryUnavailable
+from mcp_servers.promptx.errors import (
+    BadRecall,
+    BadRoleId,
+    BadScope,
+    MemoryFull,
+    MemoryUnavailable,
+    NotYours,
+    UnknownMemory,
+)
 from mcp_servers.promptx.ids import ID
-from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
+from mcp_servers.promptx.ledger import Engram, Which
+from mcp_servers.promptx.memory import SHELF, Memory, Recollection, has_memory, memory_folder
+
+SHARED = "The memories of this domain are shared: only its admin may change them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,19 @@ class Memories:
         self._threads = threads
 
     async def browse(
-        self, user: User, domain_id: str, *, role: str | None, q: str, offset: int, limit: int
+        self,
+        user: User,
+        domain_id: str,
+        *,
+        role: str | None,
+        q: str,
+        offset: int,
+        limit: int,
+        which: Which = "current",
     ) -> MemoryPage:
         """Return a page of one role's memories, or of all roles'; ``q`` is part of the content or a keyword.
+
+        ``which``: those that are recalled, that were replaced, or that the server proposed; or all.
 
         Raises:
             NotFound: there is no such domain.
@@ -86,7 +107,9 @@ class Memories:
 
         def work() -> MemoryPage:
             known = place.roles()
-            pages = [(each, place.memory(each).browse(0, offset + limit, q)) for each in ([role] if role else known)]
+            pages = [
+                (each, place.memory(each).browse(0, offset + limit, q, which)) for each in ([role] if role else known)
+            ]
             items = [(name, engram) for name, page in pages for engram in page.engrams]
             items.sort(key=lambda item: item[1].created_at, reverse=True)  # stable: a role's order stays
             total = sum(page.total for _, page in pages)
@@ -95,8 +118,33 @@ class Memories:
         with _own_errors():
             return await self._threads.read(str(place.workspace), work)
 
+    async def recall(
+        self, user: User, domain_id: str, role: str, query: str | Sequence[str] | None, mode: str
+    ) -> Recollection:
+        """Look at what a role would recall, and how: the cues and the steps between them. Nothing is counted.
+
+        ``query``: text, a list of cues, or None for what the memory knows best.
+
+        Raises:
+            NotFound: there is no such domain, or the role has no memory.
+            InvalidInput: the role is no id, or the query cannot be asked.
+            StorageFull: the memory cannot be read now.
+        """
+        place = await self._place(user, domain_id)
+
+        def work() -> Recollection | None:
+            if not has_memory(place.folder(role)):
+                return None
+            return place.memory(role).recall(query, mode, time.time_ns() // 1_000_000, counted=False)
+
+        with _own_errors():
+            found = await self._threads.read(str(place.workspace), work)
+        if found is None:
+            raise NotFound("memory", role)
+        return found
+
     async def delete(self, user: User, domain_id: str, memory_id: str, *, role: str | None = None) -> None:
-        """Forget one memory, its bytes too.
+        """Forget one memory and what it replaced, their bytes too.
 
         Raises:
             NotFound: there is no such domain, or no such memory of this user.
@@ -105,18 +153,18 @@ class Memories:
         """
         place = await self._place(user, domain_id)
 
-        def work() -> bool:
+        own_only = place.scope == "domain" and not user.administers(domain_id)
+
+        def work() -> None:
             names = [role] if role else place.roles()
             memories = [place.memory(each) for each in names if has_memory(place.folder(each))]
-            found = [(memory, engram) for memory in memories for engram in memory.fetch([memory_id])]
-            if any(engram.author != user.id for _, engram in found):
-                self._check_write(user, domain_id, place)
-            return any(memory.delete([memory_id]) for memory, _ in found[:1])
+            memory = next((each for each in memories if each.fetch([memory_id])), None)
+            if memory is None:
+                raise UnknownMemory(memory_id)
+            memory.forget(memory_id, user.id, own_only=own_only)
 
         with _own_errors():
-            found = await self._threads.run(str(place.workspace), work)
-        if not found:
-            raise NotFound("memory", memory_id)
+            await self._threads.run(str(place.workspace), work)
 
     async def export(self, user: User, domain_id: str, role: str) -> Export:
         """Return all memories of a role.
@@ -166,13 +214,37 @@ class Memories:
         with _own_errors():
             return await self._threads.run(str(place.workspace), work)
 
+    async def erase(self, workspace: Path, user_id: str) -> None:
+        """Remove a user's memories from a workspace: all of their own, and what they had saved in shared ones.
+
+        Raises:
+            StorageFull: a memory cannot be written now.
+        """
+        own, shared = Place(workspace, "user", user_id), Place(workspace, "domain", user_id)
+
+        def work() -> None:
+            folder = own.folder("any").parent
+            if folder.is_there():
+                SHELF.drop(folder)
+                folder.remove_tree()
+            if not shared.folder("any").parent.is_there():
+                return
+            for role in shared.roles():
+                memory = shared.memory(role)
+                theirs = [each.id for each in memory.export() if each.author == user_id]
+                if theirs:
+                    memory.delete(theirs)
+
+        with _own_errors():
+            await self._threads.run(str(workspace), work)
+
     async def _place(self, user: User, domain_id: str) -> Place:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
         return Place(Path(binding.workspace), binding.scope, user.id)
 
     def _check_write(self, user: User, domain_id: str, place: Place) -> None:
         if place.scope == "domain" and not user.administers(domain_id):
-            raise Forbidden("The memories of this domain are shared: only its admin may change them.")
+            raise Forbidden(SHARED)
 
 
 @contextmanager
@@ -180,8 +252,12 @@ def _own_errors() -> Iterator[None]:
     """Turn errors of the package into ours."""
     try:
         yield
-    except (BadRoleId, BadScope) as exc:
+    except (BadRecall, BadRoleId, BadScope) as exc:
         raise InvalidInput(exc.field, str(exc)) from exc
+    except UnknownMemory as exc:
+        raise NotFound("memory", exc.engram_id) from exc
+    except NotYours as exc:
+        raise Forbidden(SHARED) from exc
     except MemoryFull as exc:
         raise QuotaExceeded("memories of one role", exc.limit, "AGENTIC_RAG_QUOTA_MEMORIES") from exc
     except MemoryUnavailable as exc:

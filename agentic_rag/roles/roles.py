@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import acting
+from agentic_rag.domains.file_history import FileHistory, Notice
 from agentic_rag.errors import InvalidInput, NotFound
-from agentic_rag.roles.files import RoleText, remove, texts_of
+from agentic_rag.roles.files import RoleText, drafts_of, remove, texts_of
 from agentic_rag.store import domains
 from agentic_rag.store.database import Database
+from agentic_rag.store.history import HistoryKind
 from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import BadRoleId, BrokenRole, RoleRefused, UnknownRole
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.promptx.nuwa import RoleFile, template
 from mcp_servers.promptx.roles import RoleInfo, RoleLibrary
+from mcp_servers.promptx.skills import SkillLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,9 @@ class Roles:
     Each method that reads or writes files raises `WorkspaceUnavailable` when the workspace does not answer.
     """
 
-    def __init__(self, database: Database, builtin: Path, threads: DomainThreads) -> None:
+    def __init__(self, database: Database, builtin: Path, threads: DomainThreads, history: FileHistory) -> None:
         self._db = database
+        self._history = history
         self._builtin = builtin
         self._threads = threads
 
@@ -64,14 +69,44 @@ class Roles:
         library = await self._library(domain_id)
         return await self._threads.read(str(library.workspace), self._view, library, role)
 
+    async def draft(self, domain_id: str, role: str, files: Sequence[RoleFile] | None) -> RoleView:
+        """Render and check a role as if these files had been written; nothing is. None: the template of a new role.
+
+        ``files`` of the view are those that were given, under the paths at which they would lie.
+
+        Raises:
+            NotFound: there is no such domain.
+            InvalidInput: an id is none, or the role has no role file, neither in the draft nor in the workspace.
+        """
+        record = await self._db.read(lambda conn: domains.get(conn, domain_id))
+        if record is None:
+            raise NotFound("domain", domain_id)
+        workspace = Path(record.workspace)
+
+        def work() -> RoleView:
+            given = tuple(template(role) if files is None else files)
+            library = RoleLibrary(workspace, self._builtin, drafted=role, drafts=given)
+            return _render(library, role, drafts_of(workspace, self._builtin, role, given))
+
+        try:
+            return await self._threads.read(str(workspace), work)
+        except BadRoleId as exc:
+            raise InvalidInput("role", str(exc)) from exc
+        except UnknownRole as exc:
+            raise InvalidInput("files", f"the role file {role}.role.md is missing.") from exc
+
     async def check(self, domain_id: str) -> list[Finding]:
-        """Check all role files that the domain sees; by file and line.
+        """Check all role files that the domain sees, and its skills; by file and line.
 
         Raises:
             NotFound: there is no such domain.
         """
         library = await self._library(domain_id)
-        return await self._threads.read(str(library.workspace), library.check)
+        return await self._threads.read(str(library.workspace), self._check, library)
+
+    async def check_workspace(self, workspace: Path) -> list[Finding]:
+        """Check the role files and skills of a workspace, as `check` does, whether a domain has it yet or not."""
+        return await self._threads.read(str(workspace), self._check, RoleLibrary(workspace, self._builtin))
 
     async def hash(self, domain_id: str, role: str) -> str | None:
         """Return the hash an activation would report now; None when the domain or the role is gone or broken."""
@@ -100,13 +135,14 @@ class Roles:
             written = library.write(role, template(role) if files is None else files, replace)
             return tuple(path.relative_to(library.workspace).as_posix() for path in written.paths)
 
-        try:
-            paths = await self._threads.run(str(library.workspace), work)
-        except BadRoleId as exc:
-            raise InvalidInput("role", str(exc)) from exc
-        except RoleRefused as exc:
-            raise InvalidInput("files", "\n".join(exc.problems)) from exc
-        await self._tell("role.write", domain_id, role, paths)
+        async with self._history.changing(domain_id) as notice:
+            try:
+                paths = await self._threads.run(str(library.workspace), work)
+            except BadRoleId as exc:
+                raise InvalidInput("role", str(exc)) from exc
+            except RoleRefused as exc:
+                raise InvalidInput("files", "\n".join(exc.problems)) from exc
+            await self._tell("role.write", domain_id, role, paths, notice)
         return paths
 
     async def delete(self, domain_id: str, role: str) -> tuple[str, ...]:
@@ -118,19 +154,37 @@ class Roles:
         """
         workspace = (await self._library(domain_id)).workspace
         assert workspace is not None
-        try:
-            paths = await self._threads.run(str(workspace), remove, workspace, self._builtin, role)
-        except (BadRoleId, UnknownRole) as exc:
-            raise NotFound("role", role) from exc
-        except OSError as exc:
-            raise InvalidInput("role", f"its files cannot be removed: {exc.strerror}.") from exc
-        await self._tell("role.delete", domain_id, role, paths)
+        async with self._history.changing(domain_id) as notice:
+            try:
+                paths = await self._threads.run(str(workspace), remove, workspace, self._builtin, role)
+            except (BadRoleId, UnknownRole) as exc:
+                raise NotFound("role", role) from exc
+            except OSError as exc:
+                raise InvalidInput("role", f"its files cannot be removed: {exc.strerror}.") from exc
+            await self._tell("role.delete", domain_id, role, paths, notice)
         return paths
 
-    async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str]) -> None:
+    async def put_back(self, domain_id: str, path: str, content: str | None) -> None:
+        """Write one file of a role where it was, or remove it (None), checked as any change is.
+
+        Raises:
+            NotFound: there is no such domain.
+            InvalidInput: it is no file of a role, lint finds an error, or the disk refuses. Nothing was changed.
+        """
+        library = await self._library(domain_id)
+        async with self._history.changing(domain_id) as notice:
+            try:
+                role = await self._threads.run(str(library.workspace), library.put_back, path, content)
+            except RoleRefused as exc:
+                raise InvalidInput("content", "\n".join(exc.problems)) from exc
+            action = "role.write" if content is not None else "role.delete"
+            await self._tell(action, domain_id, role, [path], notice)
+
+    async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str], notice: Notice) -> None:
         """Tell a change right after it: files are in no transaction, and may be edited by hand at any time."""
         told = change(action, f"{domain_id}/{role}", files=list(paths))
         await self._db.write(lambda conn: audit(conn, told), durable=True)
+        await notice(acting().user_id, [(HistoryKind.ROLE, path) for path in paths])
 
     def check_ids(self, workspace: Path, wanted: Sequence[tuple[str, str]]) -> None:
         """Check that each (settings path, role id) names a role of the workspace. Blocking.
@@ -149,17 +203,24 @@ class Roles:
             raise NotFound("domain", domain_id)
         return RoleLibrary(Path(record.workspace), self._builtin)
 
+    def _check(self, library: RoleLibrary) -> list[Finding]:
+        assert library.workspace is not None
+        found = [*library.check(), *SkillLibrary(library.workspace).findings()]
+        return sorted(found, key=lambda finding: (finding.file, finding.line, finding.column))
+
     def _view(self, library: RoleLibrary, role: str) -> RoleView:
         assert library.workspace is not None
         try:
-            findings = tuple(library.check(role))
-            files = texts_of(library.workspace, self._builtin, role)
+            return _render(library, role, texts_of(library.workspace, self._builtin, role))
         except (BadRoleId, UnknownRole) as exc:
             raise NotFound("role", role) from exc
-        try:
-            active = library.activate(role)
-        except UnknownRole as exc:  # removed meanwhile
-            raise NotFound("role", role) from exc
-        except BrokenRole:
-            return RoleView(role, None, None, findings, (), files)
-        return RoleView(role, active.text, active.hash, findings, active.notes, files)
+
+
+def _render(library: RoleLibrary, role: str, files: tuple[RoleText, ...]) -> RoleView:
+    """Render and check a role. Raises `BadRoleId` and `UnknownRole`."""
+    findings = tuple(library.check(role))
+    try:
+        active = library.activate(role)
+    except BrokenRole:
+        return RoleView(role, None, None, findings, (), files)
+    return RoleView(role, active.text, active.hash, findings, active.notes, files)

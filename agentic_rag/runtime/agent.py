@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
+from agentic_rag.budget_errors import BudgetExceeded
 from agentic_rag.errors import (
     AgenticRagError,
     CompactionNotNeeded,
@@ -31,18 +31,20 @@ from agentic_rag.errors import (
     StorageError,
     first_cause,
 )
-from agentic_rag.events import Done, Notice, Retrying, StepReset, ToolProgress, ToolStatus
-from agentic_rag.messages import REFUSED, Block, refs_of_images, text_block
+from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
+from agentic_rag.messages import REFUSED, Block, refs_of_images
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.redacted import RedactedAnswer
+from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
-from agentic_rag.runtime.core.calls import PlannedCall, Policy
+from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
+from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.request import (
-    OUTCOME_UNKNOWN,
     BuiltRequest,
+    begin_told,
     build_request,
     cited_chunks,
     last_activation,
@@ -51,26 +53,42 @@ from agentic_rag.runtime.core.request import (
     servers_back,
     turn_notes,
 )
-from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
+from agentic_rag.runtime.core.results import ResultRoom
+from agentic_rag.runtime.core.retry import Attempts, after, is_busy, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.runtime.kept_results import FIND_TOOL, READ_TOOL, Pictures, find_tools, read_on, with_own_tools
+from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.observing import observed_turn
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import end_without_agent, store_commit, store_end, store_result, store_told
-from agentic_rag.store import sessions, turns
-from agentic_rag.store.clock import new_id
+from agentic_rag.runtime.storing import (
+    Resume,
+    end_delegates,
+    end_of,
+    end_without_agent,
+    store_commit,
+    store_end,
+    store_told,
+)
+from agentic_rag.runtime.tool_calls import ToolCalls, policy_of
+from agentic_rag.store import sessions, turns, waits
+from agentic_rag.store.budgets import Payer
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy
 from agentic_rag.store.turns import TurnRecord
-from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo, Toolset
+from agentic_rag.tools.base import ToolInfo, Toolset
 
 logger = logging.getLogger(__name__)
 
+MAX_SHORTENED = 2
+"""How often one step's request is made shorter because the model refused it for its length."""
 CHILDREN_SECONDS = 10.0
 """How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
-PROGRESS_SECONDS = 0.1
-"""Progress reports of one call that come faster are dropped."""
+
+
+class _PutDown(Exception):
+    """The turn waits for people and has left memory."""
 
 
 class Agent:
@@ -97,7 +115,8 @@ class Agent:
         self.resources = resources
         self.transcript = transcript
         self.row = row
-        self._definition = definition
+        self._definition = self._asked = definition  # asked: another model may answer for the rest of the turn
+        self._others = list(definition.fallback_models)
         self.log = log
         self._scope = anyio.CancelScope()
         self.interrupted = False
@@ -106,28 +125,34 @@ class Agent:
         self._turn = Turn(
             message_id=row.message_id,
             model=definition.model,
-            policy=Policy(
-                definition.tool_policy,
-                definition.effects_allowed_by_default,
-                shared_memory=definition.binding.scope == "domain",
-                alone=lambda: resources.services.alone,
-            ),
+            policy=policy_of(definition, resources),
             max_steps=definition.limits.max_steps,
             new_ref=lambda: new_id("ref"),
             others=parent is not None and parent.has_read_others,
+            room=ResultRoom.of(definition.model),
         )
         self._context = Context(resources, transcript, definition, row.id, row.fence)
-        self._pictures = Pictures(resources.payloads)
+        self._pictures = Pictures(resources.database, resources.payloads)
+        self._clock: TurnClock = TurnClock(self._scope, parent._clock if parent is not None else None)
+        self._pause: TurnPause = parent._pause if parent is not None else TurnPause(row.id)
+        payer = Payer(definition.domain_id, transcript.labels.user_id, row.key_id)
+        self._account = resources.spending.account(payer, self._pause.root_turn_id)
+        self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
+        self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking)
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
-        self._told_full = False
+        self._restored, self._told_full = True, False
         self._setbacks = row.resumes
+        self._end = ""
+        """How it ended, in a word; empty: it has not."""
         self.over = False
         """Whether the terminal event is out, or about to be."""
         self.garbled = False
         """Whether the transcript in memory may say what the store's does not."""
         self.lost = False
         """Whether the turn is another process's to run: one that has its lease, or the next to start."""
+        self.rested = False
+        """Whether it was put down while people are waited for: nobody runs the turn, and its log goes on."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.ended = anyio.Event()
@@ -172,19 +197,85 @@ class Agent:
         for child in self._children:
             child.give_up()
 
-    async def run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
+    @property
+    def _gone_on(self) -> bool:
+        """Whether it was cut off or put down before: then so were its delegates, and not all may be back."""
+        return self.row.fence > 1
+
+    # Waiting for people
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether all that is left of the running step waits for people, its delegates' too."""
+        working = [child for child in self._children if not child.ended.is_set()]
+        return self._calls.is_resting(len(working)) and all(child.is_resting for child in working)
+
+    @property
+    def rests_since(self) -> float:
+        """When the last of those waits began, by the event loop's clock."""
+        return max(self._asking.since, *(child.rests_since for child in self._children), 0.0)
+
+    async def put_down(self) -> bool:
+        """Leave memory, if all of the turn waits for people; whoever stores an answer lets it be gone on with.
+
+        Only for the turn of a user. Returns whether it was put down.
+        """
+        async with self._pause.taking:
+            if self.over or self.rested or self.interrupted or self.lost or not self.is_resting:
+                return False
+            tree = list(self._tree())
+
+            def store(conn: Connection) -> None:
+                nonlocal tree
+                if waits.has_untaken(conn, self.row.id):
+                    tree = []
+                for agent in tree:
+                    turns.rest(conn, agent.row.id, agent.row.fence)
+
+            with anyio.CancelScope(shield=True):
+                await self.log.commit((), store, durable=True)
+                if self._scope.cancel_called:  # while that was stored: the end is this agent's to tell
+                    await self.resources.journal.store(partial(self._take_back, tree), ())
+                    return False
+            for agent in tree:
+                agent.rested = True
+                agent._scope.cancel()
+            return bool(tree)
+
+    def _take_back(self, tree: Sequence["Agent"], conn: Connection) -> None:
+        for agent in tree:
+            turns.unrest(conn, agent.row.id, agent.row.fence, self.resources.owner)
+
+    def _tree(self) -> Iterator["Agent"]:
+        yield self
+        for child in self._children:
+            if not child.ended.is_set():
+                yield from child._tree()
+
+    async def run(self, resume: Resume | None = None) -> None:
         """Run the turn to its end; only cancellation from outside (the server stops) leaves it running.
 
-        ``resume`` puts a turn whose server stopped back where it was and returns the calls that were in flight.
+        ``resume`` puts a turn whose server stopped, or that waited for a person, back where it was.
         """
+        above = self.parent._calls if self.parent is not None else None
+        observer, role = self.resources.observer, self._definition.binding.role
+        with observed_turn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
+            try:
+                await self._run_to_end(resume)
+            finally:
+                span.end(self._end or ("waiting" if self.rested else "left"))
+
+    async def _run_to_end(self, resume: Resume | None) -> None:
         try:
             await self._run(resume)
         except LeaseLost as exc:
             logger.warning("%s", exc)
             self.lost = self.over = True
-            self.log.close()
+            self.log.lose()
         except ServerStopping:
             self.lost = self.over = True
+        except _PutDown:
+            self.over = True
         except Exception as exc:
             await self._end_plainly(exc)
         else:
@@ -193,15 +284,18 @@ class Agent:
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
             self.ended.set()
+            await self._account.aclose()
 
     async def _end_plainly(self, exc: Exception) -> None:
         """End a turn whose end cannot be stored as it came with nothing but the error: the last resort."""
         final = failure_of(first_cause(exc) or self._internal_error(exc))
         self.over = self.garbled = True
+        self._end = final.code
         self.log.withdraw()
 
         def store(conn: Connection) -> None:
             end_without_agent(conn, self.row, final)
+            self._account.release(conn)
             if self.parent is None:
                 self.resources.hooks.turn_ended(conn, self.row, final)
 
@@ -222,16 +316,22 @@ class Agent:
                 await child.ended.wait()
         self.log.barred = True
 
-    async def _run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None) -> None:
+    async def _run(self, resume: Resume | None) -> None:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
+        self._restored = resume is None
         with self._scope:
             self._scope.deadline = anyio.current_time() + limits.turn_timeout
             try:
                 await self._prepare(resume)
+                await anyio.lowlevel.checkpoint_if_cancelled()  # it was interrupted before it began: no model is asked
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
                 failure = first_cause(exc) or self._internal_error(exc)
+        if self.rested:
+            for child in self._children:
+                await child.ended.wait()
+            raise _PutDown
         await self._end_children()
         if self.lost:
             raise LeaseLost(self.row.id)
@@ -242,10 +342,12 @@ class Agent:
         if failure is not None:
             if not isinstance(failure, InternalError):  # which is in the log already, with its traceback
                 logger.warning("turn %s failed: %s", self.row.id, failure)
-            self._turn.fail(failure)
+            self._turn.fail(failure, self._asking.unbegun)
         elif self.interrupted:
-            self._turn.interrupt()
+            self._turn.interrupt(self._asking.unbegun)
         with anyio.CancelScope(shield=True):
+            if resume is not None and not self._restored:
+                self._restore(resume)
             await self._drive()
 
     def _internal_error(self, exc: Exception) -> InternalError:
@@ -255,11 +357,9 @@ class Agent:
 
     # Before the first step
 
-    async def _prepare(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None) -> None:
+    async def _prepare(self, resume: Resume | None) -> None:
         self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
-        self._tools = with_own_tools(self._definition, toolset.tools)
-        self._turn.offer(self._tools)
-        self._context.offer(self._tools)
+        self._offer(with_own_tools(self._definition, toolset.tools, self.transcript.told))
         if resume is None:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
@@ -281,6 +381,13 @@ class Agent:
         back = servers_back(window, toolset.missing, {tool.server for tool in self._tools})
         await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
 
+    def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
+        assert self._toolset is not None
+        self._tools = tools
+        self._calls.offer(self._toolset, tools, self._asked.model)
+        self._turn.offer(tools)
+        self._context.offer(tools)
+
     def _tell_of_servers(self, toolset: Toolset) -> None:
         """Tell of servers that cannot be called. Why, with its paths and addresses, is for admins."""
         reasons: list[tuple[str, str]] = [(name, "") for name in toolset.missing]
@@ -298,13 +405,17 @@ class Agent:
         current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
         before = self.transcript.told
         if before is None:
-            return Told(current, current), []
-        return before.with_current(current), changes(before, current)
+            return begin_told(self._definition, current, self._tools), []
+        listed = {tool.name for tool in list_deferred(self._tools, many_tokens(self._definition.model))}
+        return before.with_current(current), changes(before, current, listed)
 
     async def _changed_role(self) -> str | None:
         activation = last_activation(self.transcript.window())
         if activation is None:
             return None
+        binding = self._definition.binding
+        if binding.draft.files and activation.role == binding.role:
+            return activation.role if binding.draft.hash != activation.hash else None
         role_hash = self.resources.services.role_hash
         current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
@@ -328,13 +439,18 @@ class Agent:
         question.message["content"] = content
         transcript.tell(told)
 
-    async def _resume(self, resume: Callable[[Turn], Sequence[PlannedCall]]) -> None:
-        in_flight = resume(self._turn)
+    async def _resume(self, resume: Resume) -> None:
+        in_flight = self._restore(resume)
         if not in_flight:
             self.log.append(StepReset(self._turn.iteration + 1))
-        for call in in_flight:
-            if call.refusal is None and not call.repeatable and not call.delegates:
-                await self._finish_call(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
+        await self._asking.cancel_cut()
+        await self._calls.end_unknown(in_flight)
+
+    def _restore(self, resume: Resume) -> Sequence[PlannedCall]:
+        """Put the turn back where it was and return the calls that were in flight."""
+        self._restored = True
+        self._asking.remember(resume.waits)
+        return self._turn.restore(resume.messages, resume.finished, resume.usage)
 
     # The loop
 
@@ -347,7 +463,7 @@ class Agent:
             if isinstance(instruction, CallModel):
                 await self._call_model(instruction)
             elif isinstance(instruction, CallTools):
-                await self._call_tools(instruction.calls)
+                await self._calls.run(instruction.calls)
             else:
                 with anyio.CancelScope(shield=True):
                     await self._commit(instruction)
@@ -371,10 +487,12 @@ class Agent:
             limit=self._context.limit,
             tools=self._tools,
             turn=self.row,
+            key_id=self.row.key_id,
+            account=self._account,
         )
         try:
             record = await compaction.run()
-        except (ModelError, GenerationTimeout, StorageError, CompactionNotNeeded) as exc:
+        except (ModelError, GenerationTimeout, StorageError, CompactionNotNeeded, BudgetExceeded) as exc:
             logger.warning("session %s was not compacted: %s", self.transcript.session_id, exc)
             record = None
         finally:
@@ -384,7 +502,7 @@ class Agent:
             return
         self.log.append(compacted_event(record))
         current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
-        await self._store_told(Told(current, current), [])
+        await self._store_told(begin_told(self._definition, current, self._tools), [])
 
     async def _request(self, call: CallModel) -> BuiltRequest:
         """Build the request of a step, once room is made for it."""
@@ -394,7 +512,7 @@ class Agent:
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
         window = self.transcript.window()
         built = build_request(
-            self._definition,
+            self._asked,
             self._tools,
             window,
             told=self.transcript.told,
@@ -402,10 +520,11 @@ class Agent:
             pictures=await self._pictures.of(refs_of_images(window)),
             tool_choice=None if fits and not call.last else {"type": "none"},
         )
-        return replace(built, request=replace(built.request, max_tokens=built.request.max_tokens * call.room))
+        wanted = built.request.max_tokens * call.room
+        return replace(built, request=replace(built.request, max_tokens=self._context.answer_room(wanted)))
 
-    async def _shorten(self, call: CallModel, error: ModelError) -> ModelRequest:
-        """Return a shorter request for a step that was refused for its length.
+    async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
+        """Return a shorter request for a step that was refused for its length; ``again``: the shorter one was, too.
 
         Raises:
             ContextTooLong: there is none.
@@ -413,35 +532,52 @@ class Agent:
         self._context.learn_limit(sizes_of(error))
         before = self._context.tokens
         built = await self._request(call)
+        if again or self._context.tokens > self._context.limit or self._context.tokens >= before:
+            await self.resources.journal.insist(self._context.withhold)
+            built = await self._request(call)
         if self._context.tokens > self._context.limit or self._context.tokens >= before:
             raise ContextTooLong from error
-        self._turn.begin_step(built.passages, built.call_ids)  # the same step: its event is out
+        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # the same step: its event is out
+        return built.request
+
+    async def _ask_another(self, call: CallModel, why: str) -> ModelRequest:
+        """Begin the step anew with the next model of the domain's, which answers for the rest of the turn."""
+        before, other = self._asked.model, self._others.pop(0)
+        for body in self._turn.reset_step():
+            self.log.append(body)
+        self.log.append(Notice("FALLBACK_MODEL", f"{before} {why}; {other} is asked."))
+        self._asked = replace(self._definition, model=other)
+        self._context.ask(self._asked)
+        assert self._toolset is not None
+        self._offer(with_own_tools(self._asked, self._toolset.tools, self.transcript.told))
+        built = await self._request(call)
+        self._turn.begin_step(built.passages, built.call_ids, other)
         return built.request
 
     async def _call_model(self, call: CallModel) -> None:
         built = await self._request(call)
-        for body in self._turn.begin_step(built.passages, built.call_ids):
+        for body in self._turn.begin_step(built.passages, built.call_ids, self._asked.model):
             self.log.append(body)
         request = built.request
         began = time.monotonic()
         attempts = Attempts()
-        fallback, shortened = self._definition.fallback_model, False
+        shortened = 0
         while True:
             try:
                 await self._stream(request)
-                if not self._turn.refused or fallback is None or request.model == fallback:
+                if not self._turn.refused or not self._others:
                     break
-                for body in self._turn.reset_step():
-                    self.log.append(body)
-                self.log.append(Notice("FALLBACK_MODEL", f"{request.model} declined to answer; {fallback} is asked."))
-                request = replace(request, model=fallback)
+                request, attempts = await self._ask_another(call, "declined to answer"), Attempts()
             except ModelError as error:
                 if is_too_long(error):
-                    if shortened:
+                    if shortened == MAX_SHORTENED:
                         raise ContextTooLong from error
-                    request, shortened = await self._shorten(call, error), True
+                    request, shortened = await self._shorten(call, error, again=shortened > 0), shortened + 1
                     continue
                 delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
+                if delay is None and is_busy(error) and self._others:
+                    request, attempts = await self._ask_another(call, "takes no more requests now"), Attempts()
+                    continue
                 if delay is None:
                     raise
                 attempts = after(error, attempts, delay)
@@ -460,12 +596,34 @@ class Agent:
         return await self.resources.journal.insist(partial(missing_chunks, self._definition.domain_id, chunks))
 
     async def _stream(self, request: ModelRequest) -> None:
-        """Stream one model call into the turn. Silence ends the call: pings count only while the model works."""
+        """Stream one model call into the turn, if it may cost what it costs.
+
+        Silence ends the call: pings count only while the model works.
+        """
+        await self._reserve(request)
+        try:
+            await self._receive(request)
+        except ModelError as error:
+            if not error.started:
+                await self._account.give_back()
+            raise
+
+    async def _reserve(self, request: ModelRequest) -> None:
+        """Reserve what a call may cost. A store that refuses is asked until it takes it, as for any commit."""
+        if not self._account.limited:
+            return
+        seconds = self._definition.limits.turn_timeout + CHILDREN_SECONDS
+        reserve = partial(self._account.reserve, request, seconds, self._context.tokens)
+        for notice in await self.resources.journal.insist(reserve):
+            if self.parent is None:
+                self.log.append(notice)
+
+    async def _receive(self, request: ModelRequest) -> None:
         idle, domain = self.resources.patience.model_idle, self._definition.domain_id
         redaction = self.resources.redactor.of(domain)
         answer = None if redaction.idle else RedactedAnswer(redaction)
         pushed = time.monotonic()
-        with self.resources.services.model_calls.watch():
+        with self.resources.services.model_calls.watch(request.model):
             with anyio.move_on_after(idle) as watch:
                 async with self.resources.services.model(domain).stream(request) as events:
                     async for event in events:
@@ -484,58 +642,17 @@ class Agent:
             if watch.cancelled_caught:
                 raise GenerationTimeout("The model's next event", idle)
 
-    # Tools
-
-    async def _call_tools(self, calls: Sequence[PlannedCall]) -> None:
-        async with anyio.create_task_group() as tasks:
-            for call in calls:
-                tasks.start_soon(self._run_call, call)
-
-    async def _run_call(self, call: PlannedCall) -> None:
-        outcome, insist = call.refusal, self.resources.journal.insist
-        if outcome is None and call.tool is READ_TOOL:
-            outcome = await insist(partial(read_on, self.resources, self.transcript.session_id, call.arguments))
-        elif outcome is None and call.tool is FIND_TOOL:
-            outcome = find_tools(self.transcript.told.late if self.transcript.told else (), call.arguments)
-        elif outcome is None:
-            assert call.tool is not None
-            assert self._toolset is not None
-            limits = self._definition.limits
-            timeout = limits.turn_timeout if call.delegates else limits.tool_timeout
-            request = CallRequest(call.id, call.tool, call.arguments, self.row.id, self._definition.binding)
-            failpoints.reached("tool.begin")
-            outcome = await self._toolset.call(request, timeout, self._progress_of(call.id))
-            failpoints.reached("tool.end")
-        await self._finish_call(call, outcome)
-
-    async def _finish_call(self, call: PlannedCall, outcome: CallOutcome) -> None:
-        finished = self._turn.finish_call(call, outcome)
-
-        def store(conn: Connection) -> None:
-            store_result(conn, self.row, call, outcome, finished)
-            if outcome.status is ToolStatus.DENIED:
-                self.resources.hooks.call_denied(conn, self.row, call)
-            elif call.refusal is None:
-                self.resources.hooks.call_made(conn, self.row, call, outcome.status)
-
-        with anyio.CancelScope(shield=True):
-            for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
-                await self.resources.journal.insist(partial(self.resources.payloads.write, kept.ref, kept.data))
-            await self.log.commit(finished.bodies, store)
-
-    def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
-        last = 0.0
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            nonlocal last
-            if anyio.current_time() - last < PROGRESS_SECONDS:
-                return
-            last = anyio.current_time()
-            self.log.append(ToolProgress(call_id, progress, total, message))
-
-        return report
-
     # Storing
+
+    async def _close_waits(self) -> Sequence[InputAnswered]:
+        """Return what is told of the waits that the end of the turn leaves open, its delegates' too."""
+        mine = self._asking.close()
+        if not self._gone_on or self.parent is not None:
+            return mine
+        read = partial(waits.list_open, root_turn_id=self.row.id)
+        left = await self.resources.journal.insist(partial(self.resources.database.read, read))
+        theirs = [InputAnswered(each.id, WaitAction.CANCEL, "") for each in left if each.turn_id != self.row.id]
+        return [*mine, *theirs]
 
     async def _commit(self, commit: Commit) -> None:
         final = commit.final
@@ -546,20 +663,27 @@ class Agent:
 
         def store(conn: Connection) -> None:
             store_commit(conn, self.transcript, self.row, entries, commit, self._turn.model)
+            self._account.release(conn)
             if self._setbacks:
                 turns.forget_resumes(conn, self.row.id)
             if question is not None:
                 sessions.set_content(conn, self.transcript.session_id, question.seq, marked)
             if final is not None:
+                waits.cancel(conn, self.row.id, now())
+                if self._gone_on:
+                    end_delegates(conn, self.row.id)
                 store_end(conn, self.row, self._turn, final)
                 if self.parent is None:
                     self.resources.hooks.turn_ended(conn, self.row, final)
 
-        bodies = commit.bodies if final is None else (*commit.bodies, final)
+        left = [] if final is None else await self._close_waits()
+        bodies = commit.bodies if final is None else (*left, *commit.bodies, final)
         self.over = final is not None
+        self._end = "" if final is None else end_of(final)
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
         # What has ended, and what is about to have effects, must be so after a loss of power too.
         await self.log.commit(bodies, store, durable=effects or final is not None)
+        self._account.settle()
         self._setbacks = 0
         self.transcript.extend(entries)
         if question is not None:

@@ -6,7 +6,7 @@ on the session found by that call's id. Knows no MCP: the ``delegate`` server is
 """
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -16,19 +16,19 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import Delegate
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import RETRIEVALS, Block, Message, clean_text, plain_text, reads_others, user_message
 from agentic_rag.runtime.agent import CHILDREN_SECONDS, Agent
-from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.citations import evidence_of
 from agentic_rag.runtime.core.definition import Definition, Image
 from agentic_rag.runtime.core.results import RESULT_BUDGET
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import ChildLog
-from agentic_rag.runtime.storing import InterruptedTurn, load_transcript, read_interrupted
+from agentic_rag.runtime.storing import InterruptedTurn, Resume, load_transcript, read_interrupted
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.turns import TurnRecord, TurnStatus
+from agentic_rag.tools.base import RoleDraft
 from agentic_rag.tools.system import DELEGATION
 
 MAX_DEPTH = 2
@@ -89,7 +89,7 @@ class Delegations:
         The same call again goes on with the same child, and one that has ended answers at once. Cancelling interrupts
         the child and waits for its end.
         """
-        parent = self._agents.get(request.turn_id)
+        parent = self._agents.get(TurnId(request.turn_id))
         if parent is None or parent.ended.is_set() or parent.depth >= MAX_DEPTH:
             return ChildAnswer("Nothing can be delegated here. Do the task yourself.", failed=True)
         if request.role not in parent.definition.binding.sub_roles:
@@ -135,12 +135,13 @@ class Delegations:
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
         row = TurnRecord(
-            id=new_id("turn"),
-            session_id=new_id("sess"),
+            id=TurnId(new_id("turn")),
+            session_id=SessionId(new_id("sess")),
             conversation_id=parent.row.conversation_id,
+            key_id=parent.row.key_id,
             content=clean_text(request.task),
-            user_message_id=new_id("msg"),
-            message_id=new_id("msg"),
+            user_message_id=MessageId(new_id("msg")),
+            message_id=MessageId(new_id("msg")),
             image_id=image.id,
             owner=resources.owner,
             fence=1,
@@ -186,9 +187,9 @@ class Delegations:
         delegate = Delegate(transcript.labels.agent, request.call_id)
         log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)
         child = Agent(resources, transcript, row, definition, log, parent)
-        return self._start(child, lambda turn: turn.restore(left.messages, left.finished, left.usage))
+        return self._start(child, left.resume)
 
-    def _start(self, child: Agent, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> Agent:
+    def _start(self, child: Agent, resume: Resume | None = None) -> Agent:
         self.register(child)
         child.resources.tasks.start_soon(child.run, resume)
         return child
@@ -209,14 +210,16 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATION)
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
     persona = replace(parent.persona, role=role, asker=parent.persona.role)
-    return replace(parent, persona=persona, system=system, limits=limits)
+    # it remembers and recalls as itself; what is tried is the role that hands over
+    binding = replace(parent.binding, role=role, draft=RoleDraft())
+    return replace(parent, persona=persona, system=system, limits=limits, binding=binding)
 
 
-def _paths_of(conn: Connection, turn_id: str) -> set[str]:
+def _paths_of(conn: Connection, turn_id: TurnId) -> set[str]:
     return {session.labels.agent for session in sessions.list_delegated(conn, turn_id)}
 
 
-def _turn_of_call(conn: Connection, parent_turn_id: str, call_id: str) -> TurnRecord | None:
+def _turn_of_call(conn: Connection, parent_turn_id: TurnId, call_id: str) -> TurnRecord | None:
     """Return the turn that a call has made before, None when it made none."""
     session = sessions.by_tool_call(conn, parent_turn_id, call_id)
     return None if session is None else turns.of_session(conn, session.id)[0]

@@ -18,6 +18,8 @@ from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelErro
 from agentic_rag.events import Compacted, Usage
 from agentic_rag.messages import Block, Message, refs_of_images
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
+from agentic_rag.observer import working_for
+from agentic_rag.runtime.accepting import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request, cited_chunks
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
@@ -37,8 +39,10 @@ from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
+from agentic_rag.runtime.spending import Account
 from agentic_rag.runtime.storing import usage_row
 from agentic_rag.store import compactions, sessions, turns, usage
+from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.turns import TurnRecord
@@ -65,6 +69,8 @@ class Compaction:
         limit: tokens that a request may have; by default ``contextTokens``.
         tools: of the running turn, if any.
         turn: the running turn, of which the question and the newest steps stay; None between turns.
+        key_id: the key under which its cost is counted.
+        account: from which the running turn's calls are paid, if any.
     """
 
     def __init__(
@@ -77,6 +83,8 @@ class Compaction:
         limit: int | None = None,
         tools: Sequence[ToolInfo] = (),
         turn: TurnRecord | None = None,
+        key_id: str = "",
+        account: Account | None = None,
     ) -> None:
         self._resources = resources
         self._transcript = transcript
@@ -85,6 +93,9 @@ class Compaction:
         self._limit = definition.limits.context_tokens if limit is None else limit
         self._tools = tools
         self._turn = turn
+        self._key_id = key_id
+        payer = Payer(definition.domain_id, transcript.labels.user_id, key_id)
+        self._account = resources.spending.account(payer) if account is None else account.begin_job()
         self._scope = anyio.CancelScope()
         self._gone: frozenset[str] = frozenset()
         self._shown: Mapping[str, str] = {}
@@ -101,6 +112,8 @@ class Compaction:
         Raises:
             CompactionNotNeeded: the session has too few messages.
             ModelError, GenerationTimeout: there is no summary that can be used.
+            BudgetExceeded, BudgetUnpriced: it may not be asked for.
+            TurnInProgress: another process has gone on in the session meanwhile; nothing was kept.
             StorageFull: nothing was kept.
         """
         least = MINIMUM if self._created_by is CompactedBy.USER else 1
@@ -118,8 +131,11 @@ class Compaction:
                 if done is None:
                     raise GenerationTimeout("The summary", seconds)
             finally:
-                if done is None and self.spent:
-                    await self._count()
+                try:
+                    if done is None and self.spent:
+                        await self._count()
+                finally:
+                    await self._account.aclose()
         return done
 
     # The summary
@@ -127,7 +143,7 @@ class Compaction:
     async def _summary(self) -> Summary:
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
-        self._shown = await Pictures(self._resources.payloads).of(refs_of_images(window))
+        self._shown = await Pictures(self._resources.database, self._resources.payloads).of(refs_of_images(window))
         chunks = cited_chunks(window)
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         documents = documents_of(window, self._gone)
@@ -183,7 +199,8 @@ class Compaction:
         pieces: list[str] = []
         model, reported, stop_reason = request.model, Usage(), ""
         idle = self._resources.patience.model_idle
-        with self._resources.services.model_calls.watch():
+        await self._account.reserve(request, self._definition.limits.turn_timeout)
+        with self._resources.services.model_calls.watch(request.model), working_for(self._definition.domain_id):
             try:
                 with anyio.move_on_after(idle) as watch:
                     async with self._resources.services.model(self._definition.domain_id).stream(request) as events:
@@ -230,6 +247,8 @@ class Compaction:
         def store(conn: Connection) -> None:
             if turn is not None:
                 turns.hold(conn, turn.id, turn.fence)
+            else:
+                check_unmoved(conn, transcript.session_id, self._resources.owner)
             compactions.put(conn, row)
             sessions.archive(conn, transcript.session_id, row.id, to_seq, head, gap)
             for entry, content in changed:
@@ -238,6 +257,7 @@ class Compaction:
             self._resources.hooks.session_compacted(conn, transcript.session_id)
 
         await self._resources.database.write(store, durable=True)
+        self._account.settle()
         transcript.archive(kept, to_seq + 1, head)
         for entry, content in changed:
             entry.message["content"] = content
@@ -247,10 +267,13 @@ class Compaction:
         """Keep what the summary has cost although there is none."""
         with anyio.CancelScope(shield=True):
             await self._resources.database.write(self._put_usage)
+            self._account.settle()
 
     def _put_usage(self, conn: Connection) -> None:
         turn_id = self._turn.id if self._turn else None
-        usage.put(conn, [usage_row(self._transcript, turn_id, spent, now()) for spent in self.spent])
+        rows = [usage_row(self._transcript, turn_id, spent, now(), self._key_id) for spent in self.spent]
+        usage.put(conn, rows)
+        self._account.release(conn)
 
 
 def compacted_event(record: CompactionRecord) -> Compacted:

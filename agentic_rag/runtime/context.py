@@ -12,8 +12,9 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.events import Usage
+from agentic_rag.ids import TurnId
 from agentic_rag.messages import Block
-from agentic_rag.models.profiles import profile_of
+from agentic_rag.models.profiles import most_output, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens
 from agentic_rag.runtime.core.transcript import (
@@ -21,8 +22,8 @@ from agentic_rag.runtime.core.transcript import (
     Sheddable,
     Transcript,
     choose_to_shed,
+    largest_to_shed,
     list_rewrites,
-    message_tokens,
     move_head,
     move_start,
     pictures_to_shed,
@@ -40,6 +41,10 @@ WORTH_SHARE = 0.2
 """Share of the limit that a compaction, or leaving out old results, must save to be worth the rewriting."""
 AGAIN_SHARE = 0.1
 """Share of the limit by which a session grows before a failed compaction is tried again."""
+MARGIN = 1.05
+"""By how much our count of a request may be less than the model's."""
+LEAST_ANSWER = 1_000
+"""Tokens."""
 SPARE = 0.5
 """Share of ``contextTokens`` that is freed beyond the need: each rewriting costs the cache behind it."""
 
@@ -48,7 +53,7 @@ class Context:
     """What one turn may send of its session."""
 
     def __init__(
-        self, resources: Resources, transcript: Transcript, definition: Definition, turn_id: str, fence: int
+        self, resources: Resources, transcript: Transcript, definition: Definition, turn_id: TurnId, fence: int
     ) -> None:
         self._database = resources.database
         self._files = resources.payloads
@@ -62,6 +67,10 @@ class Context:
         self._scale = 1.0
         """Our tokens for each one of the model's, where nothing else was measured."""
 
+    def ask(self, definition: Definition) -> None:
+        """Say that another model is asked from now on."""
+        self._definition = definition
+
     def offer(self, tools: Sequence[ToolInfo]) -> None:
         """Say which tools the turn has; before anything is counted."""
         self._fixed = fixed_tokens(self._definition, tools)
@@ -72,12 +81,21 @@ class Context:
         profile, definition = profile_of(self._definition.model), self._definition
         limit = definition.limits.context_tokens
         if profile.context_window is not None:
-            room = definition.max_tokens + (profile.room(definition.effort) if profile.thinking else 0)
-            limit = min(limit, max(profile.context_window - room, profile.context_window // 2))
+            thinks = profile.thinking or profile.thinks
+            room = definition.max_tokens + (profile.room(definition.effort) if thinks else 0)
+            limit = min(limit, profile.context_window - min(room, most_output(definition.max_tokens, profile)))
         if self._most is None:
             return limit
         limit = min(limit, round(self._most * 0.9))
         return round(limit * self._scale) if self._transcript.measure is None else limit
+
+    def answer_room(self, max_tokens: int) -> int:
+        """Return how many tokens an answer may have: less than wanted where the request leaves less of the window."""
+        window = profile_of(self._definition.model).context_window
+        if window is None:
+            return max_tokens
+        left = window - round(self.tokens * MARGIN)
+        return min(max_tokens, max(left, min(LEAST_ANSWER, window // 8)))
 
     def is_due(self, *, over: bool = False) -> bool:
         """Whether a compaction should make room, since leaving out old results does not make enough.
@@ -171,14 +189,22 @@ class Context:
         window = [entry.message for entry in self._transcript.in_window()]
         if crowding := pictures_to_shed(window):
             await self._shed(crowding)
-        excess = self.tokens - self.limit
-        if excess <= 0:
-            return True
+        while (excess := self.tokens - self.limit) > 0:
+            window = [entry.message for entry in self._transcript.in_window()]
+            chosen = choose_to_shed(window, excess, round(self.limit * SPARE))
+            if not chosen:
+                return False
+            await self._shed(chosen)  # it may save less: what a result showed, a later one shows again
+        return True
+
+    async def withhold(self) -> None:
+        """Leave out the largest results, seen or not, where a request is refused without: the last resort.
+
+        Raises:
+            StorageFull: a result could not be kept.
+        """
         window = [entry.message for entry in self._transcript.in_window()]
-        chosen = choose_to_shed(window, excess, round(self.limit * SPARE))
-        if chosen:
-            await self._shed(chosen)
-        return sum(result.saved for result in chosen) >= excess
+        await self._shed(largest_to_shed(window, self.tokens - self.limit))
 
     async def _shed(self, chosen: Sequence[Sheddable]) -> None:
         transcript = self._transcript
@@ -209,9 +235,10 @@ class Context:
 
         with anyio.CancelScope(shield=True):
             await self._database.write(store)
+            measure = transcript.measure
+            before = transcript.sent_tokens(end=measure.until) if measure is not None else 0
             for entry, content in changed:
-                before = message_tokens(entry.message)
                 entry.message["content"] = content
-                if transcript.measure is not None and entry.seq < transcript.measure.until:
-                    tokens = transcript.measure.tokens - before + message_tokens(entry.message)
-                    transcript.measure = Measure(max(0, tokens), transcript.measure.until)
+            if measure is not None:
+                tokens = measure.tokens - before + transcript.sent_tokens(end=measure.until)
+                transcript.measure = Measure(max(0, tokens), measure.until)

@@ -6,33 +6,49 @@ Owns which sessions are in memory and the task group in which their turns live. 
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
+from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound, StorageError
+from agentic_rag.errors import NotFound, StorageError, StorageUnavailable
 from agentic_rag.events import AgentEvent, Interrupted
+from agentic_rag.ids import SessionId, TurnId, WaitId
+from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
+from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.log.runlog import Journal
-from agentic_rag.runtime.services import AgentServices, Patience, Resources, TurnHooks
+from agentic_rag.runtime.services import AgentServices, Answers, Load, Patience, Resources, TurnHooks
 from agentic_rag.runtime.session import LiveSession
-from agentic_rag.runtime.storing import end_without_agent, take_left
-from agentic_rag.store import payloads, turns
-from agentic_rag.store.clock import new_id
+from agentic_rag.runtime.spending import Spending
+from agentic_rag.runtime.storing import end_without_agent, list_waiting, take_left
+from agentic_rag.store import payloads, sessions, turns, waits
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+from agentic_rag.store.waits import WaitRecord
 from agentic_rag.workers import attempt
+
+if TYPE_CHECKING:  # it brings PostgreSQL's driver along
+    from agentic_rag.store.signal_feed import SignalFeed
 
 MAX_TRANSCRIPTS = 256
 """Idle sessions whose transcripts stay in memory."""
+LOOK_SECONDS = 5.0
+"""How often it is looked for waits whose time is over, and for turns that wait for long."""
 RENEW_SECONDS = 5.0
 """How often the leases of turns are renewed, a third of what they last."""
+END_SECONDS = 30.0
+"""How long the ends of turns are waited for that another process runs: longer than a lease lasts."""
+END_LOOK_SECONDS = 0.1
 PUT_DOWN_SECONDS = 5.0
 """How long a process that ends waits for the store to take that it does."""
 
@@ -49,7 +65,13 @@ class Runtime:
         payloads: where the files of what is kept whole are.
         redactor: the values that no event of a domain's turn may show.
         delegations: runs the delegates of the turns; the ``delegate`` server has it too.
-        patience: how long a model is waited for.
+        patience: how long a model and a person are waited for.
+        answers: what wakes calls whose waits others have answered.
+        feed: what the other processes of a shared store tell; its owner runs it.
+        fanout: what carries live events between them.
+        most_turns: how many turns run here at most, where other processes may run more; 0: any number.
+        spending: what model calls may cost; None: whatever they cost.
+        observer: who measures.
     """
 
     def __init__(
@@ -62,11 +84,21 @@ class Runtime:
         redactor: Redactor,
         delegations: Delegations,
         patience: Patience | None = None,
+        answers: Answers | None = None,
+        feed: "SignalFeed | None" = None,
+        fanout: Fanout | None = None,
+        most_turns: int = 0,
+        spending: Spending | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
         self._database = database
         self._payloads = payloads
         self._delegations = delegations
-        self._journal = Journal(database)
+        self._neighbours = Neighbours(database, fanout or InProcessFanout()) if database.shared else None
+        self._journal = Journal(database, self._neighbours, observer)
+        self._recovered = False
+        self._awake = False
+        """Whether turns may be awake that nobody has gone on with: the store refused."""
         self._tasks = anyio.create_task_group()
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         """By id, the one that was used last at the end."""
@@ -77,15 +109,24 @@ class Runtime:
             payloads=payloads,
             redactor=redactor,
             patience=patience or Patience(),
+            answers=answers or Answers(),
             journal=self._journal,
+            spending=spending or Spending(database),
+            observer=observer,
             owner=new_id("run"),
             tasks=self._tasks,
+            load=Load(most_turns if database.shared else 0),
         )
+        if feed is not None:
+            self._hear(feed)
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._journal.run)
         self._tasks.start_soon(self._keep_leases)
+        self._tasks.start_soon(self._keep_waits)
+        if self._neighbours is not None:
+            self._tasks.start_soon(self._neighbours.run)
         return self
 
     async def __aexit__(
@@ -108,19 +149,31 @@ class Runtime:
             except StorageError as exc:  # then it counts as one that was cut off
                 logger.warning("turns were left without a word: %s", exc)
 
+    async def _put_down_queue(self) -> None:
+        await self._database.write(partial(turns.put_down, owner=self._resources.owner, only_queued=True))
+
     async def drain(self, seconds: float) -> int:
         """Wait for running turns, at most so long; return how many still run (they resume later).
 
         What is queued stays so, and compactions give way. Then readers are told that the server goes away.
         """
         self._resources.draining.set()
-        for live in self._live.values():
+        for live in list(self._live.values()):
             live.give_way()
+            # beside it: a store that refuses must not hold up the end
+            self._tasks.start_soon(attempt, "putting a turn down", partial(live.put_down, 0.0))
+        if self._database.shared:
+            self._tasks.start_soon(attempt, "giving the queue to others", self._put_down_queue)
         with anyio.move_on_after(seconds):
             while running := self._running():
                 await running[0].change()
         self._journal.dismiss_readers()
         return len(self._running())
+
+    @property
+    def owner(self) -> str:
+        """The name of this process in leases."""
+        return self._resources.owner
 
     @property
     def draining(self) -> bool:
@@ -132,8 +185,45 @@ class Runtime:
         """How many sessions have a running turn."""
         return len(self._running())
 
+    @property
+    def reader_count(self) -> int:
+        """How many readers follow turns."""
+        return self._journal.reader_count
+
     def _running(self) -> list[LiveSession]:
-        return [live for live in self._live.values() if live.turn_id is not None]
+        """Return the sessions in which a turn runs here."""
+        return [live for live in self._live.values() if live.running]
+
+    # Other processes of the store
+
+    def _hear(self, feed: "SignalFeed") -> None:
+        feed.hear(SignalKind.INTERRUPT, lambda signal: self._take_interrupt(TurnId(signal.subject)))
+        feed.hear(SignalKind.ANSWERED, lambda signal: self._hear_answered(WaitId(signal.subject)))
+        feed.hear(SignalKind.TURNS, lambda _: self._look_soon())
+        feed.hear(SignalKind.BEGAN, lambda signal: self._hear_began(signal.subject, TurnId(signal.detail)))
+        feed.hear(SignalKind.GAP, lambda _: self._look_soon())
+
+    def _take_interrupt(self, turn_id: TurnId) -> None:
+        for live in self._running():
+            if live.turn_id == turn_id:
+                live.stop()
+                return
+        self._resources.interrupts.note(turn_id)
+
+    def _hear_answered(self, wait_id: WaitId) -> None:
+        self._awake = True
+        self._resources.answers.tell(wait_id)
+
+    def _look_soon(self) -> None:
+        self._awake = True
+        self._resources.answers.wake()
+
+    def _hear_began(self, session_id: str, turn_id: TurnId) -> None:
+        live = self._live.get(session_id)
+        if live is not None:
+            live.hear_begun()
+        if self._neighbours is not None:
+            self._neighbours.follow_anew(turn_id)
 
     # Leases
 
@@ -151,9 +241,55 @@ class Runtime:
             if turn_id not in kept:
                 live.give_up(turn_id)
 
+    # People who are waited for
+
+    async def _keep_waits(self) -> None:
+        news = self._resources.answers.news
+        while True:
+            with anyio.move_on_after(LOOK_SECONDS):
+                await news.wait()
+            # the next one is taken before anything is looked at: what is told meanwhile is looked for again
+            self._awake, news = self._awake or news.is_set(), self._resources.answers.news
+            await attempt("looking after what waits for people", self.look_after_waits)
+
+    async def look_after_waits(self) -> None:
+        """End the waits whose time is over, and put down the turns that have waited for long."""
+        if self._resources.draining.is_set():
+            return
+        at = now()
+
+        def expire(conn: Connection) -> list[WaitRecord]:
+            over = waits.expire(conn, at)
+            for each in over:
+                turns.wake(conn, each.root_turn_id)
+            return over
+
+        if await self._database.read(partial(waits.is_any_due, at=at)):
+            await self.take_answers(await self._database.write(expire, durable=True))
+        if self._awake:
+            await self._go_on()
+        for live in self._running():
+            await live.put_down(self._resources.patience.memory_seconds)
+
+    async def take_answers(self, answered: Sequence[WaitRecord]) -> None:
+        """Let go on what has waited for these; their answers are stored, and turns that were put down are awake."""
+        for wait in answered:
+            self._resources.answers.tell(wait.id)
+        if answered:
+            self._awake = True
+            await attempt("going on with what was answered", self._go_on)
+
+    async def _go_on(self) -> None:
+        self._awake = False
+        try:
+            await self.recover()
+        except BaseException:
+            self._awake = True
+            raise
+
     # Sessions
 
-    async def session(self, session_id: str) -> LiveSession:
+    async def session(self, session_id: SessionId) -> LiveSession:
         """Return a session with its transcript in memory.
 
         Raises:
@@ -169,7 +305,7 @@ class Runtime:
         self._trim()
         return live
 
-    def _session(self, session_id: str) -> LiveSession:
+    def _session(self, session_id: SessionId) -> LiveSession:
         """Return a session, whether it exists or not: a reader may wait for its next turn."""
         live = self._live.get(session_id)
         if live is None:
@@ -182,12 +318,36 @@ class Runtime:
         for live in idle[: max(0, len(idle) - MAX_TRANSCRIPTS)]:
             live.unload()
 
-    async def interrupt(self, session_id: str, *, turn_id: str | None = None, queued: bool = False) -> bool:
-        """Interrupt what runs in a session, if anything does; see `LiveSession.interrupt`."""
-        live = self._live.get(session_id)
-        return live is not None and await live.interrupt(turn_id=turn_id, queued=queued)
+    async def interrupt(self, session_id: SessionId, *, turn_id: TurnId | None = None, queued: bool = False) -> bool:
+        """Interrupt what runs in a session, if anything does, wherever it runs; see `LiveSession.interrupt`."""
+        live = self._session(session_id) if self._database.shared else self._live.get(session_id)
+        if live is None:
+            return False
+        done = await live.interrupt(turn_id=turn_id, queued=queued)
+        if self._database.shared and (queued or not done):
+            done = await self._interrupt_elsewhere(live, turn_id) or done
+        return done
 
-    async def drop(self, session_id: str) -> None:
+    async def _interrupt_elsewhere(self, live: LiveSession, turn_id: TurnId | None) -> bool:
+        """Interrupt what the store says that runs or waits in a session; whoever runs it hears of it."""
+
+        def ask(conn: Connection) -> TurnRecord | None:
+            current = turns.current(conn, [live.id]).get(live.id)
+            if current is None or turn_id not in (None, current.id) or current.status is TurnStatus.QUEUED:
+                return None
+            if current.status is TurnStatus.RUNNING:
+                turns.ask_interrupt(conn, current.id)
+            return current
+
+        found = await self._database.write(ask)
+        if found is None:
+            return False
+        if found.status is TurnStatus.WAITING:
+            return await live.interrupt_waiting(found)
+        self._take_interrupt(found.id)  # it may have come here meanwhile
+        return True
+
+    async def drop(self, session_id: SessionId) -> None:
         """End a session's turns, forget it and remove the files of its payloads; the caller deletes its rows.
 
         The files go first: their names stand in the rows, so that a deletion that was cut off can be repeated.
@@ -196,12 +356,28 @@ class Runtime:
         if live is not None:
             await live.leave()
             self._live.pop(session_id, None)
+        if self._database.shared:
+            await self._end_elsewhere(session_id)
         await self._payloads.remove(await self._database.read(lambda conn: payloads.refs_of(conn, session_id)))
 
-    async def payload(self, session_id: str, ref: str) -> tuple[str, bytes] | None:
+    async def _end_elsewhere(self, session_id: SessionId) -> None:
+        """Interrupt the turns of a session that other processes run, and wait for their ends.
+
+        Raises:
+            StorageUnavailable: one does not end, whose process neither lives nor is given up.
+        """
+        with anyio.move_on_after(END_SECONDS):
+            while await self._database.read(lambda conn: turns.current(conn, [session_id])):
+                await self.interrupt(session_id, queued=True)
+                await anyio.sleep(END_LOOK_SECONDS)
+            self._live.pop(session_id, None)
+            return
+        raise StorageUnavailable("a turn of it does not end")
+
+    async def payload(self, session_id: SessionId, ref: str) -> tuple[str, bytes] | None:
         """Return media type and bytes of what a session keeps under a ref; None when it keeps nothing there."""
         kept = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
-        data = None if kept is None else await self._payloads.read(ref)
+        data = None if kept is None else await self._payloads.read(ref, kept.sha256)
         return None if kept is None or data is None else (kept.media_type, data)
 
     # After a stop
@@ -214,11 +390,28 @@ class Runtime:
         """
         if self._resources.draining.is_set():
             return 0
-        take = partial(take_left, owner=self._resources.owner, alone=not self._database.shared)
+        if not self._database.shared:
+            return await self._take_left()
+        taken = 0
+        if await self._database.read(partial(turns.is_any_left, owner=self._resources.owner)):
+            taken = await self._take_left()
+        for session_id in await self._database.read(partial(turns.queued_sessions, owner=self._resources.owner)):
+            await self._start_queue(session_id)
+        return taken
+
+    async def _take_left(self) -> int:
+        load = self._resources.load
+        room = max(0, load.most - load.running) if load.most else None
+        take = partial(take_left, owner=self._resources.owner, alone=not self._database.shared, room=room)
         # durable: the epoch of a fence is used up with the first event that somebody sees
         taken = await self._database.write(take, durable=True)
-        for row, domain_id in taken.queued:  # before any turn can end and begin the next one: it needs its log
-            self._session(row.session_id).expect(row, domain_id)
+        if not self._recovered and not self._database.shared:
+            self._recovered = True
+            for each in await self._database.read(list_waiting):
+                self._session(each.turn.session_id).await_person(each)
+        if not self._database.shared:
+            for row, domain_id in taken.queued:  # before any turn can end and begin the next one: it needs its log
+                self._session(row.session_id).expect(row, domain_id)
         insist = self._journal.insist  # they are this process's now: whoever gives up here leaves them to nobody
         for row in taken.orphans:
             write = partial(end_without_agent, row=row, final=Interrupted())
@@ -226,21 +419,37 @@ class Runtime:
         for row in taken.running:
             await insist(partial(self._resume, row))
         for session_id in dict.fromkeys(row.session_id for row, _ in taken.queued):
-            await (await self.session(session_id)).start_queue()
+            await self._start_queue(session_id)
         return len(taken.running)
+
+    async def _start_queue(self, session_id: SessionId) -> None:
+        try:
+            await (await self.session(session_id)).start_queue()
+        except NotFound:  # its conversation is being deleted
+            logger.warning("the queue of session %s is not gone on with: the session is gone", session_id)
 
     async def _resume(self, row: TurnRecord) -> None:
         self._session(row.session_id).unload()  # what it remembers is from before the other one
-        await (await self.session(row.session_id)).resume(row)
+        try:
+            await (await self.session(row.session_id)).resume(row, interrupted=row.interrupt_asked)
+        except NotFound:  # its conversation is being deleted; others that were taken with it go on
+            logger.warning("turn %s is not gone on with: its session is gone", row.id)
 
     # Following
 
-    def running(self, session_id: str) -> str | None:
-        """Return the id of the running turn, or None."""
+    def running(self, session_id: SessionId) -> TurnId | None:
+        """Return the id of the turn that runs here, or None."""
         live = self._live.get(session_id)
         return live.turn_id if live is not None else None
 
-    def follow(self, turn_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
+    async def find_running(self, session_id: SessionId) -> TurnId | None:
+        """Return the id of the turn that runs or waits for a person, in whichever process, or None."""
+        if not self._database.shared:
+            return self.running(session_id)
+        current = (await self._database.read(lambda conn: turns.current(conn, [session_id]))).get(session_id)
+        return None if current is None or current.status is TurnStatus.QUEUED else current.id
+
+    def follow(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """Yield a turn's events strictly after a number: replay, then live, until its terminal event.
 
         Raises:
@@ -249,10 +458,20 @@ class Runtime:
         """
         return follow(self.read(turn_id, after))
 
-    def read(self, turn_id: str, after: int = 0) -> LogReader:
+    def read(self, turn_id: TurnId, after: int = 0) -> LogReader:
         """Return a reader of a turn's events strictly after a number; see `LogReader`."""
         return LogReader(self._journal, turn_id, after)
 
-    async def next_turn(self, session_id: str, after: str | None = None) -> str:
-        """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
-        return await self._session(session_id).next_turn(after)
+    async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId:
+        """Wait until a turn that follows ``after`` starts (or runs already), anywhere, and return its id."""
+        live = self._session(session_id)
+        if not self._database.shared:
+            return await live.next_turn(after)
+        place: int | None = None
+        while True:
+            changed = live.changed
+            look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
+            coming, place = await self._journal.insist(partial(self._database.read, look))
+            if coming is not None:
+                return coming
+            await changed.wait()

@@ -6,66 +6,62 @@ all sessions share one task group. Knows conversations, domains and users only a
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from functools import partial
 
 import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentic_rag.errors import (
-    AgenticRagError,
-    GenerationAborted,
-    IdempotencyMismatch,
-    LeaseLost,
-    NotFound,
-    ResumeLimit,
-    TurnInProgress,
-)
-from agentic_rag.events import Error, EventBody, Interrupted, Notice, Resumed, Terminal, TurnStarted
+from agentic_rag.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
+from agentic_rag.events import Error, Interrupted, Notice, Resumed
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import clean_text, user_message
+from agentic_rag.runtime.accepting import (
+    Accepted,
+    OnBusy,
+    Place,
+    answer,
+    check_free,
+    claim_queued,
+    find_place,
+    find_sent,
+    new_row,
+    note_begun,
+    start_event,
+    store_turn,
+)
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.children import Delegations
-from agentic_rag.runtime.compaction import Compaction, compacted_event
-from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
+from agentic_rag.runtime.sent_images import SentImage, keep_images
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import end_without_agent, load_transcript, read_interrupted, stored_definition
-from agentic_rag.store import branches, images, sessions, turns
-from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.compactions import CompactedBy, CompactionRecord
+from agentic_rag.runtime.session_compaction import SessionCompaction
+from agentic_rag.runtime.storing import (
+    Resume,
+    WaitingTurn,
+    load_transcript,
+    read_interrupted,
+    stored_definition,
+)
+from agentic_rag.runtime.unstarted import end_unstarted
+from agentic_rag.store import branches, payloads, sessions, signals, turns
+from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED = 5
-"""Messages that may wait behind a running turn."""
 MAX_RESUMES = 3
 """How often a turn is gone on with that was cut off without having come further."""
 QUEUE_SECONDS = 1.0
 """How long after the store refused it a queued turn is tried again."""
 MAX_ORDER = 16
 """Turns whose order of starting is remembered, for readers that follow one after the other."""
-
-OnBusy = Literal["reject", "queue"]
-"""What becomes of a message that comes while a turn runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A message that will not be lost. ``duplicate``: the same client message id came before."""
-
-    turn_id: str
-    user_message_id: str
-    message_id: str
-    client_message_id: str | None
-    duplicate: bool
-    queued: bool
 
 
 class LiveSession:
@@ -75,17 +71,17 @@ class LiveSession:
     ended, or starts a turn after it.
     """
 
-    def __init__(self, session_id: str, resources: Resources, delegations: Delegations) -> None:
+    def __init__(self, session_id: SessionId, resources: Resources, delegations: Delegations) -> None:
         self.id = session_id
         self._resources = resources
         self._database = resources.database
         self._delegations = delegations
         self._transcript: Transcript | None = None
         self._agent: Agent | None = None
-        self._compaction: Compaction | None = None
-        self._compacted: tuple[EventBody, ...] = ()
-        """What the next turn tells of a compaction between turns."""
-        self._order: list[str] = []
+        self._waiting: TurnRecord | None = None
+        """The turn that was put down until a person answers."""
+        self._compaction = SessionCompaction(resources)
+        self._order: list[TurnId] = []
         self._changed = anyio.Event()
         self._accepting = anyio.Lock()
         self._dropped = False
@@ -93,13 +89,20 @@ class LiveSession:
     # What it is doing
 
     @property
-    def turn_id(self) -> str | None:
-        """The running turn, or None."""
-        return None if self._agent is None else self._agent.row.id
+    def turn_id(self) -> TurnId | None:
+        """The running turn, or the one that waits for a person, or None."""
+        if self._agent is None:
+            return None if self._waiting is None else self._waiting.id
+        return self._agent.row.id
+
+    @property
+    def running(self) -> bool:
+        """Whether a turn runs here."""
+        return self._agent is not None
 
     @property
     def idle(self) -> bool:
-        return self._agent is None and self._compaction is None
+        return self._agent is None and not self._compaction.running
 
     @property
     def loaded(self) -> bool:
@@ -109,26 +112,42 @@ class LiveSession:
     @property
     def _held(self) -> bool:
         """Whether a sender must wait for a moment: a turn is ending or was interrupted, or a compaction runs."""
-        return self._compaction is not None or (
-            self._agent is not None and (self._agent.over or self._agent.interrupted)
+        return self._compaction.running or (
+            self._agent is not None and (self._agent.over or self._agent.interrupted or self._agent.lost)
         )
 
-    def following(self, after: str | None) -> str | None:
+    def following(self, after: TurnId | None) -> TurnId | None:
         """Return the turn that started after another one, or the running one; None: not yet."""
         if after in self._order:
             rest = self._order[self._order.index(after) + 1 :]
             return rest[0] if rest else None
         return self.turn_id if self.turn_id != after else None
 
-    async def next_turn(self, after: str | None) -> str:
+    async def next_turn(self, after: TurnId | None) -> TurnId:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
         while (following := self.following(after)) is None:
             await self._changed.wait()
         return following
 
+    @property
+    def changed(self) -> anyio.Event:
+        """What is set when something starts or ends next."""
+        return self._changed
+
     async def change(self) -> None:
         """Wait until something starts or ends."""
         await self._changed.wait()
+
+    def hear_begun(self) -> None:
+        """Take notice that another process has begun a turn: what is remembered here is true no more."""
+        if self.idle:
+            self.unload()
+        self._wake()
+
+    def stop(self) -> None:
+        """Interrupt the running turn, if it has not ended."""
+        if self._agent is not None and not self._agent.over:
+            self._agent.interrupt()
 
     async def _next_change(self) -> None:
         """Wait as `change` does.
@@ -169,15 +188,15 @@ class LiveSession:
         """Let the transcript go; it is read again when it is needed. For an idle session only."""
         self._transcript = None
 
-    async def _present(self) -> Transcript:
-        """Return the transcript, read again if it was let go meanwhile; ``_accepting`` is held.
+    async def _present(self, *, anew: bool = False) -> Transcript:
+        """Return the transcript, read again if it was let go meanwhile or ``anew``; ``_accepting`` is held.
 
         Raises:
             NotFound: the session is gone.
         """
         if self._dropped:
             raise NotFound("session", self.id)
-        if self._transcript is None:
+        if self._transcript is None or anew:
             self._transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
         return self._transcript
 
@@ -191,11 +210,13 @@ class LiveSession:
         client_message_id: str | None = None,
         on_busy: OnBusy = "reject",
         notices: Sequence[Notice] = (),
+        key_id: str = "",
+        images: Sequence[SentImage] = (),
     ) -> Accepted:
         """Accept a user message durably and start its turn, or queue it.
 
-        ``notices`` follow ``turn_started``, before what `TurnHooks.turn_accepted` adds. Same ``client_message_id`` and
-        content: the same turn again.
+        ``key_id``: the key with which it came. ``notices`` follow ``turn_started``, before what
+        `TurnHooks.turn_accepted` adds. Same ``client_message_id`` and content: the same turn again.
 
         Raises:
             NotFound: the session is gone.
@@ -203,22 +224,29 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with other content.
             StorageError: the store takes nothing now; nothing was kept.
         """
-        words = clean_text(content)
-        async with self._free():
-            return await self._accept(words, definition, client_message_id, on_busy, notices)
+        async with keep_images(self._resources.payloads, images) as kept:
+            while True:
+                async with self._free():
+                    row = await self._new_row(content, definition, client_message_id, key_id, images)
+                    accepted = await self._accept(row, definition, on_busy, notices)
+                if accepted is not None:
+                    kept.update(each.ref for each in row.images if not accepted.duplicate)
+                    return accepted
 
     async def branch(
         self,
-        message_id: str,
+        message_id: MessageId,
         content: str | None,
         definition: Definition,
         *,
         client_message_id: str | None = None,
         notices: Sequence[Notice] = (),
+        key_id: str = "",
+        images: Sequence[SentImage] | None = None,
     ) -> Accepted:
         """Answer a user's message (or the one of that answer) again, on a new branch that ends before it.
 
-        ``content``: other words for it. Other branches stay as they are. Same ``client_message_id``: the same turn.
+        ``content``: other words for it; ``images`` take the place of its own. Same ``client_message_id``: same turn.
 
         Raises:
             NotFound: the session is gone, or it holds no such message.
@@ -227,10 +255,13 @@ class LiveSession:
             StorageError: the store takes nothing now; nothing was kept.
         """
         words = None if content is None else clean_text(content)
-        async with self._free():
-            return await self._accept_again(message_id, words, definition, client_message_id, notices)
+        async with keep_images(self._resources.payloads, images or ()) as kept, self._free():
+            row = await self._new_row(words or "", definition, client_message_id, key_id, images or ())
+            accepted = await self._accept_again(row, message_id, words, definition, notices, images is not None)
+            kept.update(each.ref for each in row.images if not accepted.duplicate)
+            return accepted
 
-    async def activate(self, message_id: str) -> None:
+    async def activate(self, message_id: MessageId) -> None:
         """Make the newest branch that has a message the active one: it is what is sent and gone on with.
 
         Raises:
@@ -241,15 +272,13 @@ class LiveSession:
         async with self._free():
             await self._activate(message_id)
 
-    async def _activate(self, message_id: str) -> None:
+    async def _activate(self, message_id: MessageId) -> None:
         await self._present()
         if self.turn_id is not None:
             raise TurnInProgress(self.turn_id, "A turn is running. Choose another branch once it has ended.")
 
         def store(conn: Connection) -> Transcript:
-            elsewhere = turns.running_elsewhere(conn, self.id, self._resources.owner)
-            if elsewhere is not None:
-                raise TurnInProgress(elsewhere)
+            check_free(conn, self.id, self._resources.owner)
             leaf = branches.read_tree(conn, self.id).leaf_after(message_id)
             if leaf is None:
                 raise NotFound("message", message_id)
@@ -272,68 +301,102 @@ class LiveSession:
                         return
 
     async def _accept(
-        self,
-        content: str,
-        definition: Definition,
-        client_message_id: str | None,
-        on_busy: OnBusy,
-        notices: Sequence[Notice],
-    ) -> Accepted:
+        self, row: TurnRecord, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
+    ) -> Accepted | None:
+        """Store a message and begin its turn, or queue it; None: something here must come to its end before."""
         transcript = await self._present()
-        image = self._resources.images.of(definition)
-        busy = self.turn_id
-        row = self._new_row(transcript, content, image.id, client_message_id, queued=busy is not None)
+        remembered = self.turn_id
         log = self._log_of(row, definition.domain_id)
-        place = transcript.last_seq + 1
 
-        def store(conn: Connection) -> None:
-            _refuse(conn, row, busy, on_busy)
-            self._store_accepted(conn, row, definition, notices, log, None if busy else place)
+        stored = row
+        begun_on: Transcript | None = None
 
-        try:
-            await self._database.write(store, durable=True)
-        except _Duplicate as known:
-            return _answer(known.turn, duplicate=True)
-        self._resources.journal.add(log)
-        if busy is None:
-            transcript.append(place, row.id, 0, row.user_message_id, user_message(content))
-            self._start(transcript, row, definition, log)
-        return _answer(row, duplicate=False)
+        def store(conn: Connection) -> TurnRecord | None:
+            nonlocal stored, begun_on
+            place = self._find_place(conn, transcript, remembered)
+            sent = find_sent(conn, row, place.busy, on_busy)
+            if sent is not None or (place.busy is None and self._agent is not None):
+                return sent  # none: another process has ended what runs here
+            payloads.put_images(conn, row.images, self.id)
+            if place.busy is None and place.home:
+                begun_on = place.transcript
+                self._store(conn, row, definition, notices, log, begun_on.last_seq + 1)
+                return None
+            stored = replace(row, status=TurnStatus.QUEUED, fence=0, owner=place.home)
+            self._store(conn, stored, definition, notices, log, None)
+            return None
+
+        known = await self._database.write(store, durable=True)
+        if known is not None:
+            return answer(known, duplicate=True)
+        if begun_on is not None:
+            self._resources.journal.add(log)
+            self._transcript = begun_on
+            question = user_message(row.content, row.images)
+            begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
+            self._start(begun_on, row, definition, log)
+        elif stored.status is not TurnStatus.QUEUED:
+            assert self._agent is not None
+            self._agent.give_up()
+            return None
+        elif not self._resources.shared:
+            self._resources.journal.add(self._log_of(stored, definition.domain_id))
+        return answer(stored, duplicate=False)
+
+    async def _new_row(
+        self, content: str, definition: Definition, client_id: str | None, key_id: str, sent: Sequence[SentImage]
+    ) -> TurnRecord:
+        labels = (await self._present()).labels
+        return new_row(self._resources, self.id, labels, content, definition, client_id, key_id, sent)
+
+    def _find_place(self, conn: Connection, transcript: Transcript, busy: TurnId | None) -> Place:
+        return find_place(conn, self.id, transcript, busy, self._resources.owner, room=not self._resources.full)
 
     async def _accept_again(
         self,
-        message_id: str,
+        blank: TurnRecord,
+        message_id: MessageId,
         content: str | None,
         definition: Definition,
-        client_message_id: str | None,
         notices: Sequence[Notice],
+        other_images: bool,
     ) -> Accepted:
-        before = await self._present()
-        image, busy = self._resources.images.of(definition), self.turn_id
-        blank = self._new_row(before, content or "", image.id, client_message_id, queued=False)
+        remembered, before = self.turn_id, await self._present()
         log = self._log_of(blank, definition.domain_id)
 
-        def store(conn: Connection) -> tuple[TurnRecord, Transcript]:
+        def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
+            place = self._find_place(conn, before, remembered)
             question = branches.question_of(conn, self.id, message_id)
-            row = replace(blank, parent_message_id=question.parent_message_id, branch_of=question.user_message_id)
+            follows, asked = question.parent_message_id, question.user_message_id
+            sent = blank.images if other_images else question.images
+            row = replace(blank, parent_message_id=follows, branch_of=asked, images=sent)
             if content is None:
                 row = replace(row, content=question.content, user_message_id=question.user_message_id)
-            _refuse(conn, row, busy, "reject")
-            sessions.move_leaf(conn, self.id, question.parent_message_id)
+            known = find_sent(conn, row, place.busy or self.turn_id, "reject")
+            if known is not None:
+                return known, None
+            payloads.put_images(conn, blank.images, self.id)
+            sessions.move_leaf(conn, self.id, follows)
             self._resources.hooks.session_branched(conn, self.id)
-            self._store_accepted(conn, row, definition, notices, log, before.last_seq + 1)
+            self._store(conn, row, definition, notices, log, place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
 
-        try:
-            row, transcript = await self._database.write(store, durable=True)
-        except _Duplicate as known:
-            return _answer(known.turn, duplicate=True)
+        row, transcript = await self._database.write(store, durable=True)
+        if transcript is None:
+            return answer(row, duplicate=True)
         self._resources.journal.add(log)
         self._transcript = transcript
         self._start(transcript, row, definition, log)
-        return _answer(row, duplicate=False)
+        return answer(row, duplicate=False)
 
-    def _store_accepted(
+    def _start(self, transcript: Transcript, row: TurnRecord, definition: Definition, log: RunLog) -> None:
+        """Start a turn whose question and first events are stored."""
+        log.adopt()
+        self._compaction.clear_news()
+        self._begin(Agent(self._resources, transcript, row, definition, log))
+        self._resources.tasks.start_soon(self._run)
+
+    def _store(
         self,
         conn: Connection,
         row: TurnRecord,
@@ -343,39 +406,13 @@ class LiveSession:
         place: int | None,
     ) -> None:
         """Store a turn, and if it begins now (at ``place``) its question and its first events."""
-        image = self._resources.images.of(definition)
-        added = self._resources.hooks.turn_accepted(conn, row)
-        images.put(conn, image.id, definition.domain_id, image.content)
-        turns.TURNS.insert(conn, row)
-        turns.begin_lease(conn, row.id)
+        added = store_turn(conn, self._resources, row, definition)
         if place is not None:
             sessions.append_question(conn, row, place)
-            log.store_first(conn, (_start_event(row, definition.model), *self._compacted, *notices, *added))
-
-    def _start(self, transcript: Transcript, row: TurnRecord, definition: Definition, log: RunLog) -> None:
-        """Start a turn whose question and first events are stored."""
-        log.adopt()
-        self._compacted = ()
-        self._begin(Agent(self._resources, transcript, row, definition, log))
-        self._resources.tasks.start_soon(self._run)
-
-    def _new_row(
-        self, transcript: Transcript, content: str, image_id: str, client_message_id: str | None, *, queued: bool
-    ) -> TurnRecord:
-        return TurnRecord(
-            id=new_id("turn"),
-            session_id=self.id,
-            conversation_id=transcript.labels.conversation_id or self.id,
-            client_message_id=client_message_id,
-            content=content,
-            user_message_id=new_id("msg"),
-            message_id=new_id("msg"),
-            image_id=image_id,
-            status=TurnStatus.QUEUED if queued else TurnStatus.RUNNING,
-            owner=self._resources.owner,
-            fence=0 if queued else 1,
-            started_at=now(),
-        )
+            log.store_first(conn, (start_event(row, definition.model), *self._compaction.news, *notices, *added))
+            note_begun(conn, row)
+        elif row.owner != self._resources.owner:
+            signals.send(conn, SignalKind.TURNS, self.id)
 
     def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
         return RunLog(
@@ -390,16 +427,26 @@ class LiveSession:
 
     def _begin(self, agent: Agent) -> None:
         """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
-        self._agent = agent
+        self._agent, self._waiting = agent, None
+        if self._resources.interrupts.take(agent.row.id):
+            agent.interrupt()
         self._order = [*self._order[1 - MAX_ORDER :], agent.row.id]
         self._delegations.register(agent)
         self._wake()
 
-    async def _run(self, resume: Callable[[Turn], Sequence[PlannedCall]] | None = None) -> None:
+    async def _run(self, resume: Resume | None = None) -> None:
         """Run the turn that has begun and then whatever is queued behind it."""
+        load = self._resources.load
         while (agent := self._agent) is not None:
-            await agent.run(resume)
+            load.begin()
+            try:
+                await agent.run(resume)
+            finally:
+                load.end()
             resume = None
+            if agent.rested:
+                self._put_by(agent.row)
+                return
             self._resources.journal.remove(agent.row.id)
             if agent.garbled or agent.lost:
                 self._transcript = None  # the store's is the true one
@@ -409,6 +456,37 @@ class LiveSession:
                 if agent.lost or not await self._go_on():
                     self._agent = None
                     self._wake()
+
+    async def _compact_if_due(self, agent: Agent) -> None:
+        if self._transcript is not None and not self._resources.draining.is_set() and not self._dropped:
+            await self._compaction.run_if_due(self._transcript, agent)
+
+    # Waiting for people
+
+    def _put_by(self, row: TurnRecord) -> None:
+        """Let go all of a turn that was put down but its log, whose readers wait."""
+        journal = self._resources.journal
+        log = journal.find(row.id)
+        if log is not None and self._resources.shared:
+            journal.remove(row.id)
+            log.lose()
+        elif log is not None:
+            log.rest(log.journalled)
+        self._transcript, self._agent, self._waiting = None, None, None if self._resources.shared else row
+        self._wake()
+
+    async def put_down(self, seconds: float) -> None:
+        """Put the running turn down, if so long already nothing but people's answers is missing."""
+        agent = self._agent
+        if agent is not None and agent.is_resting and anyio.current_time() - agent.rests_since >= seconds:
+            await agent.put_down()
+
+    def await_person(self, waiting: WaitingTurn) -> None:
+        """Take notice of a turn that waits for a person since before this process began."""
+        log = self._log_of(waiting.turn, waiting.domain_id)
+        log.rest(waiting.last_seq)
+        self._resources.journal.add(log)
+        self._waiting = waiting.turn
 
     async def _go_on(self) -> bool:
         """Begin the next queued turn; False when there is none, or it cannot begin now."""
@@ -431,44 +509,58 @@ class LiveSession:
         if self._agent is not None:
             return
         async with self._accepting:
-            begun = self.idle and await self._go_on()
+            begun = self.idle and self._waiting is None and await self._go_on()
         if begun:
             self._resources.tasks.start_soon(self._run)
 
     async def _begin_queued(self) -> bool:
-        """Begin the oldest queued turn; False when none waits."""
+        """Begin the oldest queued turn; False when none waits, or it is another process's to begin."""
         waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
-        if not waiting or waiting[0].owner != self._resources.owner:
+        if not waiting:
             return False
-        transcript = await self._present()
-        row = replace(waiting[0], fence=waiting[0].fence + 1, status=TurnStatus.RUNNING)
-        log = self._resources.journal.find(row.id)
-        assert log is not None  # opened when it was queued, or by `Runtime.recover`
-        place = transcript.last_seq + 1
+        if waiting[0].owner != self._resources.owner:
+            tell = partial(signals.send, kind=SignalKind.TURNS, subject=self.id)
+            await self._database.write(tell)
+            return False
+        before = await self._present()
+        definition = await self._database.read(partial(stored_definition, image_id=waiting[0].image_id))
+        assert definition is not None
+        # on a SQLite file it was opened when it was queued, or by `Runtime.recover`
+        log = self._resources.journal.find(waiting[0].id) or self._log_of(waiting[0], definition.domain_id)
 
-        def store(conn: Connection) -> Definition:
-            definition = stored_definition(images.get(conn, row.image_id))
-            assert definition is not None
+        def store(conn: Connection) -> tuple[TurnRecord, Transcript] | None:
+            claimed = claim_queued(conn, waiting[0], before, self._resources.owner)
+            if claimed is None:
+                return None
+            row = replace(claimed[0], fence=claimed[0].fence + 1, status=TurnStatus.RUNNING)
             if not turns.start(
                 conn, row.id, image_id=row.image_id, role_hashes={}, owner=row.owner, started_at=row.started_at
             ):
                 raise LeaseLost(row.id)
-            sessions.append_question(conn, row, place)
-            log.store_first(conn, (_start_event(row, definition.model), *self._compacted))
-            return definition
+            sessions.append_question(conn, row, claimed[1].last_seq + 1)
+            log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
+            note_begun(conn, row)
+            return row, claimed[1]
 
         with anyio.CancelScope(shield=True):
-            definition = await self._database.write(store, durable=True)
-            transcript.append(place, row.id, 0, row.user_message_id, user_message(row.content))
+            begun = await self._database.write(store, durable=True)
+            if begun is None:
+                return False
+            row, transcript = begun
+            self._transcript = transcript
+            self._resources.journal.add(log)
+            transcript.append(
+                transcript.last_seq + 1, row.id, 0, row.user_message_id, user_message(row.content, row.images)
+            )
             log.adopt()
-            self._compacted = ()
+            self._compaction.clear_news()
             self._begin(Agent(self._resources, transcript, row, definition, log))
         return True
 
     # Compacting
 
-    async def compact(self, definition: Definition) -> CompactionRecord:
-        """Put a summary in the place of the messages; it holds the session like a turn.
+    async def compact(self, definition: Definition, key_id: str = "") -> CompactionRecord:
+        """Put a summary in the place of the messages; it holds the session like a turn. ``key_id``: whose it costs.
 
         Raises:
             NotFound: the session is gone.
@@ -477,91 +569,82 @@ class LiveSession:
             ModelError, GenerationTimeout, StorageFull: nothing has changed.
             GenerationAborted: somebody interrupted it; nothing has changed.
         """
-        while (compaction := await self._hold(definition)) is None:
+        while not await self._hold(definition, key_id):
             await self._next_change()
         try:
-            record = await compaction.run()
+            return await self._compaction.run()
         finally:
-            self._compaction = None
             self._wake()
-        if record is None:
-            raise GenerationAborted
-        self._compacted = (compacted_event(record),)
-        return record
 
-    async def _hold(self, definition: Definition) -> Compaction | None:
-        """Let a compaction hold the session; None when it must wait until something changes."""
+    async def _hold(self, definition: Definition, key_id: str) -> bool:
+        """Let a compaction hold the session; False when it must wait until something changes."""
         async with self._accepting:
             if self._held:
-                return None
-            transcript = await self._present()
+                return False
             if self.turn_id is not None:
                 raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
-            self._compaction = Compaction(self._resources, transcript, definition, CompactedBy.USER)
-            return self._compaction
+            if self._resources.shared:
+                await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
+            transcript = await self._present(anew=self._resources.shared)
+            self._compaction.hold(transcript, definition, key_id)
+            return True
 
-    async def _compact_if_due(self, agent: Agent) -> None:
-        """Compact between turns. The ended turn still holds the session; a failure costs nothing but the try."""
-        transcript = self._transcript
-        if transcript is None or self._resources.draining.is_set() or self._dropped:
-            return
-        if not agent.context.is_due(over=True):
-            return
-        self._compaction = Compaction(
-            self._resources,
-            transcript,
-            agent.definition,
-            CompactedBy.AUTO,
-            limit=agent.context.limit,
-            tools=agent.tools,
-        )
-        try:
-            if (record := await self._compaction.run()) is not None:
-                self._compacted = (compacted_event(record),)
-            else:
-                agent.context.note_failure()
-        except Exception as exc:  # the session goes on as it was, and so must all others in this task group
-            logger.warning("session %s was not compacted: %s", self.id, exc, exc_info=exc)
-            agent.context.note_failure()
-        finally:
-            self._compaction = None
-
-    def give_up(self, turn_id: str) -> None:
+    def give_up(self, turn_id: TurnId) -> None:
         """Stop a running turn that is another process's now."""
         if self._agent is not None and self.turn_id == turn_id and not self._agent.over:
             self._agent.give_up()
 
     def give_way(self) -> None:
         """End a compaction, if one runs: the process is about to stop."""
-        if self._compaction is not None:
-            self._compaction.cancel()
+        self._compaction.cancel()
 
     # Ending
 
-    async def interrupt(self, *, turn_id: str | None = None, queued: bool = False) -> bool:
+    async def interrupt(self, *, turn_id: TurnId | None = None, queued: bool = False) -> bool:
         """Interrupt the running turn (or the named one) or compaction, and with ``queued`` those that wait.
 
         Idempotent: a turn that has ended stays as it is. Returns whether anything was interrupted.
         """
         done = False
-        if self._compaction is not None and turn_id is None:
-            self._compaction.cancel()
-            done = True
+        while self._agent is not None and self._agent.rested:  # it is about to be put by
+            await self._changed.wait()
+        if turn_id is None:
+            done = self._compaction.cancel()
         if queued or (turn_id is not None and turn_id != self.turn_id):
-            done = await self._unqueue(None if queued else turn_id)
+            done = await self._unqueue(None if queued else turn_id) or done
         if self._agent is not None and not self._agent.over and turn_id in (None, self.turn_id):
-            self._agent.interrupt()
+            self.stop()
             done = True
+        elif self._agent is None and self._waiting is not None and turn_id in (None, self.turn_id):
+            done = await self.interrupt_waiting(self._waiting) or done
         return done
 
-    async def _unqueue(self, turn_id: str | None) -> bool:
+    async def interrupt_waiting(self, row: TurnRecord) -> bool:
+        """End a turn that was put down, as if it ran: each of its calls gets a result."""
+
+        def take(conn: Connection) -> TurnRecord | None:
+            fence = turns.take_rested(conn, row.id, self._resources.owner)
+            mine = None if fence is None else replace(row, owner=self._resources.owner, fence=fence)
+            if mine is not None:
+                note_begun(conn, mine)
+            return mine
+
+        taken = await self._database.write(take, durable=True)
+        if taken is not None:
+            if self._resources.shared:
+                self.unload()  # what it remembers may be from before the one that put it down
+            await self.load()
+            await self.resume(taken, interrupted=True)
+        return taken is not None
+
+    async def _unqueue(self, turn_id: TurnId | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
             waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
-            chosen = [row for row in waiting if turn_id in (None, row.id)]
-            for row in chosen:
-                await self._end_unstarted(row, Interrupted())
-        return bool(chosen)
+            ended = [
+                await end_unstarted(self._resources, row, Interrupted()) for row in waiting if turn_id in (None, row.id)
+            ]
+        return any(ended)
 
     async def leave(self) -> None:
         """Interrupt what runs, wait for its end, and begin nothing any more.
@@ -569,39 +652,17 @@ class LiveSession:
         Raises:
             StorageError: the end cannot be stored now; the session stays.
         """
+        await self.interrupt()
         self._dropped = True
         try:
             while not self.idle:
                 if self._agent is not None:
                     self._agent.interrupt()
-                if self._compaction is not None:
-                    self._compaction.cancel()
+                self._compaction.cancel()
                 await self._next_change()
         except BaseException:
             self._dropped = False
             raise
-
-    # Turns that no agent runs
-
-    async def _end_unstarted(self, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> None:
-        """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun."""
-        journal = self._resources.journal
-        # a new log is for our own words only: there is nothing in them to redact
-        log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
-        log.withdraw()  # the first events, if the store refused to begin it
-
-        def store(conn: Connection) -> None:
-            if resumed is not None:
-                turns.hold(conn, row.id, row.fence)
-            end_without_agent(conn, row, final)
-            self._resources.hooks.turn_ended(conn, row, final)
-            log.store_first(conn, [final] if resumed is None else [resumed, final])
-
-        with anyio.CancelScope(shield=True):
-            await self._database.write(store, durable=True)
-            log.adopt()
-            journal.remove(row.id)
-            log.close()
 
     # After a stop
 
@@ -609,77 +670,31 @@ class LiveSession:
         """Open the log of a turn that was queued when the server stopped, before anything can begin it."""
         self._resources.journal.add(self._log_of(row, domain_id))
 
-    async def resume(self, row: TurnRecord) -> None:
-        """Go on with a turn that was taken over from a server that is gone; its transcript is loaded."""
-        transcript = self._transcript
-        assert transcript is not None
+    async def resume(self, row: TurnRecord, *, interrupted: bool = False) -> None:
+        """Go on with a turn that was taken over from a server that is gone, or that waited for a person.
+
+        ``interrupted``: only to its end.
+        """
+        while self._agent is not None:  # the answer came while it was being put down
+            await self._changed.wait()
+        transcript = await self._present()
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
         resumed = Resumed((left.last_seq + 1, epoch_of(row.fence)))
         if row.resumes > MAX_RESUMES or left.definition is None:
             limit = ResumeLimit(MAX_RESUMES)
-            await self._end_unstarted(row, Error(limit.code, str(limit), False), resumed)
+            await end_unstarted(self._resources, row, Error(limit.code, str(limit), False), resumed)
+            self._waiting = None
+            await self.start_queue()
             return
-        log = self._log_of(row, left.definition.domain_id)
+        log = self._resources.journal.find(row.id)
+        if log is None:
+            log = self._log_of(row, left.definition.domain_id)
+            self._resources.journal.add(log)
+        else:  # it has waited for a person, and so have its readers
+            log.go_on(row.fence)
         log.append(resumed)
-        self._resources.journal.add(log)
-        self._begin(Agent(self._resources, transcript, row, left.definition, log))
-        self._resources.tasks.start_soon(self._run, lambda turn: turn.restore(left.messages, left.finished, left.usage))
-
-
-# Accepting: functions of a connection and of records
-
-
-class _Duplicate(Exception):
-    """Carries the turn an already accepted message made out of the accepting transaction."""
-
-    def __init__(self, turn: TurnRecord) -> None:
-        super().__init__(turn.id)
-        self.turn = turn
-
-
-def _refuse(conn: Connection, row: TurnRecord, busy: str | None, on_busy: OnBusy) -> None:
-    """Refuse a message that was sent before, or that comes while turn ``busy`` runs.
-
-    Raises:
-        _Duplicate: the same client message id and content made a turn already.
-        IdempotencyMismatch: the same id came with other content.
-        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full, or another process runs it.
-    """
-    if row.client_message_id is not None:
-        known = turns.by_client_message(conn, row.session_id, row.client_message_id)
-        if known is not None and (known.content, known.branch_of) != (row.content, row.branch_of):
-            raise IdempotencyMismatch(row.client_message_id)
-        if known is not None:
-            raise _Duplicate(known)
-    if busy is None:
-        elsewhere = turns.running_elsewhere(conn, row.session_id, row.owner)
-        if elsewhere is not None:
-            raise TurnInProgress(elsewhere)
-        return
-    if on_busy != "queue":
-        raise TurnInProgress(busy)
-    if len(turns.list_queued(conn, row.session_id)) >= MAX_QUEUED:
-        raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
-
-
-def _start_event(row: TurnRecord, model: str) -> EventBody:
-    return TurnStarted(
-        user_message_id=row.user_message_id,
-        message_id=row.message_id,
-        content=row.content,
-        model=model,
-        image_id=row.image_id,
-        client_message_id=row.client_message_id,
-    )
-
-
-def _answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
-    """Return what the sender of a message is answered."""
-    return Accepted(
-        turn_id=row.id,
-        user_message_id=row.user_message_id,
-        message_id=row.message_id,
-        client_message_id=row.client_message_id,
-        duplicate=duplicate,
-        queued=row.status is TurnStatus.QUEUED,
-    )
+        agent = Agent(self._resources, transcript, row, left.definition, log)
+        if interrupted:
+            agent.interrupt()
+        self._begin(agent)
+        self._resources.tasks.start_soon(self._run, left.resume)

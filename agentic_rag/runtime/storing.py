@@ -12,20 +12,37 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Done, Error, Interrupted, Terminal, Usage
-from agentic_rag.json_form import Json, from_json
-from agentic_rag.messages import Block, Message, ToolSpec
+from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.json_form import from_json
+from agentic_rag.messages import RETRIEVALS, Block, Message, ToolSpec
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import FinishedCall
 from agentic_rag.runtime.core.told import Prompt, Told
 from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript, without_bound
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
-from agentic_rag.store import images, payloads, prompts, run_events, sessions, tool_calls, turns, usage
+from agentic_rag.store import (
+    budgets,
+    domains,
+    images,
+    payloads,
+    prompts,
+    retrievals,
+    run_events,
+    sessions,
+    signals,
+    tool_calls,
+    turns,
+    usage,
+    waits,
+)
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.prompts import PromptRecord
+from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.usage import UsageRecord
+from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import CallOutcome
 
 logger = logging.getLogger(__name__)
@@ -35,6 +52,13 @@ _END: dict[type, tuple[TurnStatus, str]] = {
     Error: (TurnStatus.FAILED, "error"),
     Interrupted: (TurnStatus.INTERRUPTED, "interrupted"),
 }
+
+
+def end_of(final: Terminal) -> str:
+    """Return how a turn ended, in a word: why its model stopped, the code of an error, or that it was interrupted."""
+    if isinstance(final, Done):
+        return final.stop_reason
+    return final.code if isinstance(final, Error) else "interrupted"
 
 
 def store_commit(
@@ -47,7 +71,7 @@ def store_commit(
     tool_calls.start(conn, [_call_row(call, row, transcript.labels.agent, at) for call in commit.calls])
     for ended in commit.ended:
         store_result(conn, row, ended.call, ended.outcome, ended.finished)
-    usage.put(conn, [usage_row(transcript, row.id, spent, at) for spent in commit.spent])
+    usage.put(conn, [usage_row(transcript, row.id, spent, at, row.key_id) for spent in commit.spent])
 
 
 def store_result(
@@ -64,6 +88,7 @@ def store_result(
         size=finished.size,
         ref=finished.ref,
     )
+    retrievals.link(conn, finished.block.get(RETRIEVALS, ()), row.conversation_id, row.id)
     for kept in finished.kept:
         payloads.put(conn, payloads.record_of(kept.ref, row.session_id, kept.media_type, kept.data))
 
@@ -87,7 +112,9 @@ def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) ->
 
 
 def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> None:
-    """Store the end of a turn that no agent runs."""
+    """Store the end of a turn that no agent runs, and of its delegates."""
+    waits.cancel(conn, row.id, now())
+    end_delegates(conn, row.id)
     status, reason = _END[type(final)]
     turns.finish(
         conn,
@@ -101,8 +128,16 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
     )
 
 
-def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str) -> UsageRecord:
-    """Return the row of one model call."""
+def end_delegates(conn: Connection, turn_id: TurnId) -> None:
+    """Store the ends of a turn's delegates that nobody has gone on with since they were put down or cut off."""
+    for session in sessions.list_delegated(conn, turn_id):
+        for child in turns.of_session(conn, session.id):
+            if child.status not in turns.FINISHED:
+                end_without_agent(conn, child, Interrupted())
+
+
+def usage_row(transcript: Transcript, turn_id: TurnId | None, spent: Spent, at: str, key_id: str = "") -> UsageRecord:
+    """Return the row of one model call; ``key_id``: the key with which what it answers was sent."""
     return UsageRecord(
         id=new_id("usage"),
         session_id=transcript.session_id,
@@ -111,6 +146,7 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
         conversation_id=transcript.labels.conversation_id,
         domain_id=transcript.labels.domain_id,
         user_id=transcript.labels.user_id,
+        key_id=key_id,
         agent=transcript.labels.agent,
         model=spent.model,
         input=spent.usage.input,
@@ -118,6 +154,7 @@ def usage_row(transcript: Transcript, turn_id: str | None, spent: Spent, at: str
         cache_write=spent.usage.cache_write,
         output=spent.usage.output,
         dropped_citations=spent.dropped_citations,
+        unverified_citations=spent.unverified_citations,
         created_at=at,
     )
 
@@ -157,19 +194,30 @@ def _call_row(call: PlannedCall, row: TurnRecord, agent: str, started_at: str) -
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """What a turn is gone on with that a server has left, or that waited for a person.
+
+    ``messages``: the turn's after the user's own, oldest first, those that were summarised too. ``finished``: the
+    ``tool_result`` blocks of ended calls by call id. ``usage``: what was spent. ``waits``: what its own calls have
+    asked people for, oldest first.
+    """
+
+    messages: tuple[Message, ...]
+    finished: Mapping[str, Block]
+    usage: Usage
+    waits: tuple[WaitRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class InterruptedTurn:
     """What a stopped server left of a turn. ``last_seq``: number of its last stored event.
 
-    ``definition`` is None when it is gone, or of a version that this program cannot run. ``finished`` holds the
-    ``tool_result`` blocks of ended calls by call id, ``usage`` what was spent, ``messages`` the turn's after the user's
-    own, those that were summarised too.
+    ``definition`` is None when it is gone, or of a version that this program cannot run.
     """
 
     last_seq: int
     definition: Definition | None
-    finished: Mapping[str, Block]
-    usage: Usage
-    messages: tuple[Message, ...] = ()
+    resume: Resume
 
 
 def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
@@ -180,26 +228,38 @@ def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
     delegated = [child.usage for child in children if child.status in turns.FINISHED and child.usage]
     return InterruptedTurn(
         last_seq=run_events.last_seq(conn, row.id),
-        definition=stored_definition(images.get(conn, row.image_id)),
-        finished={ident: result for ident, result in calls.items() if result is not None},
-        usage=sum(delegated, usage.of_turn(conn, row.id)),
-        messages=tuple(
-            _message(each)
-            for each in sessions.transcript(conn, row.session_id)
-            if each.turn_id == row.id and each.step > 0
+        definition=stored_definition(conn, row.image_id),
+        resume=Resume(
+            messages=tuple(
+                _message(each)
+                for each in sessions.transcript(conn, row.session_id)
+                if each.turn_id == row.id and each.step > 0
+            ),
+            finished={ident: result for ident, result in calls.items() if result is not None},
+            usage=sum(delegated, usage.of_turn(conn, row.id)),
+            waits=tuple(waits.of_turn(conn, row.id)),
         ),
     )
 
 
-def stored_definition(image: Json | None) -> Definition | None:
-    """Return a stored definition; None when it is gone, or of a version this program cannot run."""
+def stored_definition(conn: Connection, image_id: str) -> Definition | None:
+    """Return a stored definition; None when it is gone, or of a version this program cannot run.
+
+    Its domain's workspace is where it lies now: a turn that was moved with its folder, by a restore or by hand, must
+    not go on in the place of before.
+    """
+    image = images.record(conn, image_id)
     if image is None:
         return None
     try:
-        return Definition.from_json(image)
+        definition = Definition.from_json(image.definition)
     except (TypeError, KeyError, ValueError) as exc:
         logger.error("a stored definition cannot be used: %r", exc)
         return None
+    domain = domains.get(conn, image.domain_id)
+    if domain is None:
+        return definition
+    return replace(definition, binding=replace(definition.binding, workspace=domain.workspace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +275,13 @@ class Taken:
     orphans: tuple[TurnRecord, ...]
 
 
-def take_left(conn: Connection, owner: str, *, alone: bool) -> Taken:
+def take_left(conn: Connection, owner: str, *, alone: bool, room: int | None = None) -> Taken:
     """Make ``owner`` the one that runs what nobody runs any more. ``alone``: no other process can be there.
 
-    A turn that was cut off counts one resume more; one that was put down on purpose does not. What waits behind a turn
+    ``room``: how many turns it takes at most; None: all.
+
+    A turn that was cut off counts one resume more; one that was put down on purpose does not. What the calls of the
+    taken ones had reserved is given back. What waits behind a turn
     of a living process stays that one's.
     """
     left = turns.lock_left(conn, owner, alone=alone)
@@ -230,9 +293,11 @@ def take_left(conn: Connection, owner: str, *, alone: bool) -> Taken:
         return parent is not None and (parent not in running or is_orphan(running[parent]))
 
     to_resume = [row for row in left if row.status is TurnStatus.RUNNING and row.session_id not in parents]
-    taken = tuple(_take(conn, row, owner) for row in to_resume)
+    taken = tuple(_take(conn, row, owner) for row in to_resume[:room])
+    budgets.release_of_turns(conn, [row.id for row in taken])
     others = {row.session_id for row in running.values() if row.owner != owner} - {row.session_id for row in taken}
     queued = [row for row in left if row.status is TurnStatus.QUEUED and row.session_id not in others]
+    queued = queued if room is None else queued[: max(0, room - len(taken))]
     turns.take_queued(conn, [row.id for row in queued], owner)
     return Taken(
         taken,
@@ -241,12 +306,36 @@ def take_left(conn: Connection, owner: str, *, alone: bool) -> Taken:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A turn of a user that was put down until a person answers. ``last_seq``: number of its last event."""
+
+    turn: TurnRecord
+    domain_id: str
+    last_seq: int
+
+
+def list_waiting(conn: Connection) -> list[WaitingTurn]:
+    """Return the turns of users that were put down until people answer."""
+    rows = turns.list_waiting(conn)
+    delegated = sessions.parents(conn, [row.session_id for row in rows])
+    return [
+        WaitingTurn(row, images.domain_of(conn, row.image_id), run_events.last_seq(conn, row.id))
+        for row in rows
+        if row.session_id not in delegated
+    ]
+
+
 def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
     resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
-    return replace(row, owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
+    taken = replace(row, owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
+    if conn.dialect.name == "postgresql":
+        sessions.set_writer(conn, row.session_id, owner)
+        signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
+    return taken
 
 
-def load_transcript(conn: Connection, session_id: str) -> Transcript:
+def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
     """Return the messages of a session's active branch that no summary stands for.
 
     Raises:
@@ -305,7 +394,7 @@ def _prompt(row: PromptRecord) -> Prompt:
     return Prompt(tuple(row.system), tuple(from_json(ToolSpec, tool) for tool in row.tools))
 
 
-def store_told(conn: Connection, session_id: str, told: Told) -> None:
+def store_told(conn: Connection, session_id: SessionId, told: Told) -> None:
     """Store what a session was told before its messages."""
     for prompt in {told.first.id: told.first, told.latest.id: told.latest}.values():
         row = PromptRecord(

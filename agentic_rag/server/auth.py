@@ -1,17 +1,20 @@
 """Who comes in: the guard around the whole application, and from a request's credentials the caller its route sees.
 
-Owns the credentials (``Authorization: Bearer``, or on a WebSocket a ticket offered as subprotocol), the tickets, the
-loads of the keys, what is open with each, the request id, the headers of every answer, and the last error net. Knows
-no record and no route.
+Owns the credentials (``Authorization: Bearer`` with a key or a token of an OpenID provider, the cookie of a browser
+that is signed in, or on a WebSocket a ticket offered as subprotocol), the tickets, the loads of the keys, what is open
+with each, the request id, the headers of every answer (those that let a listed origin's page read it, too), and the
+last error net. Knows no record and no route.
 
 A credential that is shown has to be true, also where none is needed: a revoked key must not become the local
-operator's. None is ever taken from the query string, which proxies log and browsers keep. Without keys the local
-operator is who connects from this machine as the user the server runs as.
+operator's. A cookie alone is not shown but sent by itself: one that has ended is as good as none. None is ever taken
+from the query string, which proxies log and browsers keep. Without keys the local operator is who connects from this
+machine as the user the server runs as.
 """
 
 import hashlib
 import logging
 import os
+import re
 import secrets
 import time
 from collections import defaultdict
@@ -23,6 +26,7 @@ from urllib.parse import parse_qsl
 
 import anyio
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, place_of, tells
@@ -30,12 +34,16 @@ from agentic_rag.access.keys import KEYLESS, PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
 from agentic_rag.errors import AgenticRagError, Unauthenticated
+from agentic_rag.observer import continuing
 from agentic_rag.server.connection import arrival_of
-from agentic_rag.server.hosts import Hosts, is_loopback
+from agentic_rag.server.cookies import SIGN_IN, check_own_page, is_secure, read_cookie
+from agentic_rag.server.hosts import VARY, Field, Hosts, is_loopback, is_preflight, preflight_fields, shared_fields
 from agentic_rag.server.limits import Limits, Load
 from agentic_rag.server.peers import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.logins import LoginRecord
+from agentic_rag.terminal import log_under
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -46,6 +54,8 @@ CREDENTIAL_NAMES = frozenset(
 )
 """Query parameters in which clients of other servers send what belongs into a header."""
 
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""An id that a client may give its request: it stands in headers, logs and the audit log."""
 
 TICKET_SECONDS = 30.0
 LOCAL_KEY = "The command line on the data folder has the local key; or make one: agentic-rag keys create."
@@ -60,7 +70,7 @@ class _Ticket:
 
 
 class Tickets:
-    """The tickets that were given and not yet used, of this process: the socket has to come to the same one.
+    """The tickets that were given and not yet used where there is one process, or by it for the local operator.
 
     Of a ticket only its hash is kept. Time is an argument: seconds of a clock that does not go back.
     """
@@ -98,18 +108,28 @@ class KeyUse:
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._tickets = Tickets()
-        self._keyless_is_over = False
         self._loads: dict[str, Load] = {}
+        self._marks: dict[str, object] = {}
         self._open: defaultdict[str, set[anyio.CancelScope]] = defaultdict(set)
 
-    def load_of(self, key_id: str | None) -> Load | None:
-        """Return what counts for a key; None for the local operator, who has no limits."""
-        if not key_id:
+    def load_of(self, entrant: Entrant) -> Load | None:
+        """Return what counts for a key, and for all that was signed in with it; None for the local operator."""
+        counted = entrant.counted or entrant.key_id
+        if not counted:
             return None
-        load = self._loads.get(key_id)
+        load = self._loads.get(counted)
         if load is None:
-            load = self._loads[key_id] = Load(self._limits)
+            load = self._loads[counted] = Load(self._limits)
         return load
+
+    def mark_of(self, key_id: str | None) -> object:
+        """Return what shows that a key, a sign-in or coming in without one has not ended since: `hold` compares it."""
+        return None if key_id is None else self._marks.setdefault(key_id, object())
+
+    @property
+    def open_count(self) -> int:
+        """How many sockets and event streams are open."""
+        return sum(map(len, self._open.values()))
 
     def issue_ticket(self, entrant: Entrant) -> str:
         """Return a ticket that stands for the entrant once."""
@@ -120,9 +140,9 @@ class KeyUse:
         return self._tickets.redeem(time.monotonic(), value)
 
     @contextmanager
-    def hold(self, key_id: str, load: Load | None, scope: anyio.CancelScope) -> Iterator[None]:
-        """Count a connection and remember how to end it; a key that was revoked meanwhile ends it at once."""
-        if self._is_over(key_id, load):
+    def hold(self, key_id: str, load: Load | None, mark: object, scope: anyio.CancelScope) -> Iterator[None]:
+        """Count a connection and remember how to end it; a key that was revoked since ``mark`` ends it at once."""
+        if self._marks.get(key_id) is not mark:
             scope.cancel()
         held = self._open[key_id]
         held.add(scope)
@@ -137,13 +157,9 @@ class KeyUse:
             if not held:
                 self._open.pop(key_id, None)
 
-    def _is_over(self, key_id: str, load: Load | None) -> bool:
-        """Whether a key was revoked after its load was looked up."""
-        return self._keyless_is_over if key_id == KEYLESS else self._loads.get(key_id) is not load
-
     def end(self, key_id: str) -> None:
         """End all that is open with a key that was revoked, or without one from the first key on."""
-        self._keyless_is_over |= key_id == KEYLESS
+        self._marks.pop(key_id, None)
         self._loads.pop(key_id, None)
         self._tickets.revoke(key_id)
         for scope in self._open.pop(key_id, set()):
@@ -153,13 +169,23 @@ class KeyUse:
 class Caller:
     """Who sends a request or holds a connection, and what it may still take of the server."""
 
-    __slots__ = ("_gate", "_load", "entrant", "source")
+    __slots__ = ("_gate", "_load", "_mark", "entrant", "login", "source")
 
-    def __init__(self, entrant: Entrant, source: str = "", gate: "Gate | None" = None):
+    def __init__(
+        self, entrant: Entrant, source: str = "", gate: "Gate | None" = None, login: LoginRecord | None = None
+    ):
         self.entrant = entrant
         self.source = source
+        self.login = login
+        """The sign-in whose cookie the request shows."""
         self._gate = gate
-        self._load = gate.use.load_of(entrant.key_id) if gate is not None else None
+        self._load = gate.use.load_of(entrant) if gate is not None else None
+        self._mark = gate.use.mark_of(entrant.key_id) if gate is not None else None
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether nobody knows who sends the request."""
+        return self.user.id == ANONYMOUS
 
     @property
     def user(self) -> User:
@@ -229,7 +255,9 @@ class Caller:
         if self._gate is None or self.entrant.key_id is None:
             yield
             return
-        with self._gate.use.hold(self.entrant.key_id, self._load, scope):
+        if self.entrant.seconds is not None:
+            scope.deadline = min(scope.deadline, anyio.current_time() + self.entrant.seconds)
+        with self._gate.use.hold(self.entrant.key_id, self._load, self._mark, scope):
             yield
 
     async def note_refusal(self, error: AgenticRagError, action: str, target: str, request_id: str = "") -> None:
@@ -247,12 +275,23 @@ class Networked(Protocol):
         ...
 
 
-NOBODY = Caller(Entrant(User(ANONYMOUS), None))
+class TokenCheck(Protocol):
+    """Reads tokens that an OpenID provider has signed."""
+
+    async def check(self, token: str) -> Entrant | None:
+        """Return whom a token stands for, None for one that is not good here."""
+        ...
+
+
+NOBODY = Entrant(User(ANONYMOUS), None)
 """Who asks what is answered to everybody."""
 
 
 class Gate:
-    """The one way in. Without ``access`` everybody is the local operator. ``use``: the same that ``access`` ends."""
+    """The one way in. Without ``access`` everybody is the local operator. ``use``: the same that ``access`` ends.
+
+    ``tokens``: reads what an OpenID provider has signed. ``public_host``: host and port of our https address.
+    """
 
     def __init__(
         self,
@@ -262,34 +301,58 @@ class Gate:
         use: KeyUse | None = None,
         hosts: Hosts | None = None,
         servers: Networked | None = None,
+        tokens: TokenCheck | None = None,
+        public_host: str = "",
     ) -> None:
+        self._tokens = tokens
+        self._public_host = public_host
         self.use = use or KeyUse()
         self._servers = servers
         self._uid = os.geteuid()
         self._access = access
         self._audit = audit
-        self._hosts = hosts or Hosts()
+        self.hosts = hosts or Hosts()
 
-    def enter(self, scope: Scope, headers: Headers, *, is_open: bool = False) -> Caller:
-        """Return who sends a request. ``is_open``: it is answered to everybody.
+    async def enter(self, scope: Scope, headers: Headers, *, origin: str = "", is_open: bool = False) -> Caller:
+        """Return who sends a request that `hosts` let pass. ``origin``: the listed other one whose page sends it.
+
+        ``is_open``: it is answered to everybody.
 
         Raises:
-            Forbidden: the request is meant for another server, or comes from another site's page.
             Unauthenticated: a key is needed, or what was shown is none.
+            Forbidden: it shows our cookie, and nothing proves that our own page sends it.
         """
-        self._hosts.check(headers)
         if self._access is None:
             return Caller(Entrant(LOCAL, None))
         _check_query(scope)
-        entrant = self._entrant(scope, headers)
+        entrant = await self._entrant(scope, headers)
+        if entrant is None and (token := self.cookie_of(scope)) is not None and scope["type"] == "http":
+            found = await self._access.signed_in(token)
+            if found is not None:
+                check_own_page(scope, headers, origin)
+                return Caller(found[0], source_of(scope), self, found[1])
         if entrant is None:
             problem = self._problem(scope)
             if problem is not None:
-                if is_open:
-                    return NOBODY
-                raise problem
-            entrant = Entrant(LOCAL, KEYLESS)
+                if not is_open:
+                    raise problem
+                entrant = NOBODY
+            else:
+                entrant = Entrant(LOCAL, KEYLESS)
         return Caller(entrant, source_of(scope), self)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether there are keys or an OpenID provider, so that nobody comes in without a credential."""
+        return self._access is not None and self._access.required
+
+    def is_secure(self, scope: Scope) -> bool:
+        """Whether the browser that sends a request speaks https."""
+        return is_secure(scope, Headers(scope=scope), self._public_host)
+
+    def cookie_of(self, scope: Scope) -> str | None:
+        """Return the token in our cookie. One that nobody knows is as good as none: browsers send it by themselves."""
+        return read_cookie(Headers(scope=scope), SIGN_IN, secure=self.is_secure(scope))
 
     def _problem(self, scope: Scope) -> Unauthenticated | None:
         """Return why a request without credentials is not the local user's; None: it is.
@@ -312,7 +375,7 @@ class Gate:
             return Unauthenticated(f"Without keys this server is its own user's alone; this is {whose}. {LOCAL_KEY}")
         return None
 
-    def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
+    async def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
         """Return whom the credentials stand for, None when none were shown.
 
         Raises:
@@ -324,16 +387,32 @@ class Gate:
         for value in headers.getlist("authorization"):
             scheme, _, secret = value.partition(" ")
             if scheme.lower() == "bearer":
-                entrant = self._access.entrant(secret.strip()) if not shown else None
+                entrant = await self._bearer(secret.strip()) if not shown else None
                 shown = True
         for protocol in scope.get("subprotocols", ()):
             if protocol.startswith(TICKET_PROTOCOL):
-                redeemed = self.use.redeem_ticket(protocol.removeprefix(TICKET_PROTOCOL))
+                redeemed = await self.redeem_ticket(protocol.removeprefix(TICKET_PROTOCOL))
                 entrant = redeemed if not shown else None  # one credential: with two, which of them was meant?
                 shown = True
         if shown and entrant is None:
             raise Unauthenticated("This API key or ticket is not known, was revoked, or was used before.")
         return entrant
+
+    async def _bearer(self, secret: str) -> Entrant | None:
+        assert self._access is not None
+        if self._tokens is not None and secret.count(".") == 2 and not secret.startswith(PREFIX):
+            return await self._tokens.check(secret)
+        return self._access.entrant(secret)
+
+    async def issue_ticket(self, entrant: Entrant) -> str:
+        """Return a ticket that stands for the entrant once, at every server of the database."""
+        shared = None if self._access is None else await self._access.issue_ticket(entrant, TICKET_SECONDS)
+        return self.use.issue_ticket(entrant) if shared is None else shared
+
+    async def redeem_ticket(self, value: str) -> Entrant | None:
+        """Use a ticket up and return whom it stands for; None when it stands for nobody."""
+        found = self.use.redeem_ticket(value)
+        return await self._access.redeem_ticket(value) if found is None and self._access is not None else found
 
     async def note_refusal(
         self, error: AgenticRagError, actor: str, action: str, target: str, source: str, request_id: str = ""
@@ -372,44 +451,62 @@ def caller_of(scope: Scope) -> Caller:
 class Guard:
     """ASGI middleware around everything. ``gate`` decides who comes in; without one everybody does, as the operator.
 
-    ``open_paths`` are answered without a key, too.
+    ``open_paths`` are answered without a key, too, as are the files below ``page_folder``: a page of dozens of them
+    would use up what its user may ask for in a second, so that they are not counted.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate | None = None, open_paths: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate | None = None,
+        open_paths: frozenset[str] = frozenset(),
+        page_folder: str | None = None,
+    ) -> None:
         self.app = app
         self._gate = gate or Gate()
         self._open_paths = open_paths
+        self._page_folder = page_folder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        reference = new_id("req")
-        scope["state"] = state = {**scope.get("state", {}), "request_id": reference}
-        started = False
+        headers = Headers(scope=scope)
+        reference = _reference_of(headers)
+        cookies: list[Field] = []
+        scope["state"] = state = {**scope.get("state", {}), "request_id": reference, "cookies": cookies}
+        started, sharing, origin = False, self._gate.hosts.shares, ""
 
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                message["headers"] = _complete(message["headers"], reference)
+                message["headers"] = _complete([*message["headers"], *cookies], reference, origin, sharing=sharing)
             started = True
             await send(message)
 
         with ExitStack() as counted:
+            counted.enter_context(log_under(reference))
+            counted.enter_context(continuing(headers.get("traceparent")))
             actor = ANONYMOUS
             try:
-                is_open = scope["type"] == "http" and scope["path"] in self._open_paths
-                caller = state["caller"] = self._gate.enter(scope, Headers(scope=scope), is_open=is_open)
+                origin = self._gate.hosts.check(headers)
+                if origin and is_preflight(scope.get("method", ""), headers):
+                    await _Preflight(headers)(scope, receive, sending)
+                    return
+                is_file = self._page_folder is not None and scope["path"].startswith(self._page_folder)
+                is_open = scope["type"] == "http" and (is_file or scope["path"] in self._open_paths)
+                caller = state["caller"] = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
                 actor = caller.user.id
-                caller.take_request()
-                counted.enter_context(caller.request())
+                if not is_file:
+                    caller.take_request()
+                    counted.enter_context(caller.request())
                 arrival = arrival_of(scope)
-                if arrival is not None and caller is not NOBODY:
+                if arrival is not None and not caller.is_nobody:
                     arrival.admit()
             except AgenticRagError as exc:
                 action = scope.get("method", "WS")
                 await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
-                await send_refusal(refusal(exc, reference), scope, receive, sending)
+                await send_refusal(refusal(exc, reference, path=scope["path"]), scope, receive, sending)
                 return
             try:
                 with acting_for(caller.user.id):
@@ -418,13 +515,32 @@ class Guard:
                 if started or scope["type"] == "websocket":
                     log.error("request %s failed", reference, exc_info=exc)
                     raise
-                await send_refusal(failure(exc, reference), scope, receive, sending)
+                await send_refusal(failure(exc, reference, scope["path"]), scope, receive, sending)
 
 
-def _complete(headers: Iterable[tuple[bytes, bytes]], reference: str) -> list[tuple[bytes, bytes]]:
-    own = list(headers)
+class _Preflight(Response):
+    """The answer to a browser that asks for a page of a listed origin; nobody's rights are looked at."""
+
+    def __init__(self, headers: Headers) -> None:
+        super().__init__(status_code=204)
+        self.raw_headers += preflight_fields(headers)
+
+
+def _reference_of(headers: Headers) -> str:
+    """Return the id of a request: its sender's if that is one, else a new one."""
+    given = headers.getlist("x-request-id")
+    return given[0] if len(given) == 1 and _REFERENCE.fullmatch(given[0]) else new_id("req")
+
+
+def _complete(headers: Iterable[Field], reference: str, origin: str, *, sharing: bool) -> list[Field]:
+    """Return the header fields of an answer with those that all have. ``origin``: the listed one that asked."""
+    own = [*headers, (b"x-request-id", reference.encode())]
+    if origin:
+        own += shared_fields(origin, own)
+    if sharing:
+        own.append(VARY)
     names = {name for name, _ in own}
-    return [*own, (b"x-request-id", reference.encode()), *(each for each in HEADERS if each[0] not in names)]
+    return [*own, *(each for each in HEADERS if each[0] not in names)]
 
 
 def _address_of(end: Sequence[Any]) -> Address:

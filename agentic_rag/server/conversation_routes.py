@@ -1,34 +1,68 @@
 """REST of conversations, messages and turns; a turn's events as a stream.
 
-Owns what these routes take and answer, and the choice between a stream and a plain answer. Knows no rule.
-"""
+Owns what these routes take and answer, and the choice between a stream and a plain answer. Knows no rule."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.conversations import transcripts
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.conversations.shown_messages import ShownMessage
-from agentic_rag.conversations.transcripts import ShownPage
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import Error, ToolStatus
+from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
+from agentic_rag.errors import (
+    CompactionNotNeeded,
+    ContextTooLong,
+    ConversationArchived,
+    ConversationFull,
+    Forbidden,
+    GenerationAborted,
+    GenerationTimeout,
+    IdempotencyMismatch,
+    ImageTooLarge,
+    ImageUnsupported,
+    InvalidInput,
+    LogGone,
+    MessageContentRequired,
+    MessageTooLong,
+    ModelError,
+    NotFound,
+    QuotaExceeded,
+    TurnInProgress,
+)
+from agentic_rag.events import ToolStatus
 from agentic_rag.forms import Form, OwnJson
-from agentic_rag.json_form import Absent, Json
-from agentic_rag.messages import Block, without_private
+from agentic_rag.ids import ConversationId, DocumentId, MessageId, TurnId
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.runtime.session import Accepted
-from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect
+from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.server.collected import CollectedAnswer
+from agentic_rag.server.conversation_answers import (
+    AcceptedMessage,
+    Archive,
+    Branch,
+    Child,
+    Conversation,
+    Image,
+    Interrupted,
+    Message,
+    Messages,
+    Pages,
+    ToolCall,
+    Turn,
+    show_child,
+    show_conversation,
+    show_tool_call,
+    show_turn,
+)
+from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join
 from agentic_rag.server.dialects.base import Dialect
-from agentic_rag.server.replies import Attachment, Items, Page, Redacted, answer, answer_from
+from agentic_rag.server.dialects.message import Message as MessageDialect
+from agentic_rag.server.dialects.message import MessageAnswer
+from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
+from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
-from agentic_rag.store.tool_calls import ToolCallRecord
-from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
@@ -42,28 +76,55 @@ _SORT_KEYS: dict[str, SortBy] = {
     "messageCount": "message_count",
 }
 
+SENDING_ERRORS = (
+    MessageContentRequired,
+    MessageTooLong,
+    ConversationArchived,
+    ConversationFull,
+    TurnInProgress,
+    IdempotencyMismatch,
+    ImageUnsupported,
+    ImageTooLarge,
+    LogGone,
+)
+"""How a message may be refused, at every door; what fails later is in the turn's events."""
+
+WAITING_ERRORS = (*SENDING_ERRORS, ModelError, GenerationTimeout, GenerationAborted)
+"""How a message may be refused or fail where the answer is waited for."""
+
+COMPACTION_ERRORS = (
+    TurnInProgress,
+    CompactionNotNeeded,
+    ContextTooLong,
+    ModelError,
+    GenerationTimeout,
+    GenerationAborted,
+)
+
 # What is taken
 
 
 class NewConversation(Form):
     """A conversation to begin; without ``domainId`` in the default domain (``AGENTIC_RAG_DEFAULT_DOMAIN``).
 
-    ``contextDocumentIds``: its searches find these documents only.
+    ``assistantId``: an older name of ``domainId``. ``contextDocumentIds``: its searches find these documents only.
     """
 
     domain_id: str | None = None
+    assistant_id: str | None = None
     title: str | None = None
-    context_document_ids: list[str] = Field(default_factory=list)
+    context_document_ids: list[DocumentId] = Field(default_factory=list)
 
 
 class ConversationQuery(Form):
-    """Which conversations; ``q`` is part of a title."""
+    """Which conversations; ``q`` is part of a title, ``assistantId`` an older name of ``domainId``."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(20, ge=1, le=100)
     sort_by: Literal["startedAt", "updatedAt", "lastMessageAt", "title", "messageCount"] = "updatedAt"
     sort_order: Literal["asc", "desc"] = "desc"
     domain_id: str | None = None
+    assistant_id: str | None = None
     status: ConversationStatus | None = None
     q: str | None = Field(None, max_length=200)
 
@@ -77,20 +138,30 @@ class ConversationChange(Form):
     title: str | None = None
     status: ConversationStatus | None = None
     metadata: OwnJson = None
-    active_leaf: str | None = Field(None, min_length=1, max_length=200)
+    active_leaf: MessageId | None = Field(None, min_length=1, max_length=200)
 
 
-class MessageQuery(Form):
-    """The last ``limit`` messages, or those before the message ``before``."""
+class Rendering(Form):
+    """``format``: with ``html``, each message's text comes as sanitised HTML beside it."""
+
+    format: Literal["text", "html"] = "text"
+
+    @property
+    def as_html(self) -> bool:
+        return self.format == "html"
+
+
+class MessageQuery(Rendering):
+    """The last ``limit`` messages, or those before the message ``before``. ``format``: ``html`` gives HTML, too."""
 
     limit: int = Field(50, ge=1, le=200)
-    before: str | None = None
+    before: MessageId | None = None
 
 
 class BranchQuery(MessageQuery):
     """``leaf``: of the newest branch that has this message, instead of the active one."""
 
-    leaf: str | None = None
+    leaf: MessageId | None = None
 
 
 class StreamQuery(Form):
@@ -108,10 +179,15 @@ class EventQuery(StreamQuery):
 
 
 class NewMessage(Form):
-    """A message of the user. The same ``clientMessageId`` never makes two turns."""
+    """A message of the user; one with ``images`` needs no words. The same ``clientMessageId`` never makes two turns.
+
+    ``roleDraft``: the turn runs on this draft of a role, for authors of the domain.
+    """
 
     cleaned = frozenset({"content"})
     content: str
+    role_draft: TriedFiles | None = None
+    images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
     on_busy: Literal["reject", "queue"] = "reject"
 
@@ -132,200 +208,37 @@ class Edit(Retry):
 class Interruption(Form):
     """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
 
-    turn_id: str | None = None
+    turn_id: TurnId | None = None
     queued: bool = False
 
 
 class ToolCallQuery(Form):
-    """Which tool calls: the last ones in order. ``agent``: path of a delegate, empty for the main agent."""
+    """Which tool calls: the last ones in order. ``agent``: path of a delegate, empty for the main agent.
+
+    ``turnId``: of one turn; delegates have turns of their own.
+    """
 
     tool_name: str | None = Field(None, max_length=200)
     agent: str | None = Field(None, max_length=500)
     status: ToolStatus | None = None
+    turn_id: TurnId | None = Field(None, max_length=200)
     limit: int = Field(100, ge=1, le=500)
-
-
-# What is answered
-
-
-@answer()
-class CurrentTurn:
-    """The turn of a conversation that has not ended."""
-
-    id: str
-    status: TurnStatus
-
-
-@answer()
-class Conversation:
-    """A conversation's record; its messages have a route of their own. ``turn``: what runs or waits in it, if any."""
-
-    id: str
-    domain_id: str
-    owner_id: str
-    session_id: str
-    turn: CurrentTurn | None
-    title: str
-    title_source: str
-    status: ConversationStatus
-    message_count: int
-    context_document_ids: Sequence[str]
-    metadata: Json
-    started_at: str
-    updated_at: str
-    last_message_at: str | None
-
-
-@answer()
-class Reference:
-    """A passage that an answer cites; ``agent``: path of the delegate that found it."""
-
-    number: int
-    document_id: str
-    document_name: str
-    chunk_id: str
-    cited_text: str
-    score: float
-    page: Absent[int] = None
-    cells: Absent[str] = None
-    agent: Absent[str] = None
-
-
-@answer()
-class Message:
-    """A message: its plain text, and the blocks it is made of, tool calls and results included."""
-
-    id: str
-    conversation_id: str
-    turn_id: str
-    parent_message_id: str | None
-    role: Literal["user", "assistant"]
-    content: str
-    blocks: Sequence[Block]
-    references: Sequence[Reference]
-    metadata: Json
-    created_at: str
-
-
-@answer()
-class Messages(Items[Message]):
-    """Messages in order; ``hasMore``: there are earlier ones."""
-
-    has_more: bool
-
-
-@answer()
-class Branch:
-    """One way through a conversation: ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
-
-    ``firstMessageId`` and ``content`` are the user's message that follows the fork, ``turnCount`` counts the whole way.
-    """
-
-    leaf: str
-    parent_message_id: str | None
-    first_message_id: str
-    content: str
-    turn_count: int
-    active: bool
-    status: TurnStatus
-    started_at: str
-
-
-@answer()
-class Archive:
-    """A summary that stands for the messages before it."""
-
-    id: str
-    summary: str
-    message_count: int
-    created_by: str
-    created_at: str
-
-
-@answer()
-class ToolCall:
-    """The record of a tool call; ``result`` are the blocks the model got, null while it runs.
-
-    ``agent``: path of the delegate that made it, empty for the main agent.
-    """
-
-    tool_call_id: str
-    turn_id: str
-    agent: str
-    server: str
-    tool_name: str
-    arguments: Json
-    status: ToolStatus
-    result: Sequence[Block] | None
-    size: int | None
-    ref: str | None
-    started_at: str
-    duration_ms: int | None
-
-
-@answer()
-class RoleVersion:
-    """A role by which an answer was given, and the hash of its text then."""
-
-    id: str
-    hash: str
-
-
-@answer()
-class Turn:
-    """One user message to its end."""
-
-    id: str
-    conversation_id: str
-    status: TurnStatus
-    end_reason: str | None
-    usage: Json
-    image_id: str
-    roles: Sequence[RoleVersion]
-    started_at: str
-    ended_at: str | None
-    error: Absent[Error] = None
-
-
-@answer()
-class Child:
-    """A delegate of a turn: its path, the call it worked for, and its records; its turn has children of its own."""
-
-    agent: str
-    parent_tool_call_id: str
-    turn: Turn
-    messages: Sequence[Message]
-    tool_calls: Sequence[ToolCall]
-
-
-@answer(kw_only=True)
-class AcceptedMessage(Turn):
-    """The turn that a message began, with the ids of its two messages."""
-
-    user_message_id: str
-    message_id: str
-    client_message_id: str | None
-
-
-@answer()
-class Interrupted:
-    """Whether something was stopped."""
-
-    interrupted: bool
 
 
 class ConversationRoutes:
     """Conversations and their messages."""
 
-    def __init__(self, conversations: Conversations, deletion: Deletion) -> None:
+    def __init__(self, conversations: Conversations, deletion: Deletion, pages: Pages) -> None:
         self._conversations = conversations
         self._deletion = deletion
+        self._pages = pages
 
-    @route("POST", CONVERSATIONS, allow="user", status=201)
+    @route("POST", CONVERSATIONS, allow="user", status=201, errors=[NotFound, QuotaExceeded])
     async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
         """Begin a conversation in a domain."""
-        record = await self._conversations.create(user, body.domain_id, body.title, body.context_document_ids)
-        return _conversation(record, None)
+        domain_id = _same_domain(body.domain_id, body.assistant_id)
+        record = await self._conversations.create(user, domain_id, body.title, body.context_document_ids)
+        return show_conversation(record, None)
 
     @route("GET", CONVERSATIONS, allow="user")
     async def list_page(self, user: User, query: ConversationQuery) -> Page[Redacted[Conversation]]:
@@ -336,21 +249,23 @@ class ConversationRoutes:
             page_size=query.page_size,
             sort_by=_SORT_KEYS[query.sort_by],
             sort_order=query.sort_order,
-            domain_id=query.domain_id,
+            domain_id=_same_domain(query.domain_id, query.assistant_id),
             status=query.status,
             q=query.q,
         )
         current = await self._conversations.current_turns(page.items)
-        items = [_conversation(item, current.get(item.session_id)) for item in page.items]
-        return Page(items, page.total, page.page, page.page_size)
+        items = [show_conversation(item, current.get(item.session_id)) for item in page.items]
+        return Page(items, page.page * page.page_size < page.total, page.total, page.page, page.page_size)
 
     @route("GET", CONVERSATION, allow="user")
-    async def get(self, user: User, conversation: str) -> Redacted[Conversation]:
+    async def get(self, user: User, conversation: ConversationId) -> Redacted[Conversation]:
         """Show a conversation's record."""
         return await self._show(await self._conversations.get(user, conversation))
 
-    @route("PATCH", CONVERSATION, allow="user")
-    async def change(self, user: User, conversation: str, body: ConversationChange) -> Redacted[Conversation]:
+    @route("PATCH", CONVERSATION, allow="user", errors=[TurnInProgress])
+    async def change(
+        self, user: User, conversation: ConversationId, body: ConversationChange
+    ) -> Redacted[Conversation]:
         """Change title, status or metadata, or go on with another branch."""
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
@@ -360,34 +275,73 @@ class ConversationRoutes:
         return await self._show(record)
 
     @route("DELETE", CONVERSATION, allow="user", audited=True)
-    async def delete(self, user: User, conversation: str) -> None:
+    async def delete(self, user: User, conversation: ConversationId) -> None:
         """Delete a conversation with all that belongs to it."""
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{CONVERSATION}/messages", allow="user")
-    async def messages(self, user: User, conversation: str, query: BranchQuery) -> Redacted[Messages]:
+    async def messages(self, user: User, conversation: ConversationId, query: BranchQuery) -> Redacted[Messages]:
         """List messages, oldest first."""
         page = await self._conversations.messages(user, conversation, query.limit, query.before, query.leaf)
-        return await self._within(user, conversation, _messages(page))
+        return await self._within(user, conversation, await self._pages.show(user, page, as_html=query.as_html))
 
-    @route("POST", f"{CONVERSATION}/messages", allow="user", sends=True, streams=True, status=202)
+    @route("GET", f"{CONVERSATION}/messages/{{message}}", allow="user")
+    async def get_message(
+        self, user: User, conversation: ConversationId, message: MessageId, query: Rendering
+    ) -> Redacted[Message]:
+        """Show one message, of whichever branch."""
+        shown = await self._conversations.message(user, conversation, message)
+        (rendered,) = await self._pages.render(user, [shown], as_html=query.as_html)
+        return await self._within(user, conversation, rendered)
+
+    @route(
+        "POST",
+        f"{CONVERSATION}/messages",
+        allow="user",
+        sends=True,
+        streams=True,
+        status=202,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=(*WAITING_ERRORS, Forbidden),
+    )
     async def send(
-        self, request: Request, user: User, conversation: str, query: StreamQuery, body: NewMessage
-    ) -> EventStream | Redacted[AcceptedMessage]:
+        self, request: Request, user: User, conversation: ConversationId, query: StreamQuery, body: NewMessage
+    ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Send a message.
 
-        The answer is the turn's event stream; with ``Accept: application/json`` the turn, which goes on by itself.
+        The answer is the turn's event stream; with ``Accept: application/json`` the turn, which goes on by itself, or
+        in the dialect ``message`` its answer, once it has ended.
         """
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.send(
-            user, conversation, body.content, client_message_id=body.client_message_id, on_busy=body.on_busy
+            user,
+            conversation,
+            body.content,
+            client_message_id=body.client_message_id,
+            on_busy=body.on_busy,
+            images=body.images,
+            tried=body.role_draft.to_tried() if body.role_draft else None,
         )
         return await self._follow(request, user, conversation, accepted, dialect)
 
-    @route("POST", f"{CONVERSATION}/messages/{{message}}/retry", allow="user", sends=True, streams=True, status=202)
+    @route(
+        "POST",
+        f"{CONVERSATION}/messages/{{message}}/retry",
+        allow="user",
+        sends=True,
+        streams=True,
+        status=202,
+        errors=WAITING_ERRORS,
+    )
     async def retry(
-        self, request: Request, user: User, conversation: str, message: str, query: StreamQuery, body: Retry
-    ) -> EventStream | Redacted[AcceptedMessage]:
+        self,
+        request: Request,
+        user: User,
+        conversation: ConversationId,
+        message: MessageId,
+        query: StreamQuery,
+        body: Retry,
+    ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Answer a message of the user again, on a branch that ends before the old answer; answers as sending does."""
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
@@ -395,10 +349,24 @@ class ConversationRoutes:
         )
         return await self._follow(request, user, conversation, accepted, dialect)
 
-    @route("POST", f"{CONVERSATION}/messages/{{message}}/edit", allow="user", sends=True, streams=True, status=202)
+    @route(
+        "POST",
+        f"{CONVERSATION}/messages/{{message}}/edit",
+        allow="user",
+        sends=True,
+        streams=True,
+        status=202,
+        errors=WAITING_ERRORS,
+    )
     async def edit(
-        self, request: Request, user: User, conversation: str, message: str, query: StreamQuery, body: Edit
-    ) -> EventStream | Redacted[AcceptedMessage]:
+        self,
+        request: Request,
+        user: User,
+        conversation: ConversationId,
+        message: MessageId,
+        query: StreamQuery,
+        body: Edit,
+    ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Answer a message of the user again, with other words for it, on a new branch; answers as sending does."""
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
@@ -407,75 +375,86 @@ class ConversationRoutes:
         return await self._follow(request, user, conversation, accepted, dialect)
 
     @route("GET", f"{CONVERSATION}/branches", allow="user")
-    async def branches(self, user: User, conversation: str) -> Redacted[Items[Branch]]:
+    async def branches(self, user: User, conversation: ConversationId) -> Redacted[Items[Branch]]:
         """List the ways through a conversation, the newest last."""
         found = await self._conversations.branches(user, conversation)
         return await self._within(user, conversation, Items([answer_from(Branch, each) for each in found]))
 
     @route("POST", f"{CONVERSATION}/interrupt", allow="user")
-    async def interrupt(self, user: User, conversation: str, body: Interruption) -> Interrupted:
+    async def interrupt(self, user: User, conversation: ConversationId, body: Interruption) -> Interrupted:
         """Stop the running turn; idempotent."""
         return Interrupted(
             await self._conversations.interrupt(user, conversation, turn_id=body.turn_id, queued=body.queued)
         )
 
-    @route("POST", f"{CONVERSATION}/compact", allow="user", sends=True)
-    async def compact(self, user: User, conversation: str) -> Redacted[Archive]:
+    @route("POST", f"{CONVERSATION}/compact", allow="user", sends=True, errors=COMPACTION_ERRORS)
+    async def compact(self, user: User, conversation: ConversationId) -> Redacted[Archive]:
         """Summarise what was said: the model reads the summary instead of the messages before it."""
         archive = await self._conversations.compact(user, conversation)
         return await self._within(user, conversation, answer_from(Archive, archive))
 
     @route("GET", f"{CONVERSATION}/archives", allow="user")
-    async def archives(self, user: User, conversation: str) -> Redacted[Items[Archive]]:
+    async def archives(self, user: User, conversation: ConversationId) -> Redacted[Items[Archive]]:
         """List the summaries that stand for earlier messages."""
         archives = await self._conversations.archives(user, conversation)
         return await self._within(user, conversation, Items([answer_from(Archive, each) for each in archives]))
 
     @route("GET", f"{CONVERSATION}/archives/{{archive}}/messages", allow="user")
     async def list_archived_messages(
-        self, user: User, conversation: str, archive: str, query: MessageQuery
+        self, user: User, conversation: ConversationId, archive: str, query: MessageQuery
     ) -> Redacted[Messages]:
         """List the messages that a summary stands for."""
         page = await self._conversations.archived_messages(user, conversation, archive, query.limit, query.before)
-        return await self._within(user, conversation, _messages(page))
+        return await self._within(user, conversation, await self._pages.show(user, page, as_html=query.as_html))
 
     @route("GET", f"{CONVERSATION}/tool-calls", allow="user")
-    async def tool_calls(self, user: User, conversation: str, query: ToolCallQuery) -> Redacted[Items[ToolCall]]:
-        """List tool calls, the last ones in order."""
+    async def tool_calls(
+        self, user: User, conversation: ConversationId, query: ToolCallQuery
+    ) -> Redacted[Part[ToolCall]]:
+        """List tool calls, the last ones in order; ``hasMore``: there are earlier ones."""
         calls = await self._conversations.tool_calls(
-            user, conversation, limit=query.limit, tool_name=query.tool_name, status=query.status, agent=query.agent
+            user,
+            conversation,
+            limit=query.limit + 1,
+            tool_name=query.tool_name,
+            status=query.status,
+            agent=query.agent,
+            turn_id=query.turn_id,
         )
-        return await self._within(user, conversation, Items([_tool_call(each) for each in calls]))
+        shown = [show_tool_call(each) for each in calls[-query.limit :]]
+        return await self._within(user, conversation, Part(shown, len(calls) > query.limit))
 
     async def _show(self, record: ConversationRecord) -> Redacted[Conversation]:
         """Return a conversation's record with what runs in it."""
         current = await self._conversations.current_turns([record])
-        return _conversation(record, current.get(record.session_id))
+        return show_conversation(record, current.get(record.session_id))
 
     @route("GET", "/api/payloads/{ref}", allow="user")
     async def get_payload(self, user: User, ref: str) -> Attachment:
         """Return a tool result that is kept whole, as a file."""
         kept = await self._conversations.payload(user, ref)
-        ending = {"text/plain": "txt", "application/json": "json"}.get(kept.media_type, "bin")
+        ending = FILE_ENDINGS.get(kept.media_type, "bin")
         return Attachment(kept.domain_id, f"{ref}.{ending}", kept.media_type, kept.data)
 
     async def _follow(
-        self, request: Request, user: User, conversation: str, accepted: Accepted, dialect: Dialect
-    ) -> EventStream | Redacted[AcceptedMessage]:
-        """Answer with an accepted message's events, or with its turn."""
+        self, request: Request, user: User, conversation: ConversationId, accepted: Accepted, dialect: Dialect
+    ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
+        """Answer with an accepted message's events, or with its turn; in the dialect ``message`` with its answer."""
         if not _wants_json(request):
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
+        if dialect.name == MessageDialect.name:
+            return CollectedAnswer(self._conversations.events(accepted.turn_id), MessageAnswer())
         turn = await self._conversations.turn(user, accepted.turn_id)
         answer = answer_from(
             AcceptedMessage,
-            _turn(turn),
+            show_turn(turn),
             user_message_id=accepted.user_message_id,
             message_id=accepted.message_id,
             client_message_id=accepted.client_message_id,
         )
         return await self._within(user, conversation, answer)
 
-    async def _within(self, user: User, conversation: str, answer: Any) -> Redacted[Any]:
+    async def _within(self, user: User, conversation: ConversationId, answer: Any) -> Redacted[Any]:
         """Return an answer about what was said in a conversation."""
         record = await self._conversations.get(user, conversation)
         return Redacted(record.domain_id, answer)
@@ -488,56 +467,46 @@ class TurnRoutes:
         self._conversations = conversations
 
     @route("GET", TURN, allow="user")
-    async def get(self, user: User, turn: str) -> Redacted[Turn]:
+    async def get(self, user: User, turn: TurnId) -> Redacted[Turn]:
         """Show a turn."""
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)
-        return Redacted(conversation.domain_id, _turn(record))
+        return Redacted(conversation.domain_id, show_turn(record))
+
+    @route("GET", "/api/images/{image}", allow="user")
+    async def get_image(self, user: User, image: str) -> Redacted[Image]:
+        """Show what a turn ran on, to admins of its domain."""
+        record = await self._conversations.image(user, image)
+        definition = {name: value for name, value in record.definition.items() if name != "binding"}
+        return Redacted(record.domain_id, answer_from(Image, record, definition=definition))
 
     @route("GET", f"{TURN}/children", allow="user")
-    async def list_children(self, user: User, turn: str) -> Redacted[Items[Child]]:
+    async def list_children(self, user: User, turn: TurnId) -> Redacted[Items[Child]]:
         """List the delegates of a turn with their messages and calls."""
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)
         children = await self._conversations.children(user, turn)
-        return Redacted(conversation.domain_id, Items([_child(each) for each in children]))
+        return Redacted(conversation.domain_id, Items([show_child(each) for each in children]))
 
-    @route("GET", f"{TURN}/events", allow="user", streams=True)
-    async def events(self, request: Request, user: User, turn: str, query: EventQuery) -> EventStream:
+    @route("GET", f"{TURN}/events", allow="user", streams=True, errors=[LogGone])
+    async def events(self, request: Request, user: User, turn: TurnId, query: EventQuery) -> EventStream:
         """Follow a turn: what follows the given event, then what comes, to its end."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
         await self._conversations.turn(user, turn)
-        return EventStream(self._conversations.events(turn, after), dialect)
+        start = 0 if dialect.needs_start else after
+        return EventStream(self._conversations.events(turn, start), join(dialect, after))
 
 
-def _conversation(record: ConversationRecord, turn: TurnRecord | None) -> Redacted[Conversation]:
-    shown = None if turn is None else answer_from(CurrentTurn, turn)
-    return Redacted(record.domain_id, answer_from(Conversation, record, metadata=record.meta, turn=shown))
+def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
+    """Return the domain that a client names by its name, by the older one, or by both.
 
-
-def _messages(page: ShownPage) -> Messages:
-    return Messages([_message(message) for message in page.messages], page.has_more)
-
-
-def _message(message: ShownMessage) -> Message:
-    return answer_from(Message, message, references=[answer_from(Reference, each) for each in message.references])
-
-
-def _turn(record: TurnRecord) -> Turn:
-    roles = [RoleVersion(role, text_hash) for role, text_hash in record.role_hashes.items()]
-    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
-
-
-def _child(child: transcripts.Child) -> Child:
-    messages = [_message(each) for each in child.messages]
-    calls = [_tool_call(each) for each in child.tool_calls]
-    return Child(child.agent, child.parent_tool_call_id, _turn(child.turn), messages, calls)
-
-
-def _tool_call(record: ToolCallRecord) -> ToolCall:
-    result = None if record.result is None else without_private(record.result["content"])
-    return answer_from(ToolCall, record, result=result)
+    Raises:
+        InvalidInput: the two differ.
+    """
+    if assistant_id is not None and domain_id not in (None, assistant_id):
+        raise InvalidInput("assistantId", "an older name of domainId: give one, or the same for both.")
+    return domain_id if assistant_id is None else assistant_id
 
 
 def _wants_json(request: Request) -> bool:
@@ -545,7 +514,7 @@ def _wants_json(request: Request) -> bool:
     return "application/json" in accept and "text/event-stream" not in accept
 
 
-def _after(last_event_id: str | None, after: str, turn_id: str) -> int:
+def _after(last_event_id: str | None, after: str, turn_id: TurnId) -> int:
     """Return the number to go on after: ``Last-Event-ID`` (what a reconnecting client got) before ``?after=``."""
     name, number = "after", after
     if last_event_id is not None:

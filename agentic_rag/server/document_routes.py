@@ -3,23 +3,37 @@
 Owns what these routes take and answer. Knows no file format.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
-from agentic_rag.documents.search import KeptSearch, SearchOptions
+from agentic_rag.documents.search import SearchOptions
+from agentic_rag.errors import (
+    DocumentTooLarge,
+    DocumentUnsupported,
+    Forbidden,
+    NotFound,
+    NothingToRollBack,
+    QuotaExceeded,
+    ReindexRunning,
+)
 from agentic_rag.forms import Form
+from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.json_form import Absent
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.server.replies import Items, Redacted, answer, answer_from
+from agentic_rag.server.originals import OriginalFile
+from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
+from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever import chunking, hits
 from mcp_servers.retriever.hits import Hit
 
@@ -29,6 +43,9 @@ SNIPPET = 300
 DOMAIN = "/api/domains/{domain}"
 DOCUMENTS = f"{DOMAIN}/documents"
 DOCUMENT = f"{DOCUMENTS}/{{document}}"
+
+UPLOAD_ERRORS = (DocumentUnsupported, DocumentTooLarge, QuotaExceeded)
+"""Why no file of an upload was taken."""
 
 # What is taken
 
@@ -82,8 +99,9 @@ class ChunkPage(Form):
 
 
 class RetrievalPage(Form):
-    """How many of the last searches."""
+    """How many of the last searches; only admins see those that are not of one of their own conversations."""
 
+    conversation_id: ConversationId | None = Field(None, max_length=200)
     limit: int = Field(50, ge=1, le=200)
 
 
@@ -155,13 +173,25 @@ class Rescan:
 
 @answer()
 class Candidate:
-    """A chunk that a search weighed, and of what there still is of it where it lies."""
+    """A chunk that a search weighed, and of what there still is of it where it lies.
+
+    Ranks count from 1; a leg has none of a chunk that it only scores, since the other one brought it. ``reranked`` is
+    the reranker's score, of those that it read. ``hit`` is the number of the hit that the chunk is part of: of those
+    without one an answer sees nothing. Searches kept by an older version have no ranks.
+    """
 
     chunk_id: str
     lexical: float | None
     dense: float | None
     fused: float
     relevance_score: float
+    lexical_rank: Absent[int] = None
+    dense_rank: Absent[int] = None
+    fused_rank: Absent[int] = None
+    above_threshold: Absent[bool] = None
+    reranked: Absent[float] = None
+    reranked_rank: Absent[int] = None
+    hit: Absent[int] = None
     document_id: Absent[str] = None
     document_name: Absent[str] = None
     heading_path: Absent[Sequence[str]] = None
@@ -171,7 +201,7 @@ class Candidate:
 
 @answer()
 class Retrieval:
-    """A search with the scores of each leg."""
+    """A search with the scores of each leg, and what it was made with; ``reranked``: the reranker decided the order."""
 
     retrieval_id: str
     query: str
@@ -182,6 +212,10 @@ class Retrieval:
     candidates: Sequence[Candidate]
     note: Absent[str] = None
     incomplete: Absent[str] = None
+    threshold: Absent[float] = None
+    top_k: Absent[int] = None
+    fusion: Absent[str] = None
+    reranked: bool = False
 
 
 @answer(kw_only=True)
@@ -189,16 +223,20 @@ class KeptRetrieval(Retrieval):
     """A search of a turn, with what still exists of its candidates."""
 
     created_at: str
+    conversation_id: Absent[str] = None
+    turn_id: Absent[str] = None
 
 
 @answer()
 class RetrievalLine:
-    """One line of a list of kept searches."""
+    """One line of a list of kept searches; without ``conversationId`` and ``turnId`` an admin tried it."""
 
     retrieval_id: str
     query: str
     mode: str
     created_at: str
+    conversation_id: Absent[str] = None
+    turn_id: Absent[str] = None
 
 
 @answer()
@@ -220,7 +258,7 @@ class Chunk:
 class CitedChunk:
     """A chunk with the document it is of, and the ids of those before and after it."""
 
-    document_id: str
+    document_id: DocumentId
     document_name: str
     chunk: Chunk
     before: str | None
@@ -249,26 +287,30 @@ class Collection:
 class DocumentRoutes:
     """Documents of a domain."""
 
-    def __init__(self, documents: Documents, deletion: Deletion) -> None:
+    def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads) -> None:
+        """``thread``: where long lists are made."""
         self._documents = documents
         self._deletion = deletion
+        self._thread = thread
 
-    @route("POST", DOCUMENTS, status=202, takes="multipart/form-data")
+    @route("POST", DOCUMENTS, status=202, takes="multipart/form-data", errors=UPLOAD_ERRORS)
     async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
         """Upload files; each is taken or refused by itself."""
         received = await receive_files(request, self._documents, domain, replace=query.replace)
         return Items([_show_upload(domain, item) for item in received])
 
-    @route("GET", DOCUMENTS, allow="member")
-    async def list_documents(self, domain: str, query: DocumentFilter) -> Items[Document]:
+    @route("GET", DOCUMENTS, allow="member", large=True)
+    async def list_documents(self, user: User, domain: str, query: DocumentFilter) -> Items[Document]:
         """List documents."""
-        return Items([_document(record) for record in await self._documents.list_of(domain, query.status)])
+        records = await self._documents.list_of(domain, query.status)
+        return Items(await self._thread.run(user.id, _show_all, records))
 
     @route("POST", f"{DOCUMENTS}/search", audited=False)
     async def search(self, domain: str, body: Search) -> Redacted[Retrieval]:
         """Try a search, with the scores of each leg."""
         retrieval = await self._documents.search(domain, body.query, body.options())
-        candidates = [answer_from(Candidate, each) for each in retrieval.candidates]
+        chunks = await self._documents.candidate_chunks(domain, retrieval)
+        candidates = [_candidate(each, chunks) for each in retrieval.candidates]
         return Redacted(
             domain,
             answer_from(Retrieval, retrieval, took_ms=round(retrieval.took_ms, 3), candidates=candidates),
@@ -280,51 +322,66 @@ class DocumentRoutes:
         return Rescan(await self._documents.rescan(domain))
 
     @route("GET", DOCUMENT, allow="member")
-    async def get(self, domain: str, document: str) -> Document:
+    async def get(self, domain: str, document: DocumentId) -> Document:
         """Show a document."""
         return _document(await self._documents.get(domain, document))
 
     @route("DELETE", DOCUMENT)
-    async def delete(self, domain: str, document: str) -> None:
+    async def delete(self, domain: str, document: DocumentId) -> None:
         """Delete a document and all that was made of it."""
         await self._deletion.document(domain, document)
 
+    @route("GET", f"{DOCUMENT}/file", allow="member")
+    async def get_file(self, request: Request, domain: str, document: DocumentId) -> OriginalFile:
+        """Send the file as it was uploaded, or the part that ``Range`` names; a browser keeps it and runs nothing."""
+        return OriginalFile(await self._documents.original(domain, document), request.headers.get("range"))
+
     @route("POST", f"{DOCUMENT}/retry", status=202)
-    async def retry(self, domain: str, document: str) -> Document:
+    async def retry(self, domain: str, document: DocumentId) -> Document:
         """Take a document in again that failed."""
         return _document(await self._documents.retry(domain, document))
 
     @route("GET", f"{DOCUMENT}/chunks", allow="member")
-    async def list_chunks(self, domain: str, document: str, query: ChunkPage) -> Redacted[Items[Chunk]]:
+    async def list_chunks(self, domain: str, document: DocumentId, query: ChunkPage) -> Redacted[Part[Chunk]]:
         """List the indexed pieces of a document."""
-        chunks = await self._documents.chunks(domain, document, query.offset, query.limit)
-        return Redacted(domain, Items([_chunk(chunk) for chunk in chunks]))
+        chunks = await self._documents.chunks(domain, document, query.offset, query.limit + 1)
+        shown = [_chunk(chunk) for chunk in chunks[: query.limit]]
+        return Redacted(domain, Part(shown, len(chunks) > query.limit))
 
 
 class CollectionRoutes:
     """A domain's whole collection: kept searches, and its making anew."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, conversations: Conversations) -> None:
         self._documents = documents
+        self._conversations = conversations
 
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}", allow="member")
     async def get_chunk(self, domain: str, chunk: str) -> Redacted[CitedChunk]:
         """Show the passage that a citation names, and where it stands."""
         found, near = await self._documents.chunk(domain, chunk)
         places = {each.ordinal - found.ordinal: each.chunk_id for each in near}
-        shown = CitedChunk(found.document_id, found.document_name, _chunk(found), places.get(-1), places.get(1))
+        shown = CitedChunk(
+            DocumentId(found.document_id), found.document_name, _chunk(found), places.get(-1), places.get(1)
+        )
         return Redacted(domain, shown)
 
-    @route("GET", f"{DOMAIN}/retrievals")
-    async def list_retrievals(self, domain: str, query: RetrievalPage) -> Redacted[Items[RetrievalLine]]:
-        """List the last searches of turns."""
-        rows = await self._documents.retrievals(domain, query.limit)
-        return Redacted(domain, Items([_line(row) for row in rows]))
+    @route("GET", f"{DOMAIN}/retrievals", allow="member")
+    async def list_retrievals(self, user: User, domain: str, query: RetrievalPage) -> Redacted[Part[RetrievalLine]]:
+        """List the last searches, newest first: those of one of the caller's conversations, for admins also all."""
+        if not user.administers(domain):
+            if query.conversation_id is None:
+                raise Forbidden("Name a conversation of yours in conversationId; all searches are for admins.")
+            await self._conversations.get(user, query.conversation_id)
+        rows = await self._documents.retrievals(domain, query.limit + 1, query.conversation_id)
+        return Redacted(domain, Part([_line(row) for row in rows[: query.limit]], len(rows) > query.limit))
 
-    @route("GET", f"{DOMAIN}/retrievals/{{retrieval}}")
-    async def get_retrieval(self, domain: str, retrieval: str) -> Redacted[KeptRetrieval]:
-        """Show what a search of a turn found and weighed."""
+    @route("GET", f"{DOMAIN}/retrievals/{{retrieval}}", allow="member")
+    async def get_retrieval(self, user: User, domain: str, retrieval: str) -> Redacted[KeptRetrieval]:
+        """Show what a search of a turn found and weighed: to who asked there, and to admins."""
         kept = await self._documents.retrieval(domain, retrieval)
+        if not user.administers(domain) and not await self._conversations.owns(user, kept.record.conversation_id):
+            raise NotFound("retrieval", retrieval, hidden=True)
         return Redacted(
             domain,
             answer_from(
@@ -334,12 +391,14 @@ class CollectionRoutes:
                 query=kept.record.query,
                 mode=kept.record.mode,
                 created_at=kept.record.created_at,
+                conversation_id=kept.record.conversation_id or None,
+                turn_id=kept.record.turn_id or None,
                 took_ms=round(kept.trace.took_ms, 3),
-                candidates=[_candidate(each, kept) for each in kept.trace.candidates],
+                candidates=[_candidate(each, kept.chunks) for each in kept.trace.candidates],
             ),
         )
 
-    @route("POST", f"{DOMAIN}/reindex", status=202)
+    @route("POST", f"{DOMAIN}/reindex", status=202, errors=[ReindexRunning, NothingToRollBack])
     async def reindex(self, domain: str, body: Reindex) -> Collection:
         """Begin to make the collection anew, or take the last exchange back."""
         return answer_from(Collection, await self._documents.reindex(domain, rollback=body.rollback))
@@ -350,6 +409,10 @@ class CollectionRoutes:
         state = await self._documents.reindex_state(domain)
         progress = await self._documents.rebuilding(domain)
         return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
+
+
+def _show_all(records: Sequence[DocumentRecord]) -> list[Document]:
+    return [_document(record) for record in records]
 
 
 def _document(record: DocumentRecord) -> Document:
@@ -370,11 +433,17 @@ def _chunk(chunk: chunking.Chunk) -> Chunk:
 
 
 def _line(record: RetrievalRecord) -> RetrievalLine:
-    return answer_from(RetrievalLine, record, retrieval_id=record.id)
+    return answer_from(
+        RetrievalLine,
+        record,
+        retrieval_id=record.id,
+        conversation_id=record.conversation_id or None,
+        turn_id=record.turn_id or None,
+    )
 
 
-def _candidate(candidate: hits.Candidate, kept: KeptSearch) -> Candidate:
-    chunk = kept.chunks.get(candidate.chunk_id)
+def _candidate(candidate: hits.Candidate, chunks: Mapping[str, chunking.Chunk]) -> Candidate:
+    chunk = chunks.get(candidate.chunk_id)
     if chunk is None:
         return answer_from(Candidate, candidate)
     return answer_from(

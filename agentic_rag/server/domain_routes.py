@@ -13,8 +13,9 @@ from starlette.requests import Request
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.domains import Domains, DomainView, Saved
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound, SecretLimit, ServerReserved, VersionConflict
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Absent, Json, camel
 from agentic_rag.operations.deletion import Deletion
@@ -26,6 +27,9 @@ from agentic_rag.tools.entries.reading import Note
 
 DOMAINS = "/api/domains"
 DOMAIN = "/api/domains/{domain}"
+
+CHANGE_ERRORS = (VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit)
+"""How a change of settings may be refused beside what does not fit."""
 
 
 class NewDomain(Form):
@@ -109,13 +113,21 @@ class DomainRoutes:
         self._directory = directory
         self._deletion = deletion
 
+    @route("GET", "/api/domain-settings", allow="user")
+    async def describe_settings(self) -> Json:
+        """Show the JSON Schema of a domain's settings: types, bounds and defaults, null where the operator's counts."""
+        schema = DomainSettings.model_json_schema()
+        hidden = {"mcpServers", "adoptRole"}  # entries are read from what other clients write, the other is ours
+        properties = {name: each for name, each in schema["properties"].items() if name not in hidden}
+        return {**schema, "properties": properties}
+
     @route("GET", DOMAINS, allow="user")
     async def list_domains(self, user: User) -> Items[Domain]:
         """List the domains that the caller may use."""
         records = [record for record in await self._directory.list_all() if user.sees(record.id)]
         return Items([_domain(await self._domains.view(record), user) for record in records])
 
-    @route("POST", DOMAINS, status=201)
+    @route("POST", DOMAINS, status=201, errors=[NotFound, ServerReserved, CommandNotAllowed, SecretLimit])
     async def create(self, user: User, body: NewDomain) -> SavedDomain:
         """Make a domain; one that is described begins with a conversation in which nuwa writes its role."""
         if body.describe is None:
@@ -141,12 +153,12 @@ class DomainRoutes:
         nouns = [field.name for field in fields(Holdings)]
         return Items([Quota(camel(noun), getattr(held, noun), getattr(limits, noun)) for noun in nouns])
 
-    @route("PUT", DOMAIN)
+    @route("PUT", DOMAIN, errors=CHANGE_ERRORS)
     async def put(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
         """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are replaced."""
         return await self._change(request, domain, body, replace_maps=True)
 
-    @route("PATCH", DOMAIN)
+    @route("PATCH", DOMAIN, errors=CHANGE_ERRORS)
     async def patch(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
         """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are merged by name."""
         return await self._change(request, domain, body, replace_maps=False)

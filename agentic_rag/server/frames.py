@@ -4,15 +4,18 @@ Owns the frames: their shapes, their checks, their JSON. Knows no socket, no
 conversation and no dialect; events are encoded by ``dialects``.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, assert_never
 
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
+from agentic_rag.conversations.sent_images import MAX_IMAGES, GivenImage
 from agentic_rag.errors import AgenticRagError, InvalidInput
-from agentic_rag.forms import NO_NUL, Form, invalid_input
-from agentic_rag.json_form import Json
+from agentic_rag.forms import NO_NUL, AnswerJson, Form, invalid_input
+from agentic_rag.ids import ConversationId, MessageId, TurnId, WaitId
+from agentic_rag.json_form import Json, to_text
 
 MAX_ID = 200
 """Longest id a client may name or choose, in characters."""
@@ -24,7 +27,11 @@ def _refuse_nul(text: str) -> str:
     return text
 
 
-Ident = Annotated[str, Field(min_length=1, max_length=MAX_ID), AfterValidator(_refuse_nul)]
+_CHECKS = (Field(min_length=1, max_length=MAX_ID), AfterValidator(_refuse_nul))
+Ident = Annotated[str, *_CHECKS]
+ConversationIdent = Annotated[ConversationId, *_CHECKS]
+TurnIdent = Annotated[TurnId, *_CHECKS]
+MessageIdent = Annotated[MessageId, *_CHECKS]
 
 
 class Frame(Form):
@@ -36,20 +43,30 @@ class Frame(Form):
     request_id: Ident | None = None
 
 
-class MessageFrame(Frame):
-    """Send a message and follow its turn from event 1. NULs in ``content`` are removed by its taker."""
+class TurnFrame(Frame):
+    """Base of those that begin a turn. ``traceparent``: where in a trace of the client's it belongs (W3C)."""
 
-    conversation_id: Ident
+    traceparent: Ident | None = None
+
+
+class MessageFrame(TurnFrame):
+    """Send a message and follow its turn from event 1; one with ``images`` needs no words.
+
+    NULs in ``content`` are removed by its taker.
+    """
+
+    conversation_id: ConversationIdent
     content: str
+    images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
     client_message_id: Ident | None = None
     on_busy: Literal["reject", "queue"] = "reject"
 
 
-class RetryFrame(Frame):
+class RetryFrame(TurnFrame):
     """Answer a message of the user again, on a branch that ends before the old answer, and follow that turn."""
 
-    conversation_id: Ident
-    message_id: Ident
+    conversation_id: ConversationIdent
+    message_id: MessageIdent
     client_message_id: Ident | None = None
 
 
@@ -62,30 +79,40 @@ class EditFrame(RetryFrame):
 class SubscribeFrame(Frame):
     """Follow a conversation: strictly after event ``after`` of turn ``turnId``, or from what runs now."""
 
-    conversation_id: Ident
-    turn_id: Ident | None = None
+    conversation_id: ConversationIdent
+    turn_id: TurnIdent | None = None
     after: Annotated[int, Field(ge=0, le=2**53)] | None = None
 
 
 class UnsubscribeFrame(Frame):
     """Stop following a conversation."""
 
-    conversation_id: Ident
+    conversation_id: ConversationIdent
 
 
 class InterruptFrame(Frame):
     """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
 
-    conversation_id: Ident
-    turn_id: Ident | None = None
+    conversation_id: ConversationIdent
+    turn_id: TurnIdent | None = None
     queued: bool = False
+
+
+class AnswerFrame(Frame):
+    """Answer what a turn waits for; the first answer counts. ``content`` is as in ``POST /api/waits/{id}``."""
+
+    wait_id: Ident
+    action: Literal["accept", "decline", "cancel"]
+    content: AnswerJson = None
 
 
 class PingFrame(Frame):
     """Ask for a pong."""
 
 
-ClientFrame = MessageFrame | RetryFrame | EditFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | PingFrame
+ClientFrame = (
+    MessageFrame | RetryFrame | EditFrame | SubscribeFrame | UnsubscribeFrame | InterruptFrame | AnswerFrame | PingFrame
+)
 
 FRAMES: dict[str, type[ClientFrame]] = {
     "message": MessageFrame,
@@ -94,6 +121,7 @@ FRAMES: dict[str, type[ClientFrame]] = {
     "subscribe": SubscribeFrame,
     "unsubscribe": UnsubscribeFrame,
     "interrupt": InterruptFrame,
+    "answer": AnswerFrame,
     "ping": PingFrame,
 }
 
@@ -101,6 +129,7 @@ _ECHOED = {
     "requestId": ("requestId", "request_id"),
     "conversationId": ("conversationId", "conversation_id"),
     "clientMessageId": ("clientMessageId", "client_message_id"),
+    "waitId": ("waitId", "wait_id"),
 }
 
 
@@ -151,15 +180,133 @@ def origin_of(value: Json) -> dict[str, str]:
     return ids
 
 
-def encode_reply(kind: str, **fields: object) -> bytes:
-    """Return an answer's text; absent (None) fields are left out."""
-    return orjson.dumps({"type": kind, **{name: value for name, value in fields.items() if value is not None}})
+@dataclass(frozen=True, slots=True)
+class AcceptedReply:
+    """A message is stored and its turn will come; the turn's events follow."""
+
+    conversation_id: ConversationId
+    turn_id: TurnId
+    user_message_id: MessageId
+    message_id: MessageId
+    client_message_id: str | None = None
+    queued: bool = False
+    request_id: str | None = None
 
 
-def encode_error(error: AgenticRagError, origin: dict[str, str], redact: Callable[[Any], Any]) -> bytes:
-    """Return the ``error`` frame of a refusal: no ``turnId`` of its own, unlike the event that ends a turn.
+@dataclass(frozen=True, slots=True)
+class SubscribedReply:
+    """A conversation is followed: strictly after event ``seq`` of a turn, or (None) from the next one that starts."""
 
-    ``redact`` takes secrets out of its words; the client's own ids in ``origin`` come back as they were.
+    conversation_id: ConversationId
+    turn_id: TurnId | None
+    seq: int
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncReply:
+    """The log of a turn is gone: the messages have to be loaded anew."""
+
+    conversation_id: ConversationId
+    turn_id: TurnId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredReply:
+    """An answer to a wait is stored; ``input_answered`` follows among the turn's events."""
+
+    wait_id: WaitId
+    state: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PongReply:
+    """The answer to a ping."""
+
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """A frame was refused, or a conversation cannot be followed any more; no turn has ended by it.
+
+    ``origin``: the ids that the frame named, by their camelCase names.
     """
-    message, details = redact([str(error), error.details or None])
-    return encode_reply("error", code=error.code, message=message, details=details, **origin)
+
+    code: str
+    message: str
+    details: Json | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+Reply = AcceptedReply | SubscribedReply | ResyncReply | AnsweredReply | PongReply | ErrorReply
+
+
+class NativeFrames:
+    """The frames of ``docs/clients/native.md``."""
+
+    def read(self, value: Json) -> ClientFrame:
+        """Read a frame as `read_frame` does."""
+        return read_frame(value)
+
+    def encode(self, reply: Reply) -> tuple[bytes, ...]:
+        """Return ``accepted``, ``subscribed``, ``resync``, ``answered``, ``pong`` or ``error``."""
+        return (to_text(reply_fields(reply)).encode(),)
+
+
+def reply_fields(reply: Reply) -> Json:
+    """Return the JSON of an answer; absent (None) fields are left out."""
+    match reply:
+        case AcceptedReply():
+            fields: Json = {
+                "type": "accepted",
+                "conversationId": reply.conversation_id,
+                "turnId": reply.turn_id,
+                "clientMessageId": reply.client_message_id,
+                "userMessageId": reply.user_message_id,
+                "messageId": reply.message_id,
+                "queued": reply.queued or None,
+                "requestId": reply.request_id,
+            }
+        case SubscribedReply():
+            fields = {
+                "type": "subscribed",
+                "conversationId": reply.conversation_id,
+                "turnId": reply.turn_id,
+                "seq": reply.seq,
+                "requestId": reply.request_id,
+            }
+        case ResyncReply():
+            fields = {
+                "type": "resync",
+                "conversationId": reply.conversation_id,
+                "turnId": reply.turn_id,
+                "reason": reply.reason,
+            }
+        case AnsweredReply():
+            fields = {
+                "type": "answered",
+                "waitId": reply.wait_id,
+                "state": reply.state,
+                "requestId": reply.request_id,
+            }
+        case PongReply():
+            fields = {"type": "pong", "requestId": reply.request_id}
+        case ErrorReply():
+            said = {"code": reply.code, "message": reply.message, "details": reply.details}
+            fields = {"type": "error", **said, **reply.origin}
+        case _:
+            assert_never(reply)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def refuse(error: AgenticRagError, origin: dict[str, str], redact: Callable[[Any], Any], *, whole: bool) -> ErrorReply:
+    """Return the answer of a refusal.
+
+    ``redact`` takes secrets out of its words; the client's own ids in ``origin`` come back as they were. ``whole``:
+    with the reasons that are for operators.
+    """
+    message, details = redact([str(error) if whole else error.plain, error.details or None])
+    return ErrorReply(error.code, message, details, origin)

@@ -3,10 +3,12 @@
 Owns the routes that belong to no noun, and the assembly. Knows no rule and no record.
 """
 
+from typing import TYPE_CHECKING
+
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import WebSocketRoute
 
 from agentic_rag import __version__
@@ -14,49 +16,135 @@ from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.business import Business
+from agentic_rag.documents.places import Places
+from agentic_rag.errors import NotFound
+from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import HealthReport
+from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
+from agentic_rag.server.ag_ui_socket import run_socket_endpoint
 from agentic_rag.server.auth import Gate, Guard
+from agentic_rag.server.backup_routes import BackupRoutes
+from agentic_rag.server.budget_routes import BudgetRoutes
+from agentic_rag.server.bundle_routes import BundleRoutes
+from agentic_rag.server.catalogue_routes import CatalogueRoutes
+from agentic_rag.server.conversation_answers import Pages
 from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
+from agentic_rag.server.dialects import DEFAULT_DIALECT
+from agentic_rag.server.docs_page import POLICY
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
+from agentic_rag.server.durable_streams import DurableStreamRoutes
+from agentic_rag.server.feedback_routes import FeedbackRoutes
+from agentic_rag.server.history_routes import HistoryRoutes
 from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
+from agentic_rag.server.launch_request_routes import LaunchRequestRoutes
+from agentic_rag.server.login_routes import LoginRoutes
+from agentic_rag.server.mcp_door import McpDoor, McpRoutes
+from agentic_rag.server.oauth_routes import OAuthRoutes
+from agentic_rag.server.oidc_routes import OidcRoutes, ProviderDepartures
+from agentic_rag.server.older_routes import ChatRoutes, KnowledgeRoutes
+from agentic_rag.server.openai_routes import OpenAiRoutes
 from agentic_rag.server.openapi import OpenApi
-from agentic_rag.server.replies import Replies, answer
-from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
+from agentic_rag.server.place_routes import PlaceRoutes
+from agentic_rag.server.render_routes import RenderRoutes
+from agentic_rag.server.replies import MetricsText, Replies, answer
+from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
+from agentic_rag.server.ui_message_routes import UiMessageRoutes
 from agentic_rag.server.usage_routes import UsageRoutes
+from agentic_rag.server.user_routes import UserRoutes
+from agentic_rag.server.wait_routes import WaitRoutes
+from agentic_rag.server.web_routes import FOLDER, WebRoutes
 from agentic_rag.server.ws import websocket_endpoint
+from agentic_rag.threads import DomainThreads, one_thread
+
+if TYPE_CHECKING:
+    from agentic_rag.access.oidc.logins import ProviderLogins
 
 
-def make_app(business: Business, access: Access, audit: AuditLog, gate: Gate) -> Starlette:
-    """Return the ASGI application over a running business layer; it has no lifespan of its own."""
-    redactor = business.vault.redact
-    edge = Edge(Replies(redactor), audit)
-    owners = [
+INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
+"""Where the paths begin of what programs use, and the documentation lists; the rest is the page's own files."""
+
+
+def _routes_of_domains(business: Business, thread: DomainThreads) -> list[object]:
+    return [
         ProcessRoutes(business),
         DomainRoutes(business.domains, business.directory, business.deletion, business.births, business.conversations),
-        RoleRoutes(business.roles, business.definitions),
+        RoleRoutes(business.roles, business.definitions, business.servers, business.domains),
+        PromptRoutes(business.prompts),
+        SkillRoutes(business.skills),
         MemoryRoutes(business.memories),
         SecretRoutes(business.directory, business.vault),
         ServerRoutes(business.servers),
-        DocumentRoutes(business.documents, business.deletion),
-        CollectionRoutes(business.documents),
-        ConversationRoutes(business.conversations, business.deletion),
-        TurnRoutes(business.conversations),
-        KeyRoutes(access),
-        AuditRoutes(audit),
-        UsageRoutes(business.usage),
-        TicketRoutes(gate.use),
+        LaunchRequestRoutes(business.launch_requests),
+        OAuthRoutes(business.sign_ins, business.directory),
+        DocumentRoutes(business.documents, business.deletion, thread),
+        CollectionRoutes(business.documents, business.conversations),
+        PlaceRoutes(business.documents, Places(business.documents), business.vault.redact),
+        BundleRoutes(business.exports, business.imports),
+        HistoryRoutes(business.history),
     ]
-    kinds = [*map(type, owners), DocumentationRoutes]
+
+
+def make_app(
+    business: Business,
+    access: Access,
+    audit: AuditLog,
+    gate: Gate,
+    mcp_door: McpDoor,
+    socket_dialect: str = DEFAULT_DIALECT,
+    *,
+    provider: "ProviderLogins | None" = None,
+    public_url: str = "",
+) -> Starlette:
+    """Return the ASGI application over a running business layer; it has no lifespan of its own.
+
+    ``socket_dialect``: what a client of `/ws` is spoken to in that asks for none. ``provider``: signs people in at an
+    OpenID provider, None: there is none. ``public_url``: the address under which browsers reach us, empty: as they say.
+    """
+    redactor = business.vault.redact
+    runs = Runs(business.conversations, business.client_names, business.waits)
+    thread = one_thread()
+    edge = Edge(Replies(redactor), audit, thread, business.observer)
+    departures = None if provider is None else ProviderDepartures(provider, public_url)
+    owners: list[object] = [
+        *_routes_of_domains(business, thread),
+        ConversationRoutes(business.conversations, business.deletion, Pages(thread)),
+        TurnRoutes(business.conversations),
+        FeedbackRoutes(business.feedback),
+        RenderRoutes(thread),
+        DurableStreamRoutes(business.conversations),
+        WaitRoutes(business.waits),
+        OpenAiRoutes(business.directory, business.conversations, Calls(business.conversations, business.deletion)),
+        KeyRoutes(access),
+        UserRoutes(business.people, access, business.erasure),
+        LoginRoutes(business.logins, gate, departures),
+        OidcRoutes(provider, gate, public_url),
+        AuditRoutes(audit),
+        BackupRoutes(business.backups, audit),
+        CatalogueRoutes(business.catalogue, audit),
+        UsageRoutes(business.usage),
+        BudgetRoutes(business.budgets),
+        TicketRoutes(gate),
+        KnowledgeRoutes(business.conversations, business.deletion),
+        ChatRoutes(business.conversations),
+        AgUiRoutes(runs),
+        UiMessageRoutes(business.conversations, business.client_names, business.waits),
+        McpRoutes(business.directory, mcp_door),
+    ]
+    kinds = [*map(type, owners), DocumentationRoutes, WebRoutes]
     declarations = [each for kind in kinds for each in declarations_of(kind)]
-    owners.append(DocumentationRoutes(OpenApi(declarations)))
+    owners.append(DocumentationRoutes(OpenApi([each for each in declarations if each.path.startswith(INTERFACES)])))
+    owners.append(WebRoutes())
     open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
-    socket = WebSocketRoute("/ws", websocket_endpoint(business.conversations, business.runtime, redactor))
+    endpoint = websocket_endpoint(
+        business.conversations, business.runtime, business.waits, redactor, socket_dialect, news=business.title_news
+    )
+    sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]
     return Starlette(
-        routes=[*(each for owner in owners for each in edge.routes_of(owner)), socket],
-        middleware=[Middleware(Guard, gate=gate, open_paths=open_paths)],
+        routes=[*(each for owner in owners for each in edge.routes_of(owner)), *sockets],
+        middleware=[Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER)],
         exception_handlers=edge.exception_handlers(),
     )
 
@@ -97,14 +185,25 @@ class ProcessRoutes:
         """Show the version."""
         return Version(__version__)
 
+    @route("GET", "/metrics", errors=[NotFound])
+    async def metrics(self) -> MetricsText:
+        """Show what the server counts, as Prometheus reads it."""
+        return MetricsText(await self._business.exposition.text())
+
 
 class DocumentationRoutes:
-    """The documentation of the routes."""
+    """The documentation of the routes; it is the same for everybody and names nothing of this server's own."""
 
     def __init__(self, openapi: OpenApi) -> None:
         self._openapi = openapi
 
-    @route("GET", "/api/openapi.json", allow="user")
+    @route("GET", "/api/openapi.json", allow="anyone")
     async def openapi(self) -> Response:
         """Show this document: OpenAPI 3.1 of all routes."""
         return Response(await anyio.to_thread.run_sync(lambda: self._openapi.document), media_type="application/json")
+
+    @route("GET", "/api/docs", allow="anyone")
+    async def docs(self) -> HTMLResponse:
+        """Show the documentation of all routes as a page."""
+        page = await anyio.to_thread.run_sync(lambda: self._openapi.page)
+        return HTMLResponse(page, headers={"content-security-policy": POLICY})

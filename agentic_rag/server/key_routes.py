@@ -10,21 +10,21 @@ from starlette.requests import Request
 
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Json
-from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, KeyUse
-from agentic_rag.server.replies import Items, answer, answer_from
+from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, Gate
+from agentic_rag.server.replies import Items, Part, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.store.keys import KeyRole
 
 
 class NewKey(Form):
-    """A key to make; an operator's is for all domains."""
+    """A key to make; an operator's is for all domains, one without a role permits what its user may do."""
 
     user: str
-    role: KeyRole
+    role: KeyRole | None = None
     domains: list[str] = Field(default_factory=list)
 
 
@@ -49,7 +49,7 @@ class Key:
 
     id: str
     user_id: str
-    role: KeyRole
+    role: KeyRole | None
     domains: Sequence[str]
     created_at: str
     revoked_at: str | None
@@ -116,9 +116,9 @@ class KeyRoutes:
         """List all keys, revoked ones too."""
         return Items([answer_from(Key, record) for record in await self._access.list_all()])
 
-    @route("POST", "/api/keys", status=201)
+    @route("POST", "/api/keys", status=201, errors=[NotFound])
     async def create(self, body: NewKey) -> CreatedKey:
-        """Make a key."""
+        """Make a key; a user who is not there yet is made with its rights, one who is gets those that are missing."""
         record, secret = await self._access.create(body.user, body.role, body.domains)
         return answer_from(CreatedKey, record, key=secret)
 
@@ -135,10 +135,10 @@ class AuditRoutes:
         self._audit = audit
 
     @route("GET", "/api/audit")
-    async def list_entries(self, query: AuditQuery) -> Items[AuditEntry]:
+    async def list_entries(self, query: AuditQuery) -> Part[AuditEntry]:
         """List rows, newest first."""
-        rows = await self._audit.page(query.limit, before=query.before, actor=query.actor, outcome=query.outcome)
-        return Items([answer_from(AuditEntry, row) for row in rows])
+        rows = await self._audit.page(query.limit + 1, before=query.before, actor=query.actor, outcome=query.outcome)
+        return Part([answer_from(AuditEntry, row) for row in rows[: query.limit]], len(rows) > query.limit)
 
     @route("GET", "/api/audit/verify")
     async def verify(self, query: VerifyQuery) -> AuditVerdict:
@@ -151,13 +151,13 @@ class AuditRoutes:
 class TicketRoutes:
     """Tickets: how a browser, which can set no header on a WebSocket, shows who it is."""
 
-    def __init__(self, use: KeyUse) -> None:
-        self._use = use
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
 
     @route("POST", "/api/ws-tickets", allow="user", status=201)
     async def issue(self, request: Request, caller: Caller) -> Ticket:
         """Get a ticket for one WebSocket."""
         if request.query_params:
             raise InvalidInput("query", "nothing is taken from here.")
-        value = self._use.issue_ticket(caller.entrant)
+        value = await self._gate.issue_ticket(caller.entrant)
         return Ticket(value, TICKET_PROTOCOL + value, TICKET_SECONDS)

@@ -5,6 +5,7 @@ components, with schemas by pydantic. Knows no route by name. The document is ma
 models together would cost every start a tenth of a second.
 """
 
+import inspect
 import re
 import types
 import typing
@@ -14,16 +15,24 @@ from typing import Any, Literal
 
 import orjson
 from pydantic import TypeAdapter
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from agentic_rag import __version__
+from agentic_rag.errors import AgenticRagError
 from agentic_rag.json_form import Json, camel
-from agentic_rag.server.replies import Attachment, ErrorAnswer, Items, Redacted
-from agentic_rag.server.routes import Declaration
+from agentic_rag.server.bundle_routes import BundleStream
+from agentic_rag.server.collected import CollectedAnswer
+from agentic_rag.server.docs_page import make_page
+from agentic_rag.server.durable_streams import StreamAnswer
+from agentic_rag.server.mcp_door import RpcAnswer
+from agentic_rag.server.originals import OriginalFile
+from agentic_rag.server.page_images import PageFile
+from agentic_rag.server.replies import Attachment, CsvTable, ErrorAnswer, Items, MetricsText, Redacted
+from agentic_rag.server.routes import FREE_NAMES, Declaration
 from agentic_rag.server.sse import EventStream
+from agentic_rag.server.web_routes import PageAnswer
 
 REFS = "#/components/schemas/{model}"
-ERROR: Json = {"$ref": "#/components/responses/Error"}
 FILES: Json = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
 """A multipart body: files under any names."""
 
@@ -44,7 +53,8 @@ class OpenApi:
         paths: dict[str, Json] = {}
         for declared in self._declarations:
             paths.setdefault(declared.path, {})[declared.method.lower()] = _operation(declared, schemas, components)
-        error = {"description": "Why it was refused or failed.", **_content(schemas[_ERROR])}
+        answer = _content(schemas[_ERROR])
+        errors = {_name_of(status): {"description": text, **answer} for status, text in _COMMON.items()}
         return orjson.dumps(
             {
                 "openapi": "3.1.0",
@@ -52,12 +62,17 @@ class OpenApi:
                 "paths": paths,
                 "components": {
                     "schemas": components,
-                    "responses": {"Error": error},
+                    "responses": errors,
                     "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}},
                 },
                 "security": [{"key": []}, {}],
             }
         )
+
+    @cached_property
+    def page(self) -> str:
+        """The document as a page for people."""
+        return make_page(orjson.loads(self.document))
 
     def _schemas(self) -> tuple[dict[_Key, Json], dict[str, Json]]:
         """Return the schemas of bodies and answers, and the components they refer to."""
@@ -76,6 +91,30 @@ class OpenApi:
 
 
 _ERROR: _Key = ("", "answer")
+
+_COMMON = {
+    400: "`BAD_REQUEST`: what came is no HTTP request.",
+    401: "`UNAUTHENTICATED`: a key is needed, or what was shown is none.",
+    403: "`FORBIDDEN`: this is for others, or the page of another origin asks.",
+    404: "`…_NOT_FOUND`: there is nothing of this id, or not for the caller.",
+    408: "`REQUEST_TIMEOUT`: the request did not arrive in time.",
+    409: "`WORKSPACE_REFUSED`: something else stands in place of a folder of the domain's workspace.",
+    422: "`VALIDATION_ERROR`: a value does not fit; `details` names its `path` and the `problem`.",
+    429: "`RATE_LIMITED`, `BUDGET_EXCEEDED`: try again after as many seconds as `Retry-After` says.",
+    431: "`HEADERS_TOO_LARGE`: address and header fields are larger than the server reads.",
+    500: "`INTERNAL_ERROR`: a mistake of the server's; its log has the reason under `requestId`.",
+    503: "`OIDC_UNAVAILABLE`, `STORAGE_UNAVAILABLE`, `STORAGE_DAMAGED`, `SERVER_BUSY`, `SERVER_STOPPING`: not now.",
+    507: "`STORAGE_FULL`: the server's disk is full.",
+}
+"""How any operation may be refused, by status; see `_common` for those that not all have."""
+
+_RPC = {
+    "202": "A notification was taken.",
+    "405": "The newer era of the protocol has no sessions.",
+    "406": "`Accept` has to name both kinds of answers, JSON and event streams.",
+    "413": "The body is too long.",
+}
+"""How MCP's streamable HTTP answers beside what any operation does."""
 
 _INTRODUCTION = """\
 Errors have one form: `{"error": {"code", "message", "details?", "requestId"}}`. `x-allow` says who may use an
@@ -99,7 +138,7 @@ def _operation(declared: Declaration, schemas: dict[_Key, Json], components: dic
         "tags": [ident.partition("_")[0]],
         "summary": summary,
         "parameters": [*_path_parameters(declared.path), *_query_parameters(form)],
-        "responses": {**_responses(declared, schemas.get((ident, "answer"))), "default": ERROR},
+        "responses": {**_responses(declared, schemas.get((ident, "answer"))), **_refusals(declared, schemas[_ERROR])},
         "x-allow": declared.rule.allow,
         "x-audited": declared.rule.audited,
     }
@@ -129,6 +168,10 @@ def _query_parameters(form: Json) -> list[Json]:
     ]
 
 
+_TEXTS = {HTMLResponse: "text/html", CsvTable: "text/csv", MetricsText: "text/plain"}
+"""Answers that are text, with their media types."""
+
+
 def _responses(declared: Declaration, schema: Json | None) -> Json:
     responses: Json = {}
     for kind in _kinds(declared.answer):
@@ -138,14 +181,84 @@ def _responses(declared: Declaration, schema: Json | None) -> Json:
                 "description": "The turn's events, in the dialect that was asked for.",
                 "content": content,
             }
-        elif kind is Attachment:
-            content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-            responses["200"] = {"description": "The file.", "content": content}
+        elif kind in (Attachment, OriginalFile, PageFile, PageAnswer, BundleStream):
+            responses |= _file_responses(kind)
+        elif kind in _TEXTS:
+            answered = responses.setdefault("200", {"description": "Done.", "content": {}})
+            answered["content"][_TEXTS[kind]] = {"schema": {"type": "string"}}
+        elif kind is RedirectResponse:
+            responses["303"] = {"description": "Where to go on."}
+        elif kind is StreamAnswer:
+            content = {"text/event-stream": {"schema": {"type": "string"}}, **_content({"type": "array"})["content"]}
+            responses["200"] = {"description": "Events, and in the header where they end.", "content": content}
+            responses["204"] = {"description": "Nothing came; the header says where to go on."}
+            responses["304"] = {"description": "The same as before."}
+        elif kind is RpcAnswer:
+            content = _content({"type": "object"})["content"]
+            if declared.rule.streams:
+                content["text/event-stream"] = {"schema": {"type": "string"}}
+            responses["200"] = {
+                "description": "The message's answer, or a stream that ends with it.",
+                "content": content,
+            }
+            responses |= {status: {"description": text} for status, text in _RPC.items()}
+        elif kind is CollectedAnswer:
+            document = responses.setdefault("200", {"description": "The answer.", "content": {}})
+            document["content"] |= _content({"type": "object"})["content"]
         elif kind is types.NoneType:
             responses[str(declared.status)] = {"description": "Done."}
         else:
-            responses[str(declared.status)] = {"description": "Done.", **_content(schema or {"type": "object"})}
+            answered = responses.setdefault(str(declared.status), {"description": "Done.", "content": {}})
+            answered["content"] |= _content(schema or {"type": "object"})["content"]
     return responses
+
+
+def _file_responses(kind: type) -> Json:
+    """Return how a route answers that sends bytes."""
+    content = {"image/png" if kind is PageFile else "*/*": {"schema": {"type": "string", "format": "binary"}}}
+    responses: Json = {"200": {"description": "The file.", "content": content}}
+    if kind is OriginalFile:
+        responses["206"] = {"description": "The part that `Range` names.", "content": content}
+        responses["416"] = {"description": "The file has no such part."}
+    elif kind in (PageFile, PageAnswer):
+        responses["304"] = {"description": "The client has it: `If-None-Match` names its `ETag`."}
+    return responses
+
+
+def _refusals(declared: Declaration, schema: Json) -> Json:
+    """Return how an operation may be refused or fail, by status."""
+    refusals: Json = {
+        str(status): {"$ref": f"#/components/responses/{_name_of(status)}"} for status in _common(declared)
+    }
+    for status in sorted({each.status for each in declared.errors}):
+        kinds = [each for each in declared.errors if each.status == status]
+        lines = [f"`{_code_of(each)}`: {inspect.getdoc(each) or ''}".partition("\n")[0] for each in kinds]
+        if str(status) in refusals:
+            lines.append(_COMMON[status])
+        refusals[str(status)] = {"description": "\n\n".join(lines), **_content(schema)}
+    return dict(sorted(refusals.items()))
+
+
+def _common(declared: Declaration) -> list[int]:
+    """Return the statuses with which any operation of this shape may be refused."""
+    names = set(re.findall(r"{(\w+)", declared.path))
+    some = {404: names, 409: names & {"domain"}, 422: declared.reads.keys() & {"body", "query"} or names & FREE_NAMES}
+    if declared.takes != "application/json":
+        some[422] = {"body"}
+    return [status for status in _COMMON if status not in some or some[status]]
+
+
+def _name_of(status: int) -> str:
+    return f"Error{status}"
+
+
+def _code_of(error: type[AgenticRagError]) -> str:
+    return error.code if isinstance(error.code, str) else "…_NOT_FOUND"
+
+
+def documented_statuses(declared: Declaration) -> set[int]:
+    """Return every status that an operation may answer with."""
+    return {int(status) for status in {**_responses(declared, None), **_refusals(declared, {})}}
 
 
 def _kinds(answer: Any) -> tuple[Any, ...]:
@@ -155,7 +268,23 @@ def _kinds(answer: Any) -> tuple[Any, ...]:
     return typing.get_args(answer) if typing.get_origin(answer) in (types.UnionType, typing.Union) else (answer,)
 
 
-_NO_JSON = (EventStream, Attachment, Response, types.NoneType)
+_NO_JSON = (
+    EventStream,
+    StreamAnswer,
+    CollectedAnswer,
+    Attachment,
+    CsvTable,
+    MetricsText,
+    OriginalFile,
+    PageFile,
+    BundleStream,
+    RpcAnswer,
+    PageAnswer,
+    Response,
+    HTMLResponse,
+    RedirectResponse,
+    types.NoneType,
+)
 
 
 def _json_kinds(answer: Any) -> list[Any]:

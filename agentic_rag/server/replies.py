@@ -19,6 +19,7 @@ from agentic_rag.access.users import User
 from agentic_rag.errors import AgenticRagError, InternalError
 from agentic_rag.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.redaction import Redactor
+from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -39,8 +40,14 @@ HEADERS = (
 )
 """Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
 
-SAFE_TYPES = frozenset({"text/plain", "application/json"})
-"""Media types of files that are named as what they are."""
+FILE_ENDINGS = {
+    "text/plain": "txt",
+    "application/json": "json",
+    **{f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")},
+}
+"""Endings of files by their media types, of those that are named as what they are."""
+SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+"""The policy of a file that somebody else made: wherever it is opened, nothing in it runs or is fetched."""
 SHOWN_LEVELS = 64
 """Of a stored value that is nested too deep to be written at all."""
 
@@ -100,12 +107,34 @@ class Items(Generic[T]):
 
 
 @answer()
-class Page(Items[T]):
+class Part(Items[T]):
+    """Part of a list; ``hasMore``: there are others, which a larger ``limit`` or another place would show."""
+
+    has_more: bool
+
+
+@answer()
+class Page(Part[T]):
     """One page of several; ``total`` counts the items of all."""
 
     total: int
     page: int
     page_size: int
+
+
+class MetricsText(Response):
+    """Metrics in the text format of Prometheus."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+class CsvTable(Response):
+    """A table for spreadsheets, as a file to be kept."""
+
+    def __init__(self, name: str, text: str) -> None:
+        disposition = {"content-disposition": f'attachment; filename="{name}.csv"'}
+        super().__init__(text, headers=disposition, media_type="text/csv")
 
 
 def answer_from(kind: type[T], record: object, **others: object) -> T:
@@ -151,16 +180,23 @@ class Replies:
         return to_json(value) if levels is None else to_cut_json(value, levels)
 
     def attachment(self, answer: Attachment) -> Response:
-        """Return a file as an answer that no browser renders: text and JSON by name, all else as bytes."""
+        """Return a file as an answer that no browser renders: text, JSON and images by name, all else as bytes."""
         redact = self._redactor.of(answer.domain_id)
-        data = answer.data if redact.idle else redact(answer.data.decode(errors="replace")).encode()
-        media_type = answer.media_type if answer.media_type in SAFE_TYPES else "application/octet-stream"
-        headers = {"content-disposition": f'attachment; filename="{answer.name}"', "x-content-type-options": "nosniff"}
+        as_it_is = redact.idle or answer.media_type.startswith("image/")
+        data = answer.data if as_it_is else redact(answer.data.decode(errors="replace")).encode()
+        media_type = answer.media_type if answer.media_type in FILE_ENDINGS else "application/octet-stream"
+        headers = {
+            "content-disposition": f'attachment; filename="{answer.name}"',
+            "x-content-type-options": "nosniff",
+            "content-security-policy": SANDBOX,
+        }
         return Response(data, headers=headers, media_type=media_type)
 
     def refusal(self, error: AgenticRagError, connection: HTTPConnection) -> Response:
         """Return the answer to a request or a handshake for an error raised on purpose."""
-        return refusal(error, request_id(connection.scope), self._redact(connection))
+        user: User = connection.scope["state"]["caller"].user
+        reference, path = request_id(connection.scope), connection.scope["path"]
+        return refusal(error, reference, self._redact(connection), path, whole=user.operator)
 
     async def on_routing(self, request: Request, exc: Exception) -> Response:
         """Answer an unknown path or method; Starlette's exception hook."""
@@ -172,7 +208,8 @@ class Replies:
         }.get(exc.status_code, exc.detail)
         code = _ROUTING_CODES.get(exc.status_code, "BAD_REQUEST")
         body = ErrorAnswer(ErrorDetail(code, message, request_id(request.scope)))
-        response = json_response(self._redact(request)(to_json(body)), exc.status_code)
+        shown = shape_error(path, self._redact(request)(to_json(body)), exc.status_code)
+        response = json_response(shown, exc.status_code)
         response.headers.update(exc.headers or {})
         return response
 
@@ -191,10 +228,23 @@ def request_id(scope: Scope) -> str:
     return str(scope.get("state", {}).get("request_id", ""))
 
 
-def refusal(error: AgenticRagError, reference: str, redact: Redact = lambda body: body) -> Response:
-    """Return the answer for an error raised on purpose. ``redact``: takes secrets out of its JSON."""
-    body = ErrorAnswer(ErrorDetail(error.code, str(error), reference, error.details or None))
-    response = json_response(redact(to_json(body)), error.status)
+def refusal(
+    error: AgenticRagError,
+    reference: str,
+    redact: Redact = lambda body: body,
+    path: str = "",
+    *,
+    whole: bool = False,
+) -> Response:
+    """Return the answer for an error raised on purpose, as clients of ``path`` read it.
+
+    ``redact``: takes secrets out of its JSON. ``whole``: with the reasons that are for operators.
+    """
+    message = str(error) if whole else error.plain
+    body = ErrorAnswer(ErrorDetail(error.code, message, reference, error.details or None))
+    status = status_at(path, error.status)
+    response = json_response(shape_error(path, redact(to_json(body)), status), status)
+    response.headers.update(headers_at(path, retryable=error.retryable))
     retry_after = getattr(error, "retry_after", None)
     if error.status in (429, 503) and retry_after is not None:
         response.headers["retry-after"] = str(max(1, ceil(retry_after)))
@@ -203,10 +253,10 @@ def refusal(error: AgenticRagError, reference: str, redact: Redact = lambda body
     return response
 
 
-def failure(exc: Exception, reference: str) -> Response:
-    """Log an exception nobody expected and return an answer that shows nothing of it."""
+def failure(exc: Exception, reference: str, path: str = "") -> Response:
+    """Log an exception nobody expected; return an answer that shows nothing of it, as clients of ``path`` read it."""
     log.error("request %s failed", reference, exc_info=exc)
-    return refusal(InternalError(reference), reference)
+    return refusal(InternalError(reference), reference, path=path)
 
 
 async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

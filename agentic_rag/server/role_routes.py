@@ -5,34 +5,52 @@ Owns what these routes take and answer. Knows no rule: whose role or memory may 
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, field_validator
+from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.definitions import Definitions
+from agentic_rag.domains.component_errors import ComponentChanged
+from agentic_rag.domains.components import READ_LIMIT
+from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
+from agentic_rag.domains.servers import Servers
+from agentic_rag.errors import (
+    BodyTooLarge,
+    CommandNotAllowed,
+    Forbidden,
+    QuotaExceeded,
+    ServerReserved,
+)
 from agentic_rag.forms import Form
+from agentic_rag.ids import TurnId
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart, effective_prompt
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles, RoleView
+from agentic_rag.roles.skills import Skills
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
+from agentic_rag.server.role_forms import DraftedFiles, NewRole
 from agentic_rag.server.routes import route
-from mcp_servers.promptx.dpml import MAX_CHARS, Kind
 from mcp_servers.promptx.ids import is_plain
-from mcp_servers.promptx.ledger import Engram
+from mcp_servers.promptx.ledger import Engram, Which
 from mcp_servers.promptx.lint import Finding
-from mcp_servers.promptx.memory import MAX_CONTENT, MAX_CUES, MAX_SCHEMA
-from mcp_servers.promptx.nuwa import MAX_FILES, RoleFile
+from mcp_servers.promptx.new_engrams import MAX_CONTENT, MAX_CUES, MAX_SCHEMA
+from mcp_servers.promptx.skills import SkillFile
 
 T = TypeVar("T")
 
 DOMAIN = "/api/domains/{domain}"
 ROLE = f"{DOMAIN}/roles/{{role}}"
+COMPONENTS = f"{DOMAIN}/prompt-components"
 MEMORIES = f"{DOMAIN}/memories"
 
 MAX_IMPORT = 1_000
 """Engrams of one request."""
+IMPORTED_VALUES = 100_000
+"""Items and members of such a request: engrams with all their keywords, and how often each was recalled."""
 
 LATEST_MS = 4_102_444_800_000
 """The year 2100: what another program dated later is shown as this, and refused when it is brought in."""
@@ -40,28 +58,50 @@ LATEST_MS = 4_102_444_800_000
 # What is taken
 
 
-class NewFile(Form):
-    """One file of a role: ``{id}.{kind}.md``."""
+class NewComponent(Form):
+    """A prompt component: Markdown."""
 
-    kind: Kind
-    id: str
-    content: Annotated[str, StringConstraints(max_length=MAX_CHARS)]
+    content: str = Field(max_length=READ_LIMIT)
 
 
-class NewRole(Form):
-    """Without ``files`` the template of a new role is written. ``replace`` false: a file that exists is a refusal."""
+class DraftComponent(Form):
+    """A prompt component as it would be; ``content`` null: as if it were deleted."""
 
-    files: tuple[NewFile, ...] | None = Field(None, min_length=1, max_length=MAX_FILES)
-    replace: bool = True
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    content: str | None = Field(max_length=READ_LIMIT)
+
+
+class PromptDraft(Form):
+    """What is not saved: ``settings`` as PATCH of the domain takes them (its admins only), ``components`` by name."""
+
+    settings: dict[str, Any] = Field(default_factory=dict)
+    components: tuple[DraftComponent, ...] = Field((), max_length=100)
 
 
 class MemoryQuery(Form):
-    """Which memories: of one role or of all; ``q`` is part of the content or a keyword."""
+    """Which memories: of one role or of all; ``q`` is part of the content or a keyword.
+
+    ``show``: those that are recalled, those that newer ones replaced, those that the server proposed; or all.
+    """
 
     role: str | None = None
     q: str = Field("", max_length=2_000)
+    show: Which = "current"
     offset: int = Field(0, ge=0, le=1_000_000)
     limit: int = Field(50, ge=1, le=100)
+
+
+class RecallQuery(Form):
+    """What is recalled: the words of ``q``, or one cue by its name; neither: what the memory knows best."""
+
+    role: str
+    q: str = Field("", max_length=2_000)
+    cue: str = Field("", max_length=2_000)
+    mode: Literal["creative", "balanced", "focused"] = "balanced"
+
+    @property
+    def asked(self) -> str | tuple[str, ...] | None:
+        return (self.cue,) if self.cue else self.q or None
 
 
 class OfRole(Form):
@@ -88,6 +128,8 @@ class NewEngram(Form):
     type: Literal["ATOMIC", "LINK", "PATTERN"]
     strength: float = Field(ge=0, le=1)
     created_at: int = Field(ge=0, le=LATEST_MS)
+    replaces: str = Field("", max_length=100)
+    replaced_by: str = Field("", max_length=100)
 
     @field_validator("cues")
     @classmethod
@@ -96,7 +138,7 @@ class NewEngram(Form):
             raise ValueError(f"at most {MAX_SCHEMA} characters of plain Unicode")
         return cues
 
-    @field_validator("id", "content")
+    @field_validator("id", "content", "replaces", "replaced_by")
     @classmethod
     def _is_plain(cls, text: str) -> str:
         if not is_plain(text):
@@ -122,6 +164,26 @@ class RoleLine:
     source: str
     title: str
     findings: int
+
+
+@answer()
+class SkillLine:
+    """A skill as it is in the workspace; ``usable``: it is offered. Digests are SHA-256."""
+
+    name: str
+    description: str
+    usable: bool
+    files: Sequence[SkillFile]
+    findings: Sequence[Finding]
+    digest: str
+
+
+@answer()
+class ExportedSkill:
+    """The name of a role as a skill, and its ``SKILL.md``."""
+
+    name: str
+    content: str
 
 
 @answer()
@@ -187,18 +249,41 @@ class Size:
 
 
 @answer()
+class ServerCost:
+    """What the definitions of a server's tools cost in each request; ``deferred``: nothing until they are found.
+
+    ``tools`` is 0 for a server that has never listed its tools.
+    """
+
+    name: str
+    tools: int
+    tokens: int
+    deferred: bool
+
+
+@answer()
 class Prompt:
     """The prompt with the size of each part; ``present`` is the day, and who asks; ``role`` is null when there is none
-    of that id."""
+    of that id, ``skills`` when there are none, ``catalogue`` when no tools are deferred. ``tools`` are those that a
+    model is shown at once, ``toolTokens`` what their definitions cost, ``requestTokens`` that and the system prompt:
+    what each request begins with, of ``contextTokens`` that it may have. ``counted`` says by whom: ``estimate``, the
+    server's own, a third of the bytes. A role's text comes on top once it is activated."""
 
     bootstrap: Part
     components: Sequence[Part]
+    skills: Part | None
+    catalogue: Part | None
     present: Part
     problems: Sequence[PromptProblem]
     role: Role | None
     role_id: str
     tools: Sequence[str]
+    servers: Sequence[ServerCost]
     system: Size
+    tool_tokens: int
+    request_tokens: int
+    context_tokens: int
+    counted: Literal["estimate"] = "estimate"
 
 
 @answer()
@@ -214,7 +299,12 @@ class Memory:
     created_at: str
     author: str
     """Id of the user in whose turn it was remembered, or who added it; empty when nobody knows."""
-    turn_id: str
+    turn_id: TurnId
+    """The turn in which it was said."""
+    proposed: bool
+    """Nobody asked for it: the server read it out of that turn. Deleting it undoes that."""
+    replaces: Absent[str] = None
+    replaced_by: Absent[str] = None
 
 
 @answer()
@@ -224,6 +314,36 @@ class MemoryPage(Items[T]):
     scope: str
     roles: Sequence[str]
     total: int
+
+
+@answer()
+class RecallEdge:
+    """A step from one cue to another; ``source`` was there first."""
+
+    source: str
+    target: str
+    weight: float
+
+
+@answer()
+class Recall:
+    """What a role recalls and how: the activated cues in order, the steps between them, and what was found.
+
+    ``center``: the first cue. ``fallback``: why others than the query's own words were taken. ``engrams``: ranked;
+    ``overview``: what the memory knows best, when nothing was asked or found; ``matched``: how many of ``engrams`` have
+    words of the query.
+    """
+
+    role: str
+    activated: Sequence[str]
+    edges: Sequence[RecallEdge]
+    center: str | None
+    mode: str
+    fallback: str | None
+    engrams: Sequence[Memory]
+    overview: Sequence[Memory]
+    matched: int
+    mindmap: Sequence[str]
 
 
 @answer()
@@ -247,41 +367,104 @@ class ImportedMemories:
 class RoleRoutes:
     """Roles of a domain, and the prompt."""
 
-    def __init__(self, roles: Roles, definitions: Definitions) -> None:
+    def __init__(self, roles: Roles, definitions: Definitions, servers: Servers, domains: Domains) -> None:
+        self._domains = domains
         self._roles = roles
         self._definitions = definitions
+        self._servers = servers
 
-    @route("GET", f"{DOMAIN}/roles")
+    @route("GET", f"{DOMAIN}/roles", allow="author")
     async def list_roles(self, domain: str) -> Items[RoleLine]:
         """List roles."""
         return Items([answer_from(RoleLine, info) for info in await self._roles.list_of(domain)])
 
-    @route("GET", f"{DOMAIN}/role-findings")
+    @route("GET", f"{DOMAIN}/role-findings", allow="author")
     async def check(self, domain: str) -> Items[Finding]:
         """Check the files of all roles."""
         return Items(await self._roles.check(domain))
 
-    @route("GET", ROLE)
+    @route("GET", ROLE, allow="author")
     async def get(self, domain: str, role: str) -> Role:
         """Show a role as a model would get it."""
         return _role(await self._roles.get(domain, role))
 
-    @route("PUT", ROLE)
+    @route("PUT", ROLE, allow="author")
     async def put(self, domain: str, role: str, body: NewRole) -> WrittenRole:
         """Write a role's files."""
-        files = None if body.files is None else [RoleFile(each.kind, each.id, each.content) for each in body.files]
-        paths = await self._roles.write(domain, role, files, replace=body.replace)
+        paths = await self._roles.write(domain, role, body.to_files(), replace=body.replace)
         return answer_from(WrittenRole, _role(await self._roles.get(domain, role)), written=paths)
 
-    @route("DELETE", ROLE)
+    @route("POST", f"{ROLE}/check", allow="author", audited=False)
+    async def check_draft(self, domain: str, role: str, body: DraftedFiles) -> Role:
+        """Show a role as a model would get it if these files were written, with findings; nothing is stored."""
+        return _role(await self._roles.draft(domain, role, body.to_files()))
+
+    @route("DELETE", ROLE, allow="author")
     async def delete(self, domain: str, role: str) -> None:
         """Delete a role's files."""
         await self._roles.delete(domain, role)
 
-    @route("GET", f"{DOMAIN}/effective-prompt")
+    @route("GET", f"{DOMAIN}/effective-prompt", allow="author")
     async def prompt(self, user: User, domain: str) -> Prompt:
-        """Show what a model is told before the first message."""
-        return _prompt(await effective_prompt(self._definitions, self._roles, user, domain))
+        """Show what a model is told before the first message, and what the tools of each server cost."""
+        return _prompt(await effective_prompt(self._definitions, self._roles, self._servers, user, domain))
+
+    @route(
+        "POST",
+        f"{DOMAIN}/effective-prompt",
+        allow="author",
+        audited=False,
+        errors=[BodyTooLarge, ServerReserved, CommandNotAllowed],
+    )
+    async def draft_prompt(self, user: User, domain: str, body: PromptDraft) -> Prompt:
+        """Show the same as it would be with settings and components that are not saved; nothing is kept of them."""
+        if body.settings and not user.administers(domain):
+            raise Forbidden("Only an admin of the domain may try other settings; an author may try other components.")
+        settings = await self._domains.settings_after(domain, body.settings) if body.settings else None
+        draft = Draft(settings, _drafts(body.components))
+        return _prompt(await effective_prompt(self._definitions, self._roles, self._servers, user, domain, draft))
+
+
+class PromptRoutes:
+    """Prompt components: Markdown files that a model is told before the first message."""
+
+    def __init__(self, files: PromptFiles) -> None:
+        self._files = files
+
+    @route("GET", COMPONENTS, allow="author")
+    async def list_components(self, domain: str) -> Items[PromptFile]:
+        """List prompt components with their texts, in order."""
+        return Items(await self._files.list_of(domain))
+
+    @route("PUT", f"{COMPONENTS}/{{name}}", allow="author", errors=[BodyTooLarge, ComponentChanged])
+    async def put(self, request: Request, domain: str, name: str, body: NewComponent) -> PromptFile:
+        """Write a prompt component; it counts from the next turn.
+
+        ``If-Match``: its ``version``, which must be the stored one; ``If-None-Match: *``: only if there is none yet.
+        """
+        return await self._files.write(domain, name, body.content, _version(request))
+
+    @route("DELETE", f"{COMPONENTS}/{{name}}", allow="author")
+    async def delete(self, domain: str, name: str) -> None:
+        """Delete a prompt component."""
+        await self._files.delete(domain, name)
+
+
+class SkillRoutes:
+    """Skills of a domain's workspace, and its roles in the form of skills."""
+
+    def __init__(self, skills: Skills) -> None:
+        self._skills = skills
+
+    @route("GET", f"{DOMAIN}/skills", allow="author")
+    async def list_skills(self, domain: str) -> Items[SkillLine]:
+        """List the skills of the workspace, broken ones too, with their files and findings."""
+        return Items([answer_from(SkillLine, each) for each in await self._skills.list_of(domain)])
+
+    @route("GET", f"{ROLE}/skill", allow="author")
+    async def export(self, domain: str, role: str) -> ExportedSkill:
+        """Show a role in the form of a skill."""
+        return ExportedSkill(*await self._skills.export(domain, role))
 
 
 class MemoryRoutes:
@@ -294,10 +477,27 @@ class MemoryRoutes:
     async def list_memories(self, user: User, domain: str, query: MemoryQuery) -> Redacted[MemoryPage[Memory]]:
         """List memories, newest first."""
         page = await self._memories.browse(
-            user, domain, role=query.role, q=query.q, offset=query.offset, limit=query.limit
+            user, domain, role=query.role, q=query.q, offset=query.offset, limit=query.limit, which=query.show
         )
         items = [_memory(role, engram) for role, engram in page.items]
         return Redacted(domain, answer_from(MemoryPage, page, items=items))
+
+    @route("GET", f"{MEMORIES}/recall", allow="member")
+    async def recall(self, user: User, domain: str, query: RecallQuery) -> Redacted[Recall]:
+        """Show what a role would recall, and the network it goes through; nothing is counted as recalled."""
+        found = await self._memories.recall(user, domain, query.role, query.asked, query.mode)
+        return Redacted(
+            domain,
+            answer_from(
+                Recall,
+                found,
+                role=query.role,
+                activated=found.mind.activated,
+                edges=[RecallEdge(each.source, each.target, each.weight) for each in found.edges],
+                engrams=[_memory(query.role, each) for each in found.found],
+                overview=[_memory(query.role, each) for each in found.overview],
+            ),
+        )
 
     @route("GET", f"{MEMORIES}/export", allow="member", large=True)
     async def export(self, user: User, domain: str, query: WholeMemory) -> Redacted[MemoryExport]:
@@ -305,18 +505,30 @@ class MemoryRoutes:
         export = await self._memories.export(user, domain, query.role)
         return Redacted(domain, answer_from(MemoryExport, export, engrams=[each.to_json() for each in export.engrams]))
 
-    @route("POST", f"{MEMORIES}/import", allow="member", audited=True)
+    @route(
+        "POST", f"{MEMORIES}/import", allow="member", audited=True, max_values=IMPORTED_VALUES, errors=[QuotaExceeded]
+    )
     async def add(self, user: User, domain: str, query: WholeMemory, body: NewMemories) -> ImportedMemories:
         """Add memories to a role's; ids that are there stay as they are."""
         engrams = [
-            Engram(each.id, each.content, each.type, each.strength, each.created_at, each.cues) for each in body.engrams
+            Engram(
+                each.id,
+                each.content,
+                each.type,
+                each.strength,
+                each.created_at,
+                each.cues,
+                replaces=each.replaces,
+                replaced_by=each.replaced_by,
+            )
+            for each in body.engrams
         ]
         added = await self._memories.add(user, domain, query.role, engrams, body.frequencies)
         return ImportedMemories(added, len(engrams) - added)
 
     @route("DELETE", f"{MEMORIES}/{{memory}}", allow="member", audited=True)
     async def delete(self, user: User, domain: str, memory: str, query: OfRole) -> None:
-        """Forget one memory, its bytes too."""
+        """Forget one memory and what it replaced, their bytes too."""
         await self._memories.delete(user, domain, memory, role=query.role)
 
 
@@ -325,8 +537,21 @@ def _role(view: RoleView) -> Role:
     return answer_from(Role, view, source=view.files[0].source, files=files)
 
 
+def _drafts(components: Sequence[DraftComponent]) -> dict[str, str | None]:
+    """Return the texts of components by their names.
+
+    Raises:
+        InvalidInput: one has a name that no component can have.
+    """
+    for at, each in enumerate(components):
+        check_name(each.name, f"components.{at}.name")
+    return {each.name: each.content for each in components}
+
+
 def _prompt(prompt: EffectivePrompt) -> Prompt:
-    parts = [prompt.bootstrap, *prompt.components, prompt.present]
+    listed = [part for part in (prompt.skills, prompt.catalogue) if part]
+    parts = [prompt.bootstrap, *prompt.components, *listed, prompt.present]
+    size = Size(sum(each.characters for each in parts), sum(each.tokens for each in parts))
     role = None if prompt.role is None else _role(prompt.role)
     if role is not None and role.text is not None:
         part = PromptPart("role", role.text)
@@ -334,17 +559,39 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
     return Prompt(
         bootstrap=answer_from(Part, prompt.bootstrap),
         components=[answer_from(Part, each) for each in prompt.components],
+        skills=answer_from(Part, prompt.skills) if prompt.skills else None,
+        catalogue=answer_from(Part, prompt.catalogue) if prompt.catalogue else None,
         present=answer_from(Part, prompt.present),
         problems=[PromptProblem(name, problem) for name, problem in prompt.problems],
         role=role,
         role_id=prompt.role_id,
         tools=prompt.tools,
-        system=Size(sum(each.characters for each in parts), sum(each.tokens for each in parts)),
+        servers=[answer_from(ServerCost, each) for each in prompt.servers],
+        system=size,
+        tool_tokens=prompt.tool_tokens,
+        request_tokens=size.tokens + prompt.tool_tokens,
+        context_tokens=prompt.context_tokens,
     )
 
 
+def _version(request: Request) -> str | None:
+    """Return the version a component must still have, by the request's conditions; None: any."""
+    if request.headers.get("if-none-match", "").strip() == "*":
+        return NOT_THERE
+    given = request.headers.get("if-match", "*").strip()
+    return None if given == "*" else given.removeprefix("W/").strip('"')
+
+
 def _memory(role: str, engram: Engram) -> Memory:
-    return answer_from(Memory, engram, role=role, created_at=_time(engram.created_at), turn_id=engram.turn)
+    return answer_from(
+        Memory,
+        engram,
+        role=role,
+        created_at=_time(engram.created_at),
+        turn_id=engram.turn,
+        replaces=engram.replaces or None,
+        replaced_by=engram.replaced_by or None,
+    )
 
 
 def _time(ms: int) -> str:

@@ -18,11 +18,10 @@ of another type is given as the JSON it is), and by their own names the ids in t
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import anyio.to_thread
 import orjson
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -33,13 +32,16 @@ from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User, acting
-from agentic_rag.errors import AgenticRagError, Forbidden, InvalidInput, NotFound
-from agentic_rag.forms import MAX_LEVELS, nests_deeper, read_form
+from agentic_rag.errors import AgenticRagError, BodyTooLarge, Forbidden, InvalidInput, NotFound
+from agentic_rag.forms import MAX_VALUES, check_size, read_form
+from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.replies import Attachment, Replies, json_response, request_id
+from agentic_rag.threads import DomainThreads
 
-Allow = Literal["anyone", "user", "member", "admin", "operator"]
-"""``anyone``: also without a key; ``user``: with any key; ``member``, ``admin``: of the domain the path names.
+Allow = Literal["anyone", "user", "member", "author", "admin", "operator"]
+"""``anyone``: also without a key; ``user``: with any key; ``member``, ``author`` and ``admin``: of the domain the path
+names.
 
 Whose conversation a path names is the business layer's to check.
 """
@@ -50,7 +52,7 @@ GONE = 499
 """A status of nginx's: the client closed the request."""
 
 _DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
-_FREE_NAMES = frozenset({"name", "role"})
+FREE_NAMES = frozenset({"name", "role"})
 """Path parameters that are no ids: forms check them."""
 _GIVEN = frozenset({"user", "caller", "request", "body", "query"})
 
@@ -79,6 +81,8 @@ class Rule:
             raise NotFound("domain", domain_id, hidden=True)
         if self.allow == "operator" and not user.operator:
             raise Forbidden("Only an operator may do this.")
+        if self.allow == "author" and not (domain_id is not None and user.writes(domain_id)):
+            raise Forbidden("Only an author or an admin of the domain may do this.")
         if self.allow == "admin" and not (domain_id is not None and user.administers(domain_id)):
             raise Forbidden("Only an admin of the domain may do this.")
 
@@ -96,8 +100,9 @@ class Handler(Protocol):
 class Declaration:
     """A route as it was declared. ``reads``: its parameters' types by name; ``answer``: what it returns.
 
-    ``status`` is that of a JSON answer. ``takes``: the media type of its body; ``large``: encoding the answer may take
-    a while, so that it is done in a thread.
+    ``status`` is that of a JSON answer. ``takes``: the media type of its body, ``max_bytes``: how long that may be,
+    ``max_values``: of how many items and members; ``large``: encoding the answer may take a while, so that it is done
+    in a thread. ``errors``: what it is refused with beside what its rule and its parameters say.
     """
 
     method: str
@@ -109,6 +114,9 @@ class Declaration:
     status: int
     takes: str
     large: bool
+    max_bytes: int
+    max_values: int
+    errors: tuple[type[AgenticRagError], ...]
 
     @property
     def doc(self) -> str:
@@ -127,6 +135,9 @@ def route(
     status: int | None = None,
     takes: str = "application/json",
     large: bool = False,
+    max_bytes: int = MAX_JSON_BYTES,
+    max_values: int = MAX_VALUES,
+    errors: Sequence[type[AgenticRagError]] = (),
 ) -> Callable[[Handler], Declaration]:
     """Declare the decorated method of a class as a route; see the module for what its parameters mean.
 
@@ -136,7 +147,7 @@ def route(
     if allow is None:
         allow = "admin" if _DOMAIN.match(path) else "operator"
     if audited is None:
-        audited = method != "GET" and allow in ("admin", "operator")
+        audited = method != "GET" and allow in ("author", "admin", "operator")
     rule = Rule(allow, audited, sends, streams)
 
     def declare(handler: Handler) -> Declaration:
@@ -147,7 +158,9 @@ def route(
         if unknown or answer is inspect.Signature.empty or not handler.__doc__:
             raise TypeError(f"{method} {path}: unknown parameters {unknown}, no answer type, or no docstring")
         ends_with = status or (204 if answer is None else 200)
-        return Declaration(method, path, rule, handler, reads, answer, ends_with, takes, large)
+        return Declaration(
+            method, path, rule, handler, reads, answer, ends_with, takes, large, max_bytes, max_values, tuple(errors)
+        )
 
     return declare
 
@@ -160,9 +173,12 @@ def declarations_of(kind: type) -> list[Declaration]:
 class Edge:
     """What every route shares: the form of its answers, and the audit log."""
 
-    def __init__(self, replies: Replies, audit: AuditLog) -> None:
+    def __init__(self, replies: Replies, audit: AuditLog, thread: DomainThreads, observer: Observer = NOBODY) -> None:
+        """``thread``: where large answers are encoded; ``observer``: who counts refusals."""
+        self._observer = observer
         self.replies = replies
         self.audit = audit
+        self.thread = thread
 
     def routes_of(self, owner: object) -> list[Route]:
         """Return the routes that the class of ``owner`` declares, in their order."""
@@ -178,6 +194,7 @@ class Edge:
     async def _refuse(self, request: Request, exc: Exception) -> Response:
         """Write a refusal into the audit log and answer with it."""
         assert isinstance(exc, AgenticRagError)
+        self._observer.note_error(exc.code)
         endpoint = request.scope.get("endpoint")
         if isinstance(endpoint, Endpoint):
             action, reference = f"{request.method} {endpoint.declared.path}", request_id(request.scope)
@@ -201,72 +218,71 @@ class Endpoint:
             caller.check_connections()
         if declared.rule.sends:
             caller.take_message()
-        values = {name: await _read(name, kind, request, caller) for name, kind in declared.reads.items()}
-        response = await self._response(await declared.handler(self._owner, **values))
+        values = {name: await self._read(name, kind, request, caller) for name, kind in declared.reads.items()}
+        response = await self._response(await declared.handler(self._owner, **values), caller.user)
         if declared.rule.audited and not acting().noted:
             # before the answer: a client that reads it finds the change in the log
             await self._edge.audit.note(change(f"{request.method} {declared.path}", scope["path"]))
         await response(scope, receive, send)
 
-    async def _response(self, answer: object) -> ASGIApp:
+    async def _read(self, name: str, kind: Any, request: Request, caller: Caller) -> object:
+        """Return the value of a handler's parameter."""
+        match name:
+            case "user":
+                return caller.user
+            case "caller":
+                return caller
+            case "request":
+                return request
+            case "query":
+                return read_form(kind, dict(request.query_params))
+            case "body":
+                value = await _read_json(request, self.declared.max_bytes, self.declared.max_values)
+                return read_form(kind, value) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
+            case _:
+                return request.path_params[name]
+
+    async def _response(self, answer: object, user: User) -> ASGIApp:
         if callable(answer):
             return answer  # an answer of its own kind: an event stream
         if isinstance(answer, Attachment):
-            return await anyio.to_thread.run_sync(self._edge.replies.attachment, answer)
+            return await self._edge.thread.run(user.id, self._edge.replies.attachment, answer)
         if answer is None:
             return Response(status_code=self.declared.status)
         if self.declared.large:
-            return await anyio.to_thread.run_sync(self._json, answer)
+            return await self._edge.thread.run(user.id, self._json, answer)
         return self._json(answer)
 
     def _json(self, answer: object) -> Response:
         return json_response(self._edge.replies.json(answer), self.declared.status)
 
 
-async def _read(name: str, kind: Any, request: Request, caller: Caller) -> object:
-    """Return the value of a handler's parameter."""
-    match name:
-        case "user":
-            return caller.user
-        case "caller":
-            return caller
-        case "request":
-            return request
-        case "query":
-            return read_form(kind, dict(request.query_params))
-        case "body":
-            value = await _read_json(request)
-            return read_form(kind, value) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
-        case _:
-            return request.path_params[name]
-
-
-async def _read_json(request: Request) -> object:
+async def _read_json(request: Request, limit: int, most: int) -> object:
     """Return the parsed body; an absent one is ``{}``.
 
     Raises:
-        InvalidInput: not JSON, too large, or nested too deep.
+        BodyTooLarge: longer than ``limit`` bytes.
+        InvalidInput: not JSON, nested too deep, or of more than ``most`` values.
     """
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MAX_JSON_BYTES:
-            raise InvalidInput("body", f"larger than {MAX_JSON_BYTES // 1024} KiB.")
+        if len(body) > limit:
+            raise BodyTooLarge(limit)
     if not body.strip():
         return {}
     try:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
-    if nests_deeper(value, MAX_LEVELS):
-        raise InvalidInput("body", f"more than {MAX_LEVELS} levels of objects and lists inside each other.")
+    check_size(value, "body", most)
     return value
 
 
 def _check_ids(params: Mapping[str, str]) -> None:
     """Refuse what PostgreSQL does not take: nothing has an id with a NUL. Other names are not looked for in it."""
     for noun, ident in params.items():
-        if "\0" in ident and noun not in _FREE_NAMES:
+        if "\0" in ident and noun not in FREE_NAMES:
             raise NotFound(noun, ident)
 
 

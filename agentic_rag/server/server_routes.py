@@ -14,7 +14,19 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import VariableName
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Mask, Vault
-from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.errors import (
+    CommandNotAllowed,
+    InvalidInput,
+    NotFound,
+    PackageChanged,
+    PackageProblem,
+    SecretLimit,
+    ServerReserved,
+    ServerSilent,
+    ServerUnavailable,
+    ToolsChanged,
+    TooManyServers,
+)
 from agentic_rag.forms import Form, read_form
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
@@ -24,6 +36,17 @@ from agentic_rag.tools.status import ConnectionState, ListedTool, WaitingTool
 
 SECRETS = "/api/domains/{domain}/secrets"
 SERVERS = "/api/domains/{domain}/mcp-servers"
+
+START_ERRORS = (
+    ServerReserved,
+    CommandNotAllowed,
+    PackageProblem,
+    PackageChanged,
+    TooManyServers,
+    ServerUnavailable,
+    ServerSilent,
+)
+"""Why a server of an entry cannot be started."""
 
 
 class SecretName(Form):
@@ -50,6 +73,21 @@ class Secret:
 
 
 @answer()
+class OpenSignIn:
+    """A sign-in that an MCP server waits for. ``begin``: our address, which leads the person's browser to ``address``.
+
+    ``who``: ``owner``, or ``admin`` where one account serves the whole domain. ``host``: where the person is asked.
+    """
+
+    id: str
+    address: str
+    begin: str
+    who: str
+    host: str
+    expires_at: str
+
+
+@answer()
 class Connection:
     """One connection to an MCP server: its tools as the server listed them, the end of its log."""
 
@@ -59,6 +97,7 @@ class Connection:
     protocol: str
     tools: Sequence[ListedTool]
     log: Sequence[str]
+    sign_in: Absent[OpenSignIn] = None
 
 
 @answer()
@@ -118,7 +157,7 @@ class SecretRoutes:
             raise NotFound("secret", name)
         return _secret(name, masks[name])
 
-    @route("PUT", f"{SECRETS}/{{name}}")
+    @route("PUT", f"{SECRETS}/{{name}}", errors=[SecretLimit])
     async def put(self, domain: str, name: str, body: NewSecret) -> Secret:
         """Set a secret."""
         domain, name = await self._place(domain, name)
@@ -151,13 +190,13 @@ class ServerRoutes:
         """List the merged set, each entry with what its connections are doing."""
         return Items([each.to_json() for each in await self._servers.effective(domain)])
 
-    @route("POST", f"{SERVERS}/test")
+    @route("POST", f"{SERVERS}/test", errors=START_ERRORS)
     async def test(self, user: User, domain: str, body: object) -> ServerTrial:
         """Try the entries of a document without saving them."""
         trial = await self._servers.trial(user, domain, body)
         return ServerTrial([_connection(each) for each in trial.servers], trial.changes, trial.warnings)
 
-    @route("POST", f"{SERVERS}/{{name}}/restart")
+    @route("POST", f"{SERVERS}/{{name}}/restart", errors=START_ERRORS)
     async def restart(self, user: User, domain: str, name: str) -> Connection:
         """Start a server anew."""
         return _connection(await self._servers.restart(user, domain, name))
@@ -167,7 +206,7 @@ class ServerRoutes:
         """Show the tools that wait to be accepted, each as it was accepted before and as it is now."""
         return Redacted(domain, answer_from(PendingList, await self._servers.pending(domain, name)))
 
-    @route("POST", f"{SERVERS}/{{name}}/accept")
+    @route("POST", f"{SERVERS}/{{name}}/accept", errors=[ServerReserved, ToolsChanged])
     async def accept(self, domain: str, name: str, body: AcceptedList) -> AcceptedTools:
         """Accept the tools that wait, exactly as they were shown."""
         return AcceptedTools(name, await self._servers.accept(domain, name, body.fingerprint))
@@ -178,4 +217,5 @@ def _secret(name: str, mask: Mask) -> Secret:
 
 
 def _connection(state: ConnectionState) -> Connection:
-    return answer_from(Connection, state)
+    sign_in = None if state.sign_in is None else answer_from(OpenSignIn, state.sign_in)
+    return answer_from(Connection, state, sign_in=sign_in)

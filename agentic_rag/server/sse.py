@@ -71,6 +71,8 @@ class EventStream:
                 data = self._dialect.sse(event)
                 if data:
                     await self._body(send, data, more=True)
+                if self._dialect.ended:
+                    break
         finally:
             if isinstance(self._events, AsyncGenerator):
                 await self._events.aclose()  # now, not when the collector finds it
@@ -80,7 +82,7 @@ class EventStream:
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *self._dialect.headers]})
 
     async def _body(self, send: Send, data: bytes, *, more: bool) -> None:
         self._sending_since = anyio.current_time()

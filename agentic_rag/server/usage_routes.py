@@ -3,14 +3,14 @@
 Owns what this route takes and answers. Who sees what is ``operations.usage``'s.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
 from agentic_rag.access.users import User
 from agentic_rag.forms import Form
-from agentic_rag.operations.usage import UsageReports
-from agentic_rag.server.replies import Items
+from agentic_rag.operations.usage import UsageReports, table_of
+from agentic_rag.server.replies import CsvTable, Items
 from agentic_rag.server.routes import route
 from agentic_rag.store.usage import Group, UsageTotal
 
@@ -23,6 +23,7 @@ class UsageQuery(Form):
     since: Moment | None = Field(None, alias="from")
     until: Moment | None = Field(None, alias="to")
     group_by: str = ""
+    format: Literal["json", "csv"] = "json"
 
     @field_validator("group_by")
     @classmethod
@@ -44,6 +45,10 @@ class UsageRoutes:
         self._usage = usage
 
     @route("GET", "/api/usage", allow="user")
-    async def totals(self, user: User, query: UsageQuery) -> Items[UsageTotal]:
-        """Show tokens of model calls, deleted conversations' too: own, of administered domains, or all."""
-        return Items(await self._usage.totals(user, query.groups, query.since or "", query.until or ""))
+    async def totals(self, user: User, query: UsageQuery) -> Items[UsageTotal] | CsvTable:
+        """Show tokens of model calls, deleted conversations' too: own, of administered domains, or all.
+
+        Where the operator named prices, what they cost too: exact decimal text. ``format=csv`` is for spreadsheets.
+        """
+        found = await self._usage.totals(user, query.groups, query.since or "", query.until or "")
+        return CsvTable("usage", table_of(query.groups, found)) if query.format == "csv" else Items(found)

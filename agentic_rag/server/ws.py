@@ -23,8 +23,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
+from agentic_rag.conversations.sent_images import GivenImage
+from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
-from agentic_rag.events import AgentEvent
+from agentic_rag.events import AgentEvent, WaitAction
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
+from agentic_rag.json_form import Json
+from agentic_rag.observer import continuing
 from agentic_rag.redaction import Redactor
 from agentic_rag.server import frames
 from agentic_rag.server.auth import Caller, caller_of
@@ -37,13 +42,22 @@ from agentic_rag.server.connection import (
     PlainConnection,
     fast_connection,
 )
-from agentic_rag.server.dialects import choose_dialect, get_dialect
+from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join
+from agentic_rag.server.dialects import PARAMETER as DIALECT_PARAMETER
+from agentic_rag.server.dialects.native import Native
 from agentic_rag.server.frames import (
+    AcceptedReply,
+    AnsweredReply,
+    AnswerFrame,
     EditFrame,
     InterruptFrame,
     MessageFrame,
     PingFrame,
+    PongReply,
+    Reply,
+    ResyncReply,
     RetryFrame,
+    SubscribedReply,
     SubscribeFrame,
     UnsubscribeFrame,
 )
@@ -72,25 +86,25 @@ class Record(Protocol):
     """A conversation's record, as far as a socket needs it."""
 
     @property
-    def session_id(self) -> str: ...
+    def session_id(self) -> SessionId: ...
 
 
 class TurnRecord(Protocol):
     """A turn's record, as far as a socket needs it."""
 
     @property
-    def conversation_id(self) -> str: ...
+    def conversation_id(self) -> ConversationId: ...
 
 
 class Accepted(Protocol):
     """What the business layer answers to a message."""
 
     @property
-    def turn_id(self) -> str: ...
+    def turn_id(self) -> TurnId: ...
     @property
-    def user_message_id(self) -> str: ...
+    def user_message_id(self) -> MessageId: ...
     @property
-    def message_id(self) -> str: ...
+    def message_id(self) -> MessageId: ...
     @property
     def client_message_id(self) -> str | None: ...
     @property
@@ -108,53 +122,78 @@ class Reader(Protocol):
 class Turns(Protocol):
     """The part of the runtime that a socket needs."""
 
-    def running(self, session_id: str) -> str | None: ...
-    def read(self, turn_id: str, after: int = 0) -> Reader: ...
-    async def next_turn(self, session_id: str, after: str | None = None) -> str: ...
+    async def find_running(self, session_id: SessionId) -> TurnId | None: ...
+    def read(self, turn_id: TurnId, after: int = 0) -> Reader: ...
+    async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId: ...
 
 
 class ConversationService(Protocol):
     """The part of the business layer that a socket needs. Another owner's id raises NotFound."""
 
-    async def get(self, user: User, conversation_id: str, /) -> Record: ...
-    async def turn(self, user: User, turn_id: str, /) -> TurnRecord: ...
+    async def get(self, user: User, conversation_id: ConversationId, /) -> Record: ...
+    async def turn(self, user: User, turn_id: TurnId, /) -> TurnRecord: ...
     async def send(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         content: str,
         /,
         *,
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue"] = "reject",
+        images: Sequence[GivenImage] = (),
     ) -> Accepted: ...
     async def answer_again(
         self,
         user: User,
-        conversation_id: str,
-        message_id: str,
+        conversation_id: ConversationId,
+        message_id: MessageId,
         content: str | None = None,
         /,
         *,
         client_message_id: str | None = None,
     ) -> Accepted: ...
     async def interrupt(
-        self, user: User, conversation_id: str, /, *, turn_id: str | None = None, queued: bool = False
+        self, user: User, conversation_id: ConversationId, /, *, turn_id: TurnId | None = None, queued: bool = False
     ) -> bool: ...
 
 
+class Wait(Protocol):
+    """A wait's record, as far as a socket needs it."""
+
+    @property
+    def id(self) -> WaitId: ...
+    @property
+    def state(self) -> str: ...
+
+
+class WaitService(Protocol):
+    """What takes the answers to waits. Another owner's id raises NotFound."""
+
+    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json, /) -> Wait: ...
+
+
 def websocket_endpoint(
-    conversations: ConversationService, turns: Turns, redactor: Redactor
+    conversations: ConversationService,
+    turns: Turns,
+    waits: WaitService,
+    redactor: Redactor,
+    default_dialect: str = DEFAULT_DIALECT,
+    *,
+    news: TitleNews | None = None,
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the endpoint of `/ws`. The guard around the application has found the user before.
 
-    ``redactor`` knows what is taken out of an error, which may name what a frame said.
+    ``redactor`` knows what is taken out of an error, which may name what a frame said. ``default_dialect``: what a
+    client is spoken to in that asks for none. ``news``: where titles are told between turns.
     """
+    news = news or TitleNews()
 
     async def endpoint(websocket: WebSocket) -> None:
         caller, reference = caller_of(websocket.scope), request_id(websocket.scope)
         try:
-            dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"])
+            asked = websocket.query_params.get(DIALECT_PARAMETER)
+            dialect, subprotocol = choose_dialect(websocket.scope["subprotocols"], asked, default_dialect)
             caller.check_connections()
         except AgenticRagError as exc:
             await caller.note_refusal(exc, "WS", websocket.url.path, reference)
@@ -164,7 +203,7 @@ def websocket_endpoint(
         with anyio.CancelScope() as held, caller.connection(held):
             await websocket.accept(subprotocol)
             connection = fast_connection(websocket.scope) or PlainConnection(websocket)
-            socket = Socket(websocket, connection, caller, conversations, turns, dialect, redactor)
+            socket = Socket(websocket, connection, caller, conversations, turns, waits, dialect, redactor, news)
             serve = partial(_serve_plainly, connection) if isinstance(connection, PlainConnection) else Socket.serve
             closing = await serve(socket)
         if held.cancelled_caught:
@@ -209,11 +248,11 @@ class Subscription:
     ``ahead`` are turns this socket has started and not yet read: a reader that is behind must not skip them.
     """
 
-    conversation_id: str
-    session_id: str | None = None
-    turn: str | None = None
+    conversation_id: ConversationId
+    session_id: SessionId | None = None
+    turn: TurnId | None = None
     after: int = 0
-    ahead: list[str] = field(default_factory=list)
+    ahead: list[TurnId] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     waiting: anyio.CancelScope | None = None
 
@@ -225,14 +264,17 @@ class Socket:
         "_announced",
         "_business",
         "_caller",
+        "_codec",
         "_connection",
         "_dialect",
+        "_news",
         "_readers",
         "_redactor",
         "_refused",
         "_subscriptions",
         "_turns",
         "_user",
+        "_waits",
         "_ws",
     )
 
@@ -243,8 +285,10 @@ class Socket:
         caller: Caller,
         business: ConversationService,
         turns: Turns,
+        waits: WaitService,
         dialect: str,
         redactor: Redactor,
+        news: TitleNews,
     ) -> None:
         self._ws = websocket
         self._connection = connection
@@ -253,8 +297,11 @@ class Socket:
         self._refused = 0
         self._business = business
         self._turns = turns
+        self._waits = waits
         self._dialect = dialect
+        self._codec = get_codec(dialect)
         self._redactor = redactor
+        self._news = news
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
         # Unset from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
@@ -269,8 +316,8 @@ class Socket:
             except _GONE:
                 pass  # noticed while sending
             finally:
-                self._caller.count_subscriptions(-len(self._subscriptions))
-                self._subscriptions.clear()
+                for conversation_id in tuple(self._subscriptions):
+                    self._drop(ConversationId(conversation_id))
                 self._readers.cancel_scope.cancel()
         return closing
 
@@ -292,7 +339,7 @@ class Socket:
             self._take_request()
             value = frames.read_object(text)
             origin = frames.origin_of(value)
-            frame = frames.read_frame(value)
+            frame = self._codec.read(value)
             kind = str(value["type"])
             await self._obey(frame)
         except _GONE:
@@ -301,7 +348,7 @@ class Socket:
             error = _refusal(exc)
             target = origin.get("conversationId", "")
             await self._caller.note_refusal(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
-            await self._send(self._encode_error(error, origin))
+            await self._send(self._refuse(error, origin))
 
     def _take_request(self) -> None:
         """Count a frame; it is not even read when there were too many."""
@@ -324,8 +371,12 @@ class Socket:
                 await self._business.interrupt(
                     self._user, frame.conversation_id, turn_id=frame.turn_id, queued=frame.queued
                 )
+            case AnswerFrame():
+                content = dict(frame.content or {})
+                wait = await self._waits.answer(self._user, WaitId(frame.wait_id), WaitAction(frame.action), content)
+                await self._send(AnsweredReply(wait.id, wait.state, frame.request_id))
             case PingFrame():
-                await self._send(frames.encode_reply("pong", requestId=frame.request_id))
+                await self._send(PongReply(frame.request_id))
             case _:
                 assert_never(frame)
 
@@ -345,6 +396,7 @@ class Socket:
             frame.content,
             client_message_id=frame.client_message_id,
             on_busy=frame.on_busy,
+            images=frame.images,
         )
 
     async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:
@@ -352,17 +404,17 @@ class Socket:
         self._caller.take_message()
         self._announced = anyio.Event()
         try:
-            accepted = await self._accept(frame)
+            with continuing(frame.traceparent):
+                accepted = await self._accept(frame)
             await self._send(
-                frames.encode_reply(
-                    "accepted",
-                    conversationId=frame.conversation_id,
-                    turnId=accepted.turn_id,
-                    clientMessageId=accepted.client_message_id,
-                    userMessageId=accepted.user_message_id,
-                    messageId=accepted.message_id,
-                    queued=accepted.queued or None,
-                    requestId=frame.request_id,
+                AcceptedReply(
+                    frame.conversation_id,
+                    accepted.turn_id,
+                    accepted.user_message_id,
+                    accepted.message_id,
+                    accepted.client_message_id,
+                    accepted.queued,
+                    frame.request_id,
                 )
             )
             self._follow_sent(frame.conversation_id, accepted)
@@ -370,7 +422,7 @@ class Socket:
             self._announced.set()
             self._announced = None
 
-    def _follow_sent(self, conversation_id: str, accepted: Accepted) -> None:
+    def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted) -> None:
         current = self._subscriptions.get(conversation_id)
         if current is None:
             self._start(Subscription(conversation_id, turn=accepted.turn_id))
@@ -389,23 +441,15 @@ class Socket:
         record = await self._business.get(self._user, frame.conversation_id)
         turn_id = frame.turn_id
         if turn_id is None:
-            turn_id = self._turns.running(record.session_id)
+            turn_id = await self._turns.find_running(record.session_id)
         elif (await self._business.turn(self._user, turn_id)).conversation_id != frame.conversation_id:
             raise NotFound("turn", turn_id)
         after = frame.after or 0
         self._drop(frame.conversation_id)
-        await self._send(
-            frames.encode_reply(
-                "subscribed",
-                conversationId=frame.conversation_id,
-                turnId=turn_id,
-                seq=after,
-                requestId=frame.request_id,
-            )
-        )
+        await self._send(SubscribedReply(frame.conversation_id, turn_id, after, frame.request_id))
         self._start(Subscription(frame.conversation_id, record.session_id, turn_id, after))
 
-    def _check_room(self, conversation_id: str) -> None:
+    def _check_room(self, conversation_id: ConversationId) -> None:
         if conversation_id in self._subscriptions:
             return
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
@@ -416,12 +460,14 @@ class Socket:
         self._drop(subscription.conversation_id)
         self._subscriptions[subscription.conversation_id] = subscription
         self._caller.count_subscriptions(1)
+        self._news.listen(subscription.conversation_id, self)
         self._readers.start_soon(self._read, subscription)
 
-    def _drop(self, conversation_id: str) -> None:
+    def _drop(self, conversation_id: ConversationId) -> None:
         dropped = self._subscriptions.pop(conversation_id, None)
         if dropped is not None:
             self._caller.count_subscriptions(-1)
+            self._news.unlisten(conversation_id, self)
             dropped.scope.cancel()
 
     # One subscription's task
@@ -433,53 +479,56 @@ class Socket:
             except _GONE:
                 raise
             except Exception as exc:
-                error = self._encode_error(_refusal(exc), {"conversationId": subscription.conversation_id})
+                error = self._refuse(_refusal(exc), {"conversationId": subscription.conversation_id})
                 await self._emit(subscription, error)
             if self._is_current(subscription):
                 self._drop(subscription.conversation_id)
 
     async def _relay_turns(self, subscription: Subscription) -> None:
         turn, after = subscription.turn, subscription.after
-        last: str | None = None
+        last: TurnId | None = None
         while True:
             if turn is None:
                 turn = await self._next(subscription, last)
             try:
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
-                resync = frames.encode_reply(
-                    "resync", conversationId=subscription.conversation_id, turnId=turn, reason=str(exc)
-                )
-                await self._emit(subscription, resync)
+                await self._emit(subscription, ResyncReply(subscription.conversation_id, turn, str(exc)))
             turn, after, last = None, 0, turn
 
-    async def _relay(self, subscription: Subscription, turn: str, after: int) -> None:
-        encode = get_dialect(self._dialect).frame
+    async def _relay(self, subscription: Subscription, turn: TurnId, after: int) -> None:
+        encoder = join(get_dialect(self._dialect), after)
+        encode, is_native = encoder.frames, isinstance(encoder, Native)
 
         def push(events: Sequence[AgentEvent]) -> int:
-            if not self._connection.ready or not self._is_current(subscription):
+            if not self._connection.ready or not self._is_current(subscription) or encoder.ended:
                 return 0
             texts: list[bytes] = []
-            size = 0
+            taken = size = 0
             for event in events:
-                texts.append(encode(event))
-                size += len(texts[-1])
-                if size >= PIECE_BYTES:
+                # native's frame is the event's JSON: no delta waits for a call that says so
+                said = (event.data,) if is_native else encode(event)
+                for text in said:
+                    texts.append(text)
+                    size += len(text)
+                taken += 1
+                if size >= PIECE_BYTES or encoder.ended:
                     break
-            self._connection.write([text for text in texts if text])
-            return len(texts)
+            if texts:
+                self._connection.write(texts)
+            return taken
 
-        reader = self._turns.read(turn, after)
+        reader = self._turns.read(turn, 0 if encoder.needs_start else after)
         while events := await reader.next(push):
             while events:
                 await self._connection.room()
-                if not self._is_current(subscription):
+                if not self._is_current(subscription) or encoder.ended:
                     return
                 events = events[push(events) :]
 
-    async def _next(self, subscription: Subscription, last: str | None) -> str:
+    async def _next(self, subscription: Subscription, last: TurnId | None) -> TurnId:
         """Return the turn to read after ``last``: one this socket started, else the next one to start."""
-        coming: str | None = None
+        coming: TurnId | None = None
         if not subscription.ahead:
             session_id = await self._session(subscription)
             with anyio.CancelScope() as subscription.waiting:
@@ -491,7 +540,7 @@ class Socket:
             return subscription.ahead.pop(0)
         return coming
 
-    async def _session(self, subscription: Subscription) -> str:
+    async def _session(self, subscription: Subscription) -> SessionId:
         if subscription.session_id is None:
             record = await self._business.get(self._user, subscription.conversation_id)
             subscription.session_id = record.session_id
@@ -499,21 +548,28 @@ class Socket:
 
     # Sending
 
+    def hear_title(self, conversation_id: ConversationId, event: AgentEvent) -> None:
+        """Say a title that came between turns, if the socket takes it now and its dialect speaks outside of turns."""
+        dialect = get_dialect(self._dialect)
+        if self._connection.ready and conversation_id in self._subscriptions and not dialect.needs_start:
+            self._connection.write(dialect.frames(event))
+
     def _is_current(self, subscription: Subscription) -> bool:
         return self._subscriptions.get(subscription.conversation_id) is subscription
 
-    async def _emit(self, subscription: Subscription, text: bytes) -> None:
+    async def _emit(self, subscription: Subscription, reply: Reply) -> None:
         """Send for a subscription, unless it was replaced or dropped while this waited for room."""
         await self._connection.room()
         if self._is_current(subscription):
-            self._connection.write([text])
+            self._connection.write(self._codec.encode(reply))
 
-    async def _send(self, text: bytes) -> None:
+    async def _send(self, reply: Reply) -> None:
         await self._connection.room()
-        self._connection.write([text])
+        self._connection.write(self._codec.encode(reply))
 
-    def _encode_error(self, error: AgenticRagError, origin: dict[str, str]) -> bytes:
-        return frames.encode_error(error, origin, redaction_for(self._redactor, self._user))
+    def _refuse(self, error: AgenticRagError, origin: dict[str, str]) -> frames.ErrorReply:
+        redact = redaction_for(self._redactor, self._user)
+        return frames.refuse(error, origin, redact, whole=self._user.operator)
 
 
 def _refusal(exc: Exception) -> AgenticRagError:

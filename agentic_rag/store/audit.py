@@ -101,6 +101,18 @@ AUDIT_HEAD = RecordTable(AuditHeadRecord, "audit_head")
 _audit = AUDIT.c
 
 
+def last_actor(conn: Connection, action: str, target: str, since: str) -> str | None:
+    """Return who did something last, if that was at a time or after it; None when nobody did."""
+    query = sa.select(_audit.actor).where(
+        _audit.action == action,
+        _audit.target == target,
+        _audit.outcome == AuditOutcome.DONE,
+        _audit.at >= since,
+    )
+    found: str | None = conn.execute(query.order_by(_audit.seq.desc()).limit(1)).scalar()
+    return found
+
+
 def append(conn: Connection, entry: Entry) -> AuditRecord:
     """Append a row inside the caller's transaction: both are kept, or neither."""
     if conn.dialect.name == "postgresql":

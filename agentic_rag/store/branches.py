@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from agentic_rag.errors import NotFound
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.store.records import RecordTable
@@ -26,8 +27,8 @@ class ContextRecord:
     The fields are those of `sessions.SessionRecord`. ``message_id``: the turn's answer.
     """
 
-    message_id: str
-    session_id: str
+    message_id: MessageId
+    session_id: SessionId
     window_start: int = 0
     window_set_at: int = 0
     head: list[Block] | None = None
@@ -49,10 +50,10 @@ _contexts, _turns = CONTEXTS.c, TURNS.c
 class Node:
     """One turn of the tree."""
 
-    turn_id: str
-    user_message_id: str
-    message_id: str
-    parent_message_id: str | None
+    turn_id: TurnId
+    user_message_id: MessageId
+    message_id: MessageId
+    parent_message_id: MessageId | None
 
 
 class Tree:
@@ -61,7 +62,7 @@ class Tree:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.message_id: node for node in nodes}
 
-    def path(self, leaf: str | None) -> list[Node]:
+    def path(self, leaf: MessageId | None) -> list[Node]:
         """Return the branch that ends with the answer ``leaf``, oldest turn first."""
         found: list[Node] = []
         while leaf is not None:
@@ -80,7 +81,7 @@ class Tree:
         forks = [place for place, node in enumerate(path) if followers[node.parent_message_id] > 1]
         return path[forks[-1] :] if forks else path
 
-    def leaf_after(self, message_id: str) -> str | None:
+    def leaf_after(self, message_id: MessageId) -> MessageId | None:
         """Return the leaf of the newest branch that has this message, None when none has."""
         named = {node.message_id for node in self.nodes.values() if message_id in _messages_of(node)}
         for leaf in reversed(self.leaves()):
@@ -93,14 +94,14 @@ def _messages_of(node: Node) -> tuple[str, str]:
     return node.user_message_id, node.message_id
 
 
-def read_tree(conn: Connection, session_id: str) -> Tree:
+def read_tree(conn: Connection, session_id: SessionId) -> Tree:
     """Return the tree of a session's turns; those that never began (`TurnRecord.began`) are not in it."""
     columns = (_turns.id, _turns.user_message_id, _turns.message_id, _turns.parent_message_id)
     query = select(*columns).where(_turns.session_id == session_id, _turns.began)
     return Tree(Node(*row) for row in conn.execute(query.order_by(_turns.started_at, _turns.id)))
 
 
-def question_of(conn: Connection, session_id: str, message_id: str) -> TurnRecord:
+def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) -> TurnRecord:
     """Return the newest turn that a message belongs to: its question is the one to answer again.
 
     Raises:
@@ -120,9 +121,9 @@ def keep_context(conn: Connection, context: ContextRecord) -> None:
     CONTEXTS.insert(conn, context)
 
 
-def context_after(conn: Connection, session_id: str, path: Sequence[Node]) -> ContextRecord:
+def context_after(conn: Connection, session_id: SessionId, path: Sequence[Node]) -> ContextRecord:
     """Return what was sent after the last turn of a branch; an empty branch begins with nothing."""
     kept = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
     newest = next((node.message_id for node in reversed(path) if node.message_id in kept), None)
     found = None if newest is None else CONTEXTS.first(conn, CONTEXTS.select.where(_contexts.message_id == newest))
-    return found or ContextRecord(message_id="", session_id=session_id)
+    return found or ContextRecord(message_id=MessageId(""), session_id=session_id)

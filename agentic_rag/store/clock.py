@@ -1,9 +1,11 @@
 """Ids and times of records."""
 
 import secrets
+import threading
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
 
@@ -17,8 +19,29 @@ def _base32(number: int, length: int) -> str:
 
 
 def new_id(prefix: str) -> str:
-    """Return a new id such as ``turn_01j…``: sorts by creation time (ms), then 80 random bits (as ULID)."""
-    return f"{prefix}_{_base32(time.time_ns() // 1_000_000, 10)}{_base32(secrets.randbits(80), 16)}"
+    """Return a new id such as ``turn_01j…``: its time of creation (48 bits of ms), then 80 random bits (as ULID).
+
+    Those of one process sort in the order in which they were made, also within a millisecond and while the clock goes
+    back; the next one cannot be guessed.
+    """
+    return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000), 26)}"
+
+
+class _Ids:
+    """What a process's ids are: numbers that only grow."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def take(self, ms: int) -> int:
+        with self._lock:
+            is_later = ms > self._last >> 80
+            self._last = ms << 80 | secrets.randbits(80) if is_later else self._last + 1 + secrets.randbits(64)
+            return self._last
+
+
+_ids: Final = _Ids()
 
 
 def now() -> str:
@@ -29,6 +52,21 @@ def now() -> str:
 def later(seconds: float) -> str:
     """Return the time so many seconds from now, as `now` writes it."""
     return _text(time.time_ns() // 1_000_000 + round(seconds * 1000))
+
+
+def seconds_until(time_text: str) -> float:
+    """Return how far ahead a time is that `now` or `later` wrote."""
+    return datetime.fromisoformat(time_text).timestamp() - time.time()
+
+
+def seconds_until_epoch(seconds: float) -> float:
+    """Return how far ahead a time is, given in seconds since 1970."""
+    return seconds - time.time()
+
+
+def time_text(seconds: float) -> str:
+    """Return a time of so many seconds since 1970 as texts have it."""
+    return _text(round(seconds * 1000))
 
 
 def _text(milliseconds: int) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from agentic_rag.ids import MessageId, SessionId
 from agentic_rag.store import sessions
 from agentic_rag.store.records import RecordTable
 
@@ -24,13 +25,13 @@ class CompactionRecord:
     """A summary that stands for the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
 
     id: str
-    session_id: str
+    session_id: SessionId
     summary: str
     from_seq: int
     to_seq: int
     message_count: int
     """As clients count."""
-    leaf_message_id: str | None = None
+    leaf_message_id: MessageId | None = None
     """The last answer of the branch whose messages they are."""
     created_by: CompactedBy
     created_at: str
@@ -51,13 +52,13 @@ def put(conn: Connection, compaction: CompactionRecord) -> None:
     COMPACTIONS.insert(conn, replace(compaction, leaf_message_id=leaf))
 
 
-def get(conn: Connection, session_id: str, compaction_id: str) -> CompactionRecord | None:
+def get(conn: Connection, session_id: SessionId, compaction_id: str) -> CompactionRecord | None:
     """Return the session's compaction, None when it has no such one."""
     query = COMPACTIONS.select.where(_compactions.id == compaction_id, _compactions.session_id == session_id)
     return COMPACTIONS.first(conn, query)
 
 
-def of_session(conn: Connection, session_id: str) -> list[CompactionRecord]:
+def of_session(conn: Connection, session_id: SessionId) -> list[CompactionRecord]:
     """Return the session's compactions, newest first."""
     query = COMPACTIONS.select.where(_compactions.session_id == session_id)
     return COMPACTIONS.all(conn, query.order_by(_compactions.to_seq.desc()))

@@ -11,7 +11,9 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
+from agentic_rag.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.turns import FINISHED, TURNS, TurnRecord
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
 SortOrder = Literal["asc", "desc"]
@@ -35,10 +37,10 @@ class TitleSource(StrEnum):
 class ConversationRecord:
     """A business record; holds no messages."""
 
-    id: str
+    id: ConversationId
     domain_id: str
     owner_id: str
-    session_id: str
+    session_id: SessionId
     title: str = ""
     title_source: TitleSource = TitleSource.AUTO
     status: ConversationStatus = ConversationStatus.ACTIVE
@@ -46,22 +48,43 @@ class ConversationRecord:
     """As clients count: two a finished turn."""
     compacted_count: int = 0
     """Those of them that a summary stands for: the model is not sent them any more."""
-    context_document_ids: list[str] = field(default_factory=list)
+    image_id: str | None = None
+    """What its newest turn runs on, or ran on; None: it has no turn."""
+    context_document_ids: list[DocumentId] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
+    transient: bool = False
+    """Of one call that keeps no record: it is not listed, and is removed after its turn."""
     started_at: str
     updated_at: str
     last_message_at: str | None = None
+    client_name: str | None = None
+    """What a client calls it that chooses the ids of its conversations itself; its owner has it once in a domain."""
 
 
 CONVERSATIONS = RecordTable(
-    ConversationRecord, "conversations", UniqueConstraint("session_id"), indexed=("domain_id", "owner_id")
+    ConversationRecord,
+    "conversations",
+    UniqueConstraint("session_id"),
+    UniqueConstraint("owner_id", "domain_id", "client_name"),
+    indexed=("domain_id", "owner_id"),
 )
 _conversations = CONVERSATIONS.c
 _BY_ID = _conversations.id == parameter(_conversations.id)
 _GET = CONVERSATIONS.select.where(_BY_ID)
+_BY_NAME = CONVERSATIONS.select.where(
+    *(column == parameter(column) for column in (_conversations.owner_id, _conversations.domain_id)),
+    _conversations.client_name == parameter(_conversations.client_name),
+)
 _OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
 _STATE = Prepared(
-    sa.select(_conversations.title, _conversations.title_source, _conversations.status, _OPEN_COUNT).where(_BY_ID)
+    sa.select(
+        _conversations.title,
+        _conversations.title_source,
+        _conversations.status,
+        _OPEN_COUNT,
+        _conversations.domain_id,
+        _conversations.owner_id,
+    ).where(_BY_ID)
 )
 _MOVE_ON = (
     sa.update(CONVERSATIONS.table)
@@ -70,7 +93,7 @@ _MOVE_ON = (
         last_message_at=parameter(_conversations.last_message_at), updated_at=parameter(_conversations.last_message_at)
     )
 )
-_TOUCH = Prepared(_MOVE_ON)
+_TOUCH = Prepared(_MOVE_ON.values(image_id=parameter(_conversations.image_id)))
 _ADD = Prepared(_MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)))
 _TITLE = Prepared(sa.update(CONVERSATIONS.table).where(_BY_ID).values(title=parameter(_conversations.title)))
 
@@ -83,6 +106,8 @@ class ConversationState(NamedTuple):
     status: ConversationStatus
     open_count: int
     """Messages that no summary stands for."""
+    domain_id: str
+    owner_id: str
 
 
 class ConversationFields(TypedDict, total=False):
@@ -93,7 +118,7 @@ class ConversationFields(TypedDict, total=False):
     status: ConversationStatus
     message_count: int
     compacted_count: int
-    context_document_ids: list[str]
+    context_document_ids: list[DocumentId]
     meta: dict[str, Any]
     updated_at: str
     last_message_at: str | None
@@ -108,26 +133,55 @@ def insert(conn: Connection, conversation: ConversationRecord) -> None:
     CONVERSATIONS.insert(conn, conversation)
 
 
-def get(conn: Connection, conversation_id: str, owner_id: str | None = None) -> ConversationRecord | None:
+def get(conn: Connection, conversation_id: ConversationId, owner_id: str | None = None) -> ConversationRecord | None:
     """Return the conversation; None when there is none, or it is not ``owner_id``'s (None: anybody's)."""
     record = CONVERSATIONS.first(conn, _GET, id=conversation_id)
     return None if record is None or owner_id not in (None, record.owner_id) else record
 
 
-def state(conn: Connection, conversation_id: str) -> ConversationState | None:
+def by_client_name(conn: Connection, owner_id: str, domain_id: str, client_name: str) -> ConversationRecord | None:
+    """Return the conversation that a client of this user calls so, None when there is none."""
+    return CONVERSATIONS.first(conn, _BY_NAME, owner_id=owner_id, domain_id=domain_id, client_name=client_name)
+
+
+def turn_of_client_message(
+    conn: Connection, owner_id: str, domain_id: str, client_message_id: str
+) -> TurnRecord | None:
+    """Return the newest turn that this client message made in any conversation of a user in a domain."""
+    mine = sa.and_(_conversations.owner_id == owner_id, _conversations.domain_id == domain_id)
+    turn = TURNS.c
+    found = (
+        TURNS.select.join(CONVERSATIONS.table, _conversations.session_id == turn.session_id)
+        .where(mine, turn.client_message_id == client_message_id)
+        .order_by(turn.started_at.desc(), turn.id.desc())
+    )
+    return TURNS.first(conn, found.limit(1))
+
+
+def state(conn: Connection, conversation_id: ConversationId) -> ConversationState | None:
     """Return what a message that comes depends on, None when there is no such conversation."""
     row = _STATE.first(conn, id=conversation_id)
-    return None if row is None else ConversationState(row[0], TitleSource(row[1]), ConversationStatus(row[2]), row[3])
+    if row is None:
+        return None
+    title, source, status, *others = row
+    return ConversationState(title, TitleSource(source), ConversationStatus(status), *others)
 
 
-def touch(conn: Connection, conversation_id: str, at: str, title: str | None = None) -> None:
-    """Note that a message came at that time; the first one gives the conversation its ``title``."""
-    _TOUCH.run(conn, id=conversation_id, last_message_at=at)
+def touch(conn: Connection, conversation_id: ConversationId, at: str, image_id: str, title: str | None = None) -> None:
+    """Note that a message came at that time, and what its turn runs on; the first one gives a ``title``."""
+    _TOUCH.run(conn, id=conversation_id, last_message_at=at, image_id=image_id)
     if title is not None:
         _TITLE.run(conn, id=conversation_id, title=title)
 
 
-def by_session(conn: Connection, session_id: str) -> ConversationRecord | None:
+def improve_title(conn: Connection, conversation_id: ConversationId, before: str, title: str) -> bool:
+    """Give a conversation another title if it has the one ``before`` and nobody has named it; return whether it has."""
+    unnamed = _conversations.title_source == TitleSource.AUTO
+    query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id, _conversations.title == before)
+    return conn.execute(query.where(unnamed).values(title=title)).rowcount == 1
+
+
+def by_session(conn: Connection, session_id: SessionId) -> ConversationRecord | None:
     """Return the conversation that the session belongs to, None when there is none."""
     return CONVERSATIONS.first(conn, CONVERSATIONS.select.where(_conversations.session_id == session_id))
 
@@ -150,7 +204,7 @@ def list_page(
     ``q`` is a part of the title, whatever its case. Equal ones are sorted by id; those without a
     ``last_message_at`` come last. ``domain_ids``: only those of these domains.
     """
-    where: list[ColumnElement[bool]] = []
+    where: list[ColumnElement[bool]] = [~_conversations.transient]
     for name, wanted in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
         if wanted is not None:
             where.append(_conversations[name] == wanted)
@@ -165,28 +219,66 @@ def list_page(
     return CONVERSATIONS.all(conn, query.limit(page_size).offset((page - 1) * page_size)), total
 
 
-def ids_of_domain(conn: Connection, domain_id: str) -> Sequence[tuple[str, str]]:
+def left_transient(conn: Connection, before: str | None = None, *, ended: bool = True) -> list[ConversationRecord]:
+    """Return the transient conversations: only those without a change since ``before``, or without a turn that goes on.
+
+    ``ended``: the second is asked for.
+    """
+    left: list[ColumnElement[bool]] = [_conversations.transient]
+    if ended:
+        unfinished = sa.select(TURNS.c.session_id).where(TURNS.c.status.not_in(FINISHED))
+        left.append(_conversations.session_id.not_in(unfinished))
+    if before is not None:
+        left.append(_conversations.updated_at < before)
+    return CONVERSATIONS.all(conn, CONVERSATIONS.select.where(*left))
+
+
+def of_owner(conn: Connection, owner_id: str) -> list[ConversationRecord]:
+    """Return all conversations of a user, those of calls that keep no record among them."""
+    return CONVERSATIONS.all(conn, CONVERSATIONS.select.where(_conversations.owner_id == owner_id))
+
+
+def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> list[ConversationRecord]:
+    """Archive conversations in which nothing has happened since a time, and nothing runs or waits; return them.
+
+    They stay as old as they are, so that what was not removed then is found again.
+    """
+    unfinished = sa.select(TURNS.c.session_id).where(TURNS.c.status.not_in(FINISHED))
+    due = (
+        _conversations.domain_id == domain_id,
+        _conversations.updated_at < before,
+        _conversations.session_id.not_in(unfinished),
+        ~_conversations.transient,
+    )
+    query = CONVERSATIONS.select.where(*due).order_by(_conversations.updated_at).limit(at_most)
+    found = CONVERSATIONS.all(conn, query.with_for_update(skip_locked=True))
+    archived = sa.update(CONVERSATIONS.table).where(_conversations.id.in_([each.id for each in found]))
+    conn.execute(archived.values(status=ConversationStatus.ARCHIVED))
+    return found
+
+
+def ids_of_domain(conn: Connection, domain_id: str) -> Sequence[tuple[ConversationId, SessionId]]:
     """Return (conversation id, session id) of all conversations of the domain."""
     query = sa.select(_conversations.id, _conversations.session_id).where(_conversations.domain_id == domain_id)
     return [(conversation_id, session_id) for conversation_id, session_id in conn.execute(query)]
 
 
-def update(conn: Connection, conversation_id: str, **fields: Unpack[ConversationFields]) -> bool:
+def update(conn: Connection, conversation_id: ConversationId, **fields: Unpack[ConversationFields]) -> bool:
     """Change the given fields. Returns False when there is no such conversation."""
     query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id).values(dict(fields))
     return conn.execute(query).rowcount == 1
 
 
-def update_of_session(conn: Connection, session_id: str, **fields: Unpack[ConversationFields]) -> None:
+def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[ConversationFields]) -> None:
     """Change the given fields of the conversation that a session belongs to, if it belongs to one."""
     conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
-def add_messages(conn: Connection, conversation_id: str, count: int, at: str) -> bool:
+def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> bool:
     """Count ``count`` more messages, the last one at that time. Returns False when there is no such conversation."""
     return _ADD.run(conn, id=conversation_id, message_count=count, last_message_at=at) == 1
 
 
-def delete(conn: Connection, conversation_id: str) -> bool:
+def delete(conn: Connection, conversation_id: ConversationId) -> bool:
     """Delete the record. Returns False when there was none."""
     return conn.execute(sa.delete(CONVERSATIONS.table).where(_conversations.id == conversation_id)).rowcount == 1

@@ -5,9 +5,11 @@ plain functions of a `Connection` in this package's modules; callers compose the
 that over, so no caller, cancelled or failing, can leave half a transaction.
 """
 
+import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,9 +18,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentic_rag import failpoints
-from agentic_rag.errors import BadConfiguration, StorageDamaged, StorageError, StorageFull, StorageUnavailable
+from agentic_rag.errors import StorageDamaged, StorageError, StorageFull, StorageUnavailable
 from agentic_rag.outcomes import Outcomes
-from agentic_rag.store.sqlite import SqliteFile
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.migrations import OWN, Revisions, version
+from agentic_rag.store.raw_tables import Work
+from agentic_rag.store.sqlite import BUSY_SECONDS, SqliteFile
 
 if TYPE_CHECKING:
     from agentic_rag.store.postgres import PostgresDatabase
@@ -52,8 +57,11 @@ class Database:
         """What became of the last writes."""
 
     @classmethod
-    async def open(cls, url_or_path: str | Path) -> "Database":
+    async def open(cls, url_or_path: str | Path, revisions: Revisions = OWN, *, schema: str = "") -> "Database":
         """Open a SQLite file (a path) or a PostgreSQL database (``postgresql://…``) and migrate its tables.
+
+        ``revisions``: the steps of the tables; others than this program's in tests only. ``schema``: PostgreSQL's, for
+        tables beside those of a server.
 
         Raises:
             BadConfiguration: another kind of URL, PostgreSQL refuses, or a newer version of the product wrote the
@@ -63,21 +71,26 @@ class Database:
             StorageFull: the SQLite file cannot be made or written.
         """
         where = str(url_or_path)
-        if where.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://")):
+        if is_server(url_or_path):
             # Imported here: SQLAlchemy's asyncio brings its ORM along, a tenth of a second that SQLite does without.
             from agentic_rag.store.postgres import PostgresDatabase
 
             try:
-                return cls(await PostgresDatabase.open(where))
+                return cls(await PostgresDatabase.open(where, revisions, schema))
             except (OSError, DBAPIError) as exc:
                 raise _error_of_opening(exc) from exc
         if "://" in where:
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "only postgresql://… (or nothing, for SQLite) is known.")
         try:
-            return cls(await SqliteFile.open(Path(where)))
+            return cls(await SqliteFile.open(Path(where), revisions))
         except DBAPIError as exc:
             problem = f"{where} cannot be used: {exc.orig}"
             raise (_error_of(exc) or BadConfiguration("AGENTIC_RAG_DATA", problem)) from exc
+
+    @property
+    def server(self) -> "PostgresDatabase | None":
+        """PostgreSQL, with what only that one has; None for a SQLite file."""
+        return None if isinstance(self._engine, SqliteFile) else self._engine
 
     @property
     def shared(self) -> bool:
@@ -87,8 +100,9 @@ class Database:
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Run ``fn`` in a writing transaction and return its result once that is committed.
 
-        ``durable``: the commit, and every one before it, survives a loss of power (fsync). Without it a
-        commit survives the end of this process only. Writes to SQLite run one at a time, in order.
+        ``durable``: the commit, and every one before it, survives a loss of power (fsync). Without it a commit to a
+        SQLite file survives the end of this process only; PostgreSQL's survive in any case. Writes to SQLite run one at
+        a time, in order.
 
         A cancelled call means *unknown*, not *undone*: a transaction that had begun goes on to its end.
 
@@ -107,7 +121,7 @@ class Database:
             return result
 
         try:
-            with _errors():
+            with storage_errors():
                 result = await self._engine.write(transaction, durable=durable)
         except StorageError as exc:
             self.outcomes.note_failure(time.time(), exc.code, str(exc))
@@ -116,13 +130,26 @@ class Database:
         failpoints.reached("commit.done")
         return result
 
+    async def change_all(self, fn: Work[T]) -> T:
+        """Run ``fn`` in one durable transaction, however long it takes: to put other contents in place of all.
+
+        Nobody else uses the database meanwhile, which the caller sees to.
+
+        Raises:
+            StorageError: as in `write`.
+        """
+        with storage_errors():
+            if isinstance(self._engine, SqliteFile):
+                return await self._engine.write(fn, durable=True)
+            return await self._engine.change_all(fn)
+
     async def read(self, fn: Callable[[Connection], T]) -> T:
         """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write.
 
         Raises:
             StorageError: as in `write`.
         """
-        with _errors():
+        with storage_errors():
             return await self._engine.read(fn)
 
     async def aclose(self) -> None:
@@ -130,8 +157,49 @@ class Database:
         await self._engine.aclose()
 
 
+def is_server(url_or_path: str | Path) -> bool:
+    """Whether that is the address of a PostgreSQL database, and not a SQLite file's path."""
+    return str(url_or_path).startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
+
+
+async def find_revision(url_or_path: str | Path) -> str | None:
+    """Return the revision of a database's tables without changing them; None: there are none yet.
+
+    Raises:
+        StorageError, BadConfiguration: as `Database.open`.
+    """
+    if is_server(url_or_path):
+        from agentic_rag.store.postgres import PostgresDatabase
+
+        engine = PostgresDatabase(str(url_or_path))
+        try:
+            return await engine.read(version)
+        except (OSError, DBAPIError) as exc:
+            raise _error_of_opening(exc) from exc
+        finally:
+            await engine.aclose()
+    return await asyncio.to_thread(_revision_of_file, Path(url_or_path))
+
+
+def _revision_of_file(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as conn:
+            there = conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'").fetchone()[0]
+            row = conn.execute("SELECT version_num FROM alembic_version").fetchone() if there else None
+    except sqlite3.Error as exc:
+        if exc.sqlite_errorcode & 0xFF in _SQLITE_DAMAGED:
+            raise StorageDamaged(str(exc)) from exc
+        if exc.sqlite_errorcode & 0xFF in _SQLITE_UNWRITABLE:
+            raise StorageFull(str(exc)) from exc
+        raise StorageUnavailable(str(exc)) from exc
+    return None if row is None else str(row[0])
+
+
 @contextmanager
-def _errors() -> Iterator[None]:
+def storage_errors() -> Iterator[None]:
+    """Raise what a database says inside as the product's errors."""
     try:
         yield
     except DBAPIError as exc:

@@ -12,7 +12,10 @@ from typing import TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
+from agentic_rag.ids import DocumentId
+from agentic_rag.store import signals
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.signals import SignalKind
 
 
 class DocumentStatus(StrEnum):
@@ -65,7 +68,7 @@ class DocumentProgress:
 class DocumentRecord:
     """A file of a domain and where its ingestion stands."""
 
-    id: str
+    id: DocumentId
     domain_id: str
     name: str
     media_type: str
@@ -131,7 +134,7 @@ def insert(conn: Connection, document: DocumentRecord) -> None:
     DOCUMENTS.insert(conn, document)
 
 
-def get(conn: Connection, document_id: str) -> DocumentRecord | None:
+def get(conn: Connection, document_id: DocumentId) -> DocumentRecord | None:
     """Return the document, None when there is none."""
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.id == document_id))
 
@@ -187,14 +190,14 @@ def count_indexed(conn: Connection, domain_id: str) -> int:
     return conn.execute(query).scalar_one()
 
 
-def update(conn: Connection, document_id: str, **fields: Unpack[DocumentFields]) -> bool:
+def update(conn: Connection, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> bool:
     """Change the given fields. Returns False when there is no such document (it was deleted meanwhile)."""
     query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _LISTED).values(dict(fields))
-    return conn.execute(query).rowcount == 1
+    return _change(conn, query, fields.get("status"))
 
 
 def claim(
-    conn: Connection, document_id: str, owner: str, now: str, until: str, *, seize: bool
+    conn: Connection, document_id: DocumentId, owner: str, now: str, until: str, *, seize: bool
 ) -> DocumentRecord | None:
     """Take an unfinished document for ``owner``; None when it is settled, gone, or somebody else's until later.
 
@@ -208,10 +211,18 @@ def claim(
     return get(conn, document_id)
 
 
-def update_owned(conn: Connection, document_id: str, owner: str, fields: DocumentFields) -> bool:
+def update_owned(conn: Connection, document_id: DocumentId, owner: str, fields: DocumentFields) -> bool:
     """`update` as long as ``owner`` has it. Returns False when it is deleted or somebody else's."""
     query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.owner == owner, _LISTED)
-    return conn.execute(query.values(dict(fields))).rowcount == 1
+    return _change(conn, query.values(dict(fields)), fields.get("status"))
+
+
+def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -> bool:
+    """Run a change of one document; other processes hear of one that may be searched from now on, or no more."""
+    domain_id = conn.execute(query.returning(_documents.domain_id)).scalar()
+    if domain_id is not None and status in (DocumentStatus.INDEXED, DocumentStatus.DELETING):
+        signals.send(conn, SignalKind.DOCUMENTS, domain_id)
+    return domain_id is not None
 
 
 def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str) -> set[str]:
@@ -236,7 +247,7 @@ def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
         conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state=DenseState.READY))
 
 
-def delete(conn: Connection, document_id: str) -> bool:
+def delete(conn: Connection, document_id: DocumentId) -> bool:
     """Delete the record. Returns False when there was none."""
     return conn.execute(sa.delete(DOCUMENTS.table).where(_documents.id == document_id)).rowcount == 1
 

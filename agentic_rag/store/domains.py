@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.store import signals
 from agentic_rag.store.records import RecordTable, delete_parts
+from agentic_rag.store.signals import SignalKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ def insert(conn: Connection, domain: DomainRecord) -> None:
         IntegrityError: the id is taken.
     """
     DOMAINS.insert(conn, domain)
+    signals.send(conn, SignalKind.DOMAIN, domain.id)
 
 
 def get(conn: Connection, domain_id: str) -> DomainRecord | None:
@@ -77,6 +80,7 @@ def update(
         raise VersionConflict(version, current)
     change = {**fields, "version": current + 1, "updated_at": updated_at}
     conn.execute(sa.update(DOMAINS.table).where(_domains.id == domain_id).values(change))
+    signals.send(conn, SignalKind.DOMAIN, domain_id)
     return current + 1
 
 
@@ -87,4 +91,5 @@ def delete(conn: Connection, domain_id: str) -> bool:
     since their turns must end first.
     """
     delete_parts(conn, "domain", domain_id)
+    signals.send(conn, SignalKind.DOMAIN, domain_id)
     return conn.execute(sa.delete(DOMAINS.table).where(_domains.id == domain_id)).rowcount == 1

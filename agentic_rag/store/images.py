@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, delete, select, text
 
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import Prepared, RecordTable
+from agentic_rag.store.turns import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,26 @@ def domain_of(conn: Connection, image_id: str) -> str:
     return domain_id or ""
 
 
+def record(conn: Connection, image_id: str) -> ImageRecord | None:
+    """Return the definition with its domain and its time, None when there is none."""
+    return IMAGES.first(conn, IMAGES.select.where(_images.id == image_id))
+
+
 def get(conn: Connection, image_id: str) -> dict[str, Any] | None:
     """Return the definition, None when there is none."""
     definition: dict[str, Any] | None = conn.execute(select(_images.definition).where(_images.id == image_id)).scalar()
     return definition
+
+
+def prune(conn: Connection, made_before: str) -> int:
+    """Forget the definitions of before that no turn ran on; return how many went."""
+    old = (_images.created_at < made_before, _images.id.not_in(select(TURNS.c.image_id)))
+    return conn.execute(delete(IMAGES.table).where(*old)).rowcount
+
+
+def forget_of_user(conn: Connection, user_id: str) -> None:
+    """Forget the definitions that were made for a user and that no turn ran on."""
+    unused = select(_images.id, _images.definition).where(_images.id.not_in(select(TURNS.c.image_id)))
+    for image_id, definition in conn.execute(unused).all():
+        if definition.get("binding", {}).get("user") == user_id:
+            conn.execute(delete(IMAGES.table).where(_images.id == image_id))

@@ -9,14 +9,17 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy import Connection, UniqueConstraint
 
+from agentic_rag.store import signals
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.signals import SignalKind
 
 
 class KeyRole(StrEnum):
-    """What the holder of a key may do: everything, or administer or use the key's domains."""
+    """To what a key narrows its user's rights: nothing, or administer, write roles of, or use the key's domains."""
 
     OPERATOR = "operator"
     ADMIN = "admin"
+    AUTHOR = "author"
     MEMBER = "member"
 
 
@@ -26,9 +29,10 @@ class KeyRecord:
 
     id: str
     user_id: str
-    role: KeyRole
+    role: KeyRole | None
+    """None: it permits what its user may do, as that changes."""
     domains: tuple[str, ...]
-    """Ids of the domains it is for; empty for an operator's."""
+    """Ids of the domains it is for; empty for an operator's, and where there is no role."""
     sha256: str
     created_at: str
     revoked_at: str | None = None
@@ -42,6 +46,7 @@ _IN_ORDER = KEYS.select.order_by(_keys.created_at, _keys.id)
 def insert(conn: Connection, key: KeyRecord) -> None:
     """Store a new key."""
     KEYS.insert(conn, key)
+    signals.send(conn, SignalKind.ACCESS)
 
 
 def list_all(conn: Connection) -> list[KeyRecord]:
@@ -59,4 +64,18 @@ def revoke(conn: Connection, key_id: str, at: str) -> KeyRecord | None:
     where = (_keys.id == key_id, _keys.revoked_at.is_(None))
     if conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at)).rowcount != 1:
         return None
+    signals.send(conn, SignalKind.ACCESS)
     return KEYS.first(conn, KEYS.select.where(_keys.id == key_id))
+
+
+def revoke_of_user(conn: Connection, user_id: str, at: str) -> None:
+    """Revoke all keys of a user."""
+    where = (_keys.user_id == user_id, _keys.revoked_at.is_(None))
+    conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at))
+    signals.send(conn, SignalKind.ACCESS)
+
+
+def delete_of_user(conn: Connection, user_id: str) -> None:
+    """Delete all keys of a user, revoked ones too."""
+    conn.execute(sa.delete(KEYS.table).where(_keys.user_id == user_id))
+    signals.send(conn, SignalKind.ACCESS)

@@ -7,7 +7,7 @@ one after the other: a file without a record, which a kill between them can leav
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import anyio.to_thread
 from sqlalchemy import Connection, delete, select
 
 from agentic_rag.errors import StorageFull
+from agentic_rag.ids import SessionId
+from agentic_rag.messages import KeptImage
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable
@@ -25,7 +27,7 @@ class PayloadRecord:
     """A result too large for the transcript; its bytes are a file of the data folder named ``ref``."""
 
     ref: str
-    session_id: str
+    session_id: SessionId
     media_type: str
     size: int
     """Bytes."""
@@ -38,7 +40,7 @@ _payloads = PAYLOADS.c
 _REF = re.compile(r"ref_[0-9a-z]{26}")
 
 
-def record_of(ref: str, session_id: str, media_type: str, data: bytes) -> PayloadRecord:
+def record_of(ref: str, session_id: SessionId, media_type: str, data: bytes) -> PayloadRecord:
     """Return the record of a payload that is kept now."""
     return PayloadRecord(
         ref=ref,
@@ -46,6 +48,18 @@ def record_of(ref: str, session_id: str, media_type: str, data: bytes) -> Payloa
         media_type=media_type,
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
+        created_at=now(),
+    )
+
+
+def record_of_image(image: KeptImage, session_id: SessionId) -> PayloadRecord:
+    """Return the record of an image that a user sends now."""
+    return PayloadRecord(
+        ref=image.ref,
+        session_id=session_id,
+        media_type=image.media_type,
+        size=image.size,
+        sha256=image.sha256,
         created_at=now(),
     )
 
@@ -59,17 +73,23 @@ def put(conn: Connection, payload: PayloadRecord) -> None:
     PAYLOADS.insert(conn, payload)
 
 
-def get(conn: Connection, session_id: str, ref: str) -> PayloadRecord | None:
+def put_images(conn: Connection, images: Iterable[KeptImage], session_id: SessionId) -> None:
+    """Note the images of a message as payloads of its session."""
+    for each in images:
+        put(conn, record_of_image(each, session_id))
+
+
+def get(conn: Connection, session_id: SessionId, ref: str) -> PayloadRecord | None:
     """Return the session's payload; None when it has none of that ref, whoever else may."""
     return PAYLOADS.first(conn, PAYLOADS.select.where(_payloads.ref == ref, _payloads.session_id == session_id))
 
 
-def session_of(conn: Connection, ref: str) -> str | None:
+def session_of(conn: Connection, ref: str) -> SessionId | None:
     """Return the session that a payload belongs to, None when there is no such payload."""
     return conn.execute(select(_payloads.session_id).where(_payloads.ref == ref)).scalar()
 
 
-def refs_of(conn: Connection, session_id: str) -> list[str]:
+def refs_of(conn: Connection, session_id: SessionId) -> list[str]:
     """Return the refs of a session and of its delegates' sessions, to be read before those are deleted."""
     own = list(conn.execute(select(_payloads.ref).where(_payloads.session_id == session_id)).scalars())
     return own + [ref for child in sessions.children(conn, session_id) for ref in refs_of(conn, child)]
@@ -83,6 +103,12 @@ def all_refs(conn: Connection) -> set[str]:
 def all_hashes(conn: Connection) -> dict[str, str]:
     """Return the SHA-256 of every payload by its ref."""
     return {row.ref: row.sha256 for row in conn.execute(select(_payloads.ref, _payloads.sha256))}
+
+
+def hashes_of(conn: Connection, refs: Collection[str]) -> dict[str, str]:
+    """Return the SHA-256 of those payloads that exist, by ref."""
+    found = select(_payloads.ref, _payloads.sha256).where(_payloads.ref.in_(refs))
+    return {row.ref: row.sha256 for row in conn.execute(found)}
 
 
 def forget(conn: Connection, refs: list[str]) -> None:
@@ -104,9 +130,9 @@ class PayloadFiles:
         """
         await anyio.to_thread.run_sync(self._write, ref, data)
 
-    async def read(self, ref: str) -> bytes | None:
-        """Return a payload; None when there is no such file, or it cannot be read."""
-        return await anyio.to_thread.run_sync(self._read, ref)
+    async def read(self, ref: str, sha256: str) -> bytes | None:
+        """Return a payload; None when its file is gone, cannot be read, or is not what was kept."""
+        return await anyio.to_thread.run_sync(self._read, ref, sha256)
 
     def hash(self, ref: str) -> str | None:
         """Return the SHA-256 of a payload; None when there is no such file, or it cannot be read. Blocks."""
@@ -147,11 +173,12 @@ class PayloadFiles:
             self._remove([ref])
             raise StorageFull(exc.strerror or "unknown reason") from exc
 
-    def _read(self, ref: str) -> bytes | None:
+    def _read(self, ref: str, sha256: str) -> bytes | None:
         try:
-            return self._path(ref).read_bytes()
+            data = self._path(ref).read_bytes()
         except (OSError, ValueError):
             return None
+        return data if hashlib.sha256(data).hexdigest() == sha256 else None
 
     def _remove(self, refs: list[str]) -> None:
         for ref in refs:

@@ -6,10 +6,13 @@ prompt says.
 
 from dataclasses import dataclass
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from agentic_rag.json_form import Json
+from agentic_rag.store.branches import CONTEXTS
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.sessions import SESSIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +38,11 @@ def put(conn: Connection, prompt: PromptRecord) -> None:
 def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:
     """Return the prompt, None when there is none."""
     return PROMPTS.first(conn, PROMPTS.select.where(_prompts.id == prompt_id)) if prompt_id else None
+
+
+def prune(conn: Connection, made_before: str) -> int:
+    """Forget the prompts of before that no session was told; return how many went."""
+    columns = (SESSIONS.c.prompt_id, SESSIONS.c.told_id, CONTEXTS.c.prompt_id, CONTEXTS.c.told_id)
+    kept = sa.union(*(select(column).where(column.is_not(None)) for column in columns))
+    old = (_prompts.created_at < made_before, _prompts.id.not_in(kept))
+    return conn.execute(sa.delete(PROMPTS.table).where(*old)).rowcount

@@ -290,4 +290,4 @@ def _is_json(kind: Any) -> bool:
     """Say whether a type's values are JSON as they are."""
     if typing.get_origin(kind) in (dict, list):
         return all(_is_json(each) for each in typing.get_args(kind))
-    return kind in _JSON_TYPES
+    return getattr(kind, "__supertype__", kind) in _JSON_TYPES

@@ -3,12 +3,14 @@
 Owns putting, getting and forgetting them. Knows no index and no score.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.ids import NO_CONVERSATION, ConversationId
 from agentic_rag.store.records import RecordTable
 
 
@@ -18,13 +20,16 @@ class RetrievalRecord:
 
     id: str
     domain_id: str
+    conversation_id: ConversationId = NO_CONVERSATION
+    """Empty: an admin tried it, or its turn ended before the result was stored."""
+    turn_id: str = ""
     query: str
     mode: str
     trace: dict[str, Any]
     created_at: str
 
 
-RETRIEVALS = RecordTable(RetrievalRecord, "retrievals", indexed=("domain_id",), part_of="domain")
+RETRIEVALS = RecordTable(RetrievalRecord, "retrievals", indexed=("domain_id", "conversation_id"), part_of="domain")
 _retrievals = RETRIEVALS.c
 
 
@@ -42,9 +47,25 @@ def get(conn: Connection, retrieval_id: str) -> RetrievalRecord | None:
     return RETRIEVALS.first(conn, RETRIEVALS.select.where(_retrievals.id == retrieval_id))
 
 
-def newest(conn: Connection, domain_id: str, limit: int) -> list[RetrievalRecord]:
-    """Return the domain's last searches, newest first."""
+def link(conn: Connection, ids: Collection[str], conversation_id: ConversationId, turn_id: str) -> None:
+    """Note for which turn searches were made."""
+    if ids:
+        query = sa.update(RETRIEVALS.table).where(_retrievals.id.in_(ids))
+        conn.execute(query.values(conversation_id=conversation_id, turn_id=turn_id))
+
+
+def delete_of_conversation(conn: Connection, conversation_id: ConversationId) -> None:
+    """Forget the searches that a conversation's turns made."""
+    conn.execute(sa.delete(RETRIEVALS.table).where(_retrievals.conversation_id == conversation_id))
+
+
+def newest(
+    conn: Connection, domain_id: str, limit: int, conversation_id: ConversationId | None = None
+) -> list[RetrievalRecord]:
+    """Return the domain's last searches (or those of one conversation), newest first."""
     query = RETRIEVALS.select.where(_retrievals.domain_id == domain_id)
+    if conversation_id is not None:
+        query = query.where(_retrievals.conversation_id == conversation_id)
     query = query.order_by(_retrievals.created_at.desc(), _retrievals.id.desc()).limit(limit)
     return RETRIEVALS.all(conn, query)
 

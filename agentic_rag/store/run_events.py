@@ -7,12 +7,13 @@ each would be the greatest cost of the log. A row's payload is the lengths of it
 each, then the events.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
+from agentic_rag.ids import TurnId
 from agentic_rag.store.records import BigInt, RecordTable
 from agentic_rag.store.turns import FINISHED, TURNS
 
@@ -21,7 +22,7 @@ from agentic_rag.store.turns import FINISHED, TURNS
 class EventGroupRecord:
     """Neighbours in a turn's run log, stored together; ``payload`` is packed as the module says."""
 
-    turn_id: str
+    turn_id: TurnId
     last_seq: BigInt
     first_seq: BigInt
     payload: bytes
@@ -90,7 +91,7 @@ def unpack(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]
         at += length
 
 
-def read(conn: Connection, turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+def read(conn: Connection, turn_id: TurnId, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return the first ``limit`` events of the turn strictly after ``after``, as (seq, payload)."""
     events: list[tuple[int, bytes]] = []
     for row in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
@@ -100,19 +101,25 @@ def read(conn: Connection, turn_id: str, after: int, limit: int) -> list[tuple[i
     return events[:limit]
 
 
-def last_seq(conn: Connection, turn_id: str) -> int:
+def last_seq(conn: Connection, turn_id: TurnId) -> int:
     """Return the number of the turn's last stored event, 0 when it has none."""
     seq: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
     return seq or 0
 
 
-def ends_group(conn: Connection, turn_id: str, seq: int) -> bool:
+def last_seqs(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
+    """Return the number of the last stored event of each of these turns that has any."""
+    query = select(_events.turn_id, func.max(_events.last_seq)).where(_events.turn_id.in_(turn_ids))
+    return {TurnId(turn_id): int(seq) for turn_id, seq in conn.execute(query.group_by(_events.turn_id))}
+
+
+def ends_group(conn: Connection, turn_id: TurnId, seq: int) -> bool:
     """Say whether events of the turn were stored together of which this number was the last."""
     query = select(_events.last_seq).where(_events.turn_id == turn_id, _events.last_seq == seq)
     return conn.execute(query).first() is not None
 
 
-def exists(conn: Connection, turn_id: str) -> bool:
+def exists(conn: Connection, turn_id: TurnId) -> bool:
     """Say whether the turn has a log (a pruned one has none)."""
     query = select(_events.last_seq).where(_events.turn_id == turn_id).limit(1)
     return conn.execute(query).first() is not None

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.store import signals
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.signals import SignalKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRecord:
-    """A sealed secret of a domain. ``name``: an admin's, or ``{server}.env.{NAME}`` of an MCP entry's own value."""
+    """A sealed secret of a domain.
+
+    ``name``: an admin's, ``{server}.env.{NAME}`` of an MCP entry's own value, or `OWN` and what it is of.
+    """
 
     domain_id: str
     name: str
@@ -27,10 +32,15 @@ SECRETS = RecordTable(SecretRecord, "secrets", key=("domain_id", "name"), part_o
 _secrets = SECRETS.c
 
 
+OWN = "sign-in:"
+"""How the names begin of what nobody entered: tokens of sign-ins, and what belongs to them. They count for no limit."""
+
+
 def put(conn: Connection, secret: SecretRecord) -> None:
     """Store a sealed value in place of an earlier one of its name."""
     delete(conn, secret.domain_id, (secret.name,))
     SECRETS.insert(conn, secret)
+    signals.send(conn, SignalKind.DOMAIN, secret.domain_id)
 
 
 def get(conn: Connection, domain_id: str, name: str) -> SecretRecord | None:
@@ -39,16 +49,20 @@ def get(conn: Connection, domain_id: str, name: str) -> SecretRecord | None:
 
 
 def of_domain(conn: Connection, domain_id: str) -> list[SecretRecord]:
-    """Return all of a domain by name."""
-    query = SECRETS.select.where(_secrets.domain_id == domain_id).order_by(_secrets.name)
+    """Return all that somebody entered for a domain, by name."""
+    query = SECRETS.select.where(_secrets.domain_id == domain_id, _is_entered()).order_by(_secrets.name)
     return SECRETS.all(conn, query)
 
 
 def total(conn: Connection, domain_id: str) -> tuple[int, int]:
-    """Return how many secrets a domain has, and how many sealed bytes they are."""
+    """Return how many secrets were entered for a domain, and how many sealed bytes they are."""
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.length(_secrets.sealed)), 0))
-    count, size = conn.execute(query.where(_secrets.domain_id == domain_id)).one()
+    count, size = conn.execute(query.where(_secrets.domain_id == domain_id, _is_entered())).one()
     return int(count), int(size)
+
+
+def _is_entered() -> sa.ColumnElement[bool]:
+    return sa.not_(_secrets.name.startswith(OWN, autoescape=True))
 
 
 def list_all(conn: Connection) -> list[SecretRecord]:
@@ -68,9 +82,13 @@ def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
         )
         .values(sealed=sealed)
     )
+    signals.send(conn, SignalKind.DOMAIN, secret.domain_id)
 
 
 def delete(conn: Connection, domain_id: str, names: Sequence[str]) -> int:
     """Remove the named ones; returns how many there were."""
     chosen = sa.delete(SECRETS.table).where(_secrets.domain_id == domain_id, _secrets.name.in_(names))
-    return conn.execute(chosen).rowcount
+    removed = conn.execute(chosen).rowcount
+    if removed:
+        signals.send(conn, SignalKind.DOMAIN, domain_id)
+    return removed

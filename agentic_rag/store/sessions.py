@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Index, func, select, update
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Usage
+from agentic_rag.ids import NO_CONVERSATION, ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Role, text_block
+from agentic_rag.messages import Block, Role, question_blocks
 from agentic_rag.store import branches, turns
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
@@ -24,7 +25,7 @@ from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 class SessionLabels:
     """Whose a session is: by this its usage is counted and its events are named. Empty where nobody said."""
 
-    conversation_id: str = ""
+    conversation_id: ConversationId = NO_CONVERSATION
     domain_id: str = ""
     user_id: str = ""
     agent: str = ""
@@ -35,14 +36,14 @@ class SessionLabels:
 class SessionRecord:
     """An append-only transcript."""
 
-    id: str
+    id: SessionId
     labels: SessionLabels
-    parent_turn_id: str | None = None
+    parent_turn_id: TurnId | None = None
     tool_call_id: str | None = None
     """For a delegate's session: the parent's call that runs on it."""
     last_seq: int = 0
     """Of all branches."""
-    leaf_message_id: str | None = None
+    leaf_message_id: MessageId | None = None
     """The answer of the last turn of the active branch, which is the conversation; None: it has no turn."""
     branched: bool = False
     """Whether there ever was another branch."""
@@ -65,6 +66,8 @@ class SessionRecord:
     """What holds by now, as it was told."""
     late_tools: list[Json] | None = None
     """Tools that came after the prompt."""
+    writer: str = ""
+    """The process that began a turn in it last, or changed it otherwise: what it remembers of it is true."""
     created_at: str
 
 
@@ -79,15 +82,15 @@ class MessageCounts(NamedTuple):
 class MessageRecord:
     """One Messages-API message of a transcript. ``content`` is the list of blocks."""
 
-    session_id: str
+    session_id: SessionId
     seq: int
-    turn_id: str
+    turn_id: TurnId
     step: int
     role: Role
     content: list[Block]
-    message_id: str
+    message_id: MessageId
     """The id clients know: the user's message, or the answer that all steps of a turn share."""
-    parent_message_id: str | None = None
+    parent_message_id: MessageId | None = None
     model: str | None = None
     usage: Usage | None = None
     partial: bool = False
@@ -124,11 +127,11 @@ _MOVE = Prepared(
 
 def create(
     conn: Connection,
-    session_id: str,
+    session_id: SessionId,
     labels: SessionLabels,
     *,
     created_at: str,
-    parent_turn_id: str | None = None,
+    parent_turn_id: TurnId | None = None,
     tool_call_id: str | None = None,
 ) -> SessionRecord:
     """Make an empty session. A delegate's names the parent's turn and the call that runs on it.
@@ -147,24 +150,47 @@ def create(
     return session
 
 
-def get(conn: Connection, session_id: str) -> SessionRecord | None:
+def get(conn: Connection, session_id: SessionId) -> SessionRecord | None:
     """Return the session, None when there is none."""
     return SESSIONS.first(conn, _GET, id=session_id)
 
 
-def by_tool_call(conn: Connection, parent_turn_id: str, tool_call_id: str) -> SessionRecord | None:
+_WRITER = Prepared(select(_sessions.writer).where(_sessions.id == parameter(_sessions.id)).with_for_update())
+_SET_WRITER = Prepared(
+    update(SESSIONS.table).where(_sessions.id == parameter(_sessions.id)).values(writer=parameter(_sessions.writer))
+)
+
+
+def lock(conn: Connection, session_id: SessionId) -> str:
+    """Keep others from beginning anything in a session until the transaction ends; return its ``writer``.
+
+    Raises:
+        NotFound: there is no such session.
+    """
+    row = _WRITER.first(conn, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    return str(row[0])
+
+
+def set_writer(conn: Connection, session_id: SessionId, owner: str) -> None:
+    """Note that what others remember of a session is true no more."""
+    _SET_WRITER.run(conn, id=session_id, writer=owner)
+
+
+def by_tool_call(conn: Connection, parent_turn_id: TurnId, tool_call_id: str) -> SessionRecord | None:
     """Return the session a ``delegate`` call runs on, None when it made none."""
     call = (_sessions.parent_turn_id == parent_turn_id, _sessions.tool_call_id == tool_call_id)
     return SESSIONS.first(conn, SESSIONS.select.where(*call))
 
 
-def list_delegated(conn: Connection, parent_turn_id: str) -> list[SessionRecord]:
+def list_delegated(conn: Connection, parent_turn_id: TurnId) -> list[SessionRecord]:
     """Return the sessions that the ``delegate`` calls of a turn run on, in the order in which they began."""
     query = SESSIONS.select.where(_sessions.parent_turn_id == parent_turn_id)
     return SESSIONS.all(conn, query.order_by(_sessions.created_at, _sessions.id))
 
 
-def parents(conn: Connection, session_ids: Sequence[str]) -> dict[str, str]:
+def parents(conn: Connection, session_ids: Sequence[SessionId]) -> dict[SessionId, TurnId]:
     """Return the turns that delegates' sessions among these work for, by session."""
     query = select(_sessions.id, _sessions.parent_turn_id)
     rows = conn.execute(query.where(_sessions.id.in_(session_ids), _sessions.parent_turn_id.is_not(None)))
@@ -195,7 +221,7 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
         turn_id=turn.id,
         step=0,
         role="user",
-        content=[text_block(turn.content)],
+        content=question_blocks(turn.content, turn.images),
         message_id=turn.user_message_id,
         parent_message_id=leaf,
         created_at=turn.started_at,
@@ -203,13 +229,35 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
     append_message(conn, message)
 
 
-def transcript(conn: Connection, session_id: str, from_seq: int = 0) -> list[MessageRecord]:
+def turn_after(
+    conn: Connection, session_id: SessionId, turn_id: TurnId | None, place: int | None
+) -> tuple[TurnId | None, int]:
+    """Return the turn that began next in a session, None when none has, and the place after which to look again.
+
+    It is the next one after a turn, or after a place; with neither, the one that runs or waits, or whichever comes.
+    """
+    if place is None and turn_id is None:
+        current = turns.current(conn, [session_id]).get(session_id)
+        if current is not None and current.status is not TurnStatus.QUEUED:
+            return current.id, 0
+    if place is None:
+        here = _messages.session_id == session_id
+        before = here if turn_id is None else sa.and_(here, _messages.turn_id == turn_id)
+        place = int(conn.execute(select(func.coalesce(func.max(_messages.seq), 0)).where(before)).scalar_one())
+    following = select(_messages.turn_id).where(
+        _messages.session_id == session_id, _messages.seq > place, _messages.step == 0
+    )
+    found = conn.execute(following.order_by(_messages.seq).limit(1)).scalar()
+    return None if found is None else TurnId(found), place
+
+
+def transcript(conn: Connection, session_id: SessionId, from_seq: int = 0) -> list[MessageRecord]:
     """Return the messages of the active branch in order, from ``from_seq`` on."""
     here = (_messages.session_id == session_id, _messages.seq >= from_seq, _on_branch(conn, session_id))
     return MESSAGES.all(conn, _IN_ORDER.where(*here))
 
 
-def _on_branch(conn: Connection, session_id: str, leaf: str | None = None) -> sa.ColumnElement[bool]:
+def _on_branch(conn: Connection, session_id: SessionId, leaf: MessageId | None = None) -> sa.ColumnElement[bool]:
     """Return the condition that a message is on a branch: the active one, or the one that ends with ``leaf``."""
     state = select(_sessions.leaf_message_id, _sessions.branched).where(_sessions.id == session_id)
     session = conn.execute(state).first()
@@ -223,11 +271,11 @@ def _on_branch(conn: Connection, session_id: str, leaf: str | None = None) -> sa
 
 def page(
     conn: Connection,
-    session_id: str,
+    session_id: SessionId,
     limit: int,
-    before_message_id: str | None = None,
+    before_message_id: MessageId | None = None,
     places: tuple[int, int] | None = None,
-    leaf: str | None = None,
+    leaf: MessageId | None = None,
 ) -> list[MessageRecord]:
     """Return all rows, in order, of the last ``limit`` messages of a branch as clients count them.
 
@@ -250,7 +298,7 @@ def page(
     return MESSAGES.all(conn, query)
 
 
-def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: str) -> int:
+def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: MessageId) -> int:
     """Return where a message begins; an answer that failed without a word stands behind the rest of its turn.
 
     Raises:
@@ -266,13 +314,19 @@ def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: str) -> i
     return int(place)
 
 
-def has_message(conn: Connection, session_id: str, message_id: str) -> bool:
+def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
+    """Return all rows of a turn's question and answer in order."""
+    query = _IN_ORDER.where(_messages.session_id == turn.session_id, _messages.turn_id == turn.id)
+    return MESSAGES.all(conn, query)
+
+
+def has_message(conn: Connection, session_id: SessionId, message_id: MessageId) -> bool:
     """Say whether a session holds anything of a message."""
     query = select(_messages.seq).where(_messages.session_id == session_id, _messages.message_id == message_id)
     return conn.execute(query.limit(1)).first() is not None
 
 
-def set_content(conn: Connection, session_id: str, seq: int, content: list[Block]) -> None:
+def set_content(conn: Connection, session_id: SessionId, seq: int, content: list[Block]) -> None:
     """Replace the blocks of a message that no model has seen yet (the notes of a turn join its user message).
 
     Raises:
@@ -284,7 +338,7 @@ def set_content(conn: Connection, session_id: str, seq: int, content: list[Block
         raise NotFound("session", session_id)
 
 
-def set_window(conn: Connection, session_id: str, start: int, head: list[Block] | None) -> None:
+def set_window(conn: Connection, session_id: SessionId, start: int, head: list[Block] | None) -> None:
     """Record that messages before ``start`` are not sent any more, and that ``head`` stands before those that are.
 
     What the requests begin with is rendered anew: nothing of the old prefix is left.
@@ -304,14 +358,14 @@ def set_window(conn: Connection, session_id: str, start: int, head: list[Block] 
     _keep_context(conn, session_id)
 
 
-def set_told(conn: Connection, session_id: str, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
+def set_told(conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
     """Record what a session was told: what its requests begin with, what holds now, and the tools that came later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
     _keep_context(conn, session_id)
 
 
-def _keep_context(conn: Connection, session_id: str) -> None:
+def _keep_context(conn: Connection, session_id: SessionId) -> None:
     """Note what is sent from here on, for branches that begin here."""
     session = get(conn, session_id)
     if session is not None and session.leaf_message_id is not None:
@@ -321,7 +375,7 @@ def _keep_context(conn: Connection, session_id: str) -> None:
         )
 
 
-def move_leaf(conn: Connection, session_id: str, leaf: str | None) -> None:
+def move_leaf(conn: Connection, session_id: SessionId, leaf: MessageId | None) -> None:
     """Make the branch that ends with this answer the active one, with what was sent there; None: an empty one."""
     path = branches.read_tree(conn, session_id).path(leaf)
     context = branches.context_after(conn, session_id, path)
@@ -332,7 +386,7 @@ def move_leaf(conn: Connection, session_id: str, leaf: str | None) -> None:
 
 def archive(
     conn: Connection,
-    session_id: str,
+    session_id: SessionId,
     compaction_id: str,
     to_seq: int,
     head: list[Block],
@@ -347,7 +401,7 @@ def archive(
     set_window(conn, session_id, to_seq + 1, head)
 
 
-def count_messages(conn: Connection, session_id: str) -> MessageCounts:
+def count_messages(conn: Connection, session_id: SessionId) -> MessageCounts:
     """Return how many messages the active branch of a session holds."""
     here = (_messages.session_id == session_id, _on_branch(conn, session_id))
     last = func.max(_messages.seq).label("last")
@@ -362,13 +416,13 @@ def count_messages(conn: Connection, session_id: str) -> MessageCounts:
     return MessageCounts(int(every[0]), int(every[1]))
 
 
-def children(conn: Connection, session_id: str) -> list[str]:
+def children(conn: Connection, session_id: SessionId) -> list[SessionId]:
     """Return the ids of the sessions that delegates of this one's turns run on."""
     own = select(TURNS.c.id).where(TURNS.c.session_id == session_id)
     return list(conn.execute(select(_sessions.id).where(_sessions.parent_turn_id.in_(own))).scalars())
 
 
-def delete(conn: Connection, session_id: str) -> bool:
+def delete(conn: Connection, session_id: SessionId) -> bool:
     """Delete a session with all that it holds, delegates' sessions included; `payloads.refs_of` names its files.
 
     Returns False when there was none. A turn of it that still runs must be ended before.

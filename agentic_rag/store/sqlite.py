@@ -26,6 +26,7 @@ from sqlalchemy.pool import NullPool
 
 from agentic_rag.json_form import from_text, to_text
 from agentic_rag.store import migrations
+from agentic_rag.store.migrations import Revisions
 from agentic_rag.store.records import run_by_sqlite, sqlite_of
 
 T = TypeVar("T")
@@ -52,7 +53,8 @@ class _Write:
 class SqliteFile:
     """Runs functions in transactions of one file. Make it with `open`, end it with `aclose`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, revisions: Revisions = migrations.OWN) -> None:
+        self._revisions = revisions
         self._engine = create_engine(
             URL.create("sqlite", database=str(path)),
             poolclass=NullPool,
@@ -73,9 +75,9 @@ class SqliteFile:
         self._synchronous = ""
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteFile":
+    async def open(cls, path: Path, revisions: Revisions = migrations.OWN) -> "SqliteFile":
         """Open or make the file and bring its tables up to date."""
-        self = cls(path)
+        self = cls(path, revisions)
         try:
             await asyncio.get_running_loop().run_in_executor(self._writing, self._start)
         except BaseException:
@@ -100,7 +102,7 @@ class SqliteFile:
         try:
             with self._writer.begin():
                 self._begin(durable=True)
-                migrations.upgrade(self._writer)
+                migrations.upgrade(self._writer, self._revisions)
         except BaseException:
             self._writer.close()
             raise

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from agentic_rag.events import ToolStatus
+from agentic_rag.ids import ConversationId, SessionId, TurnId
 from agentic_rag.messages import Block
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import TURNS
@@ -19,9 +20,9 @@ from agentic_rag.store.turns import TURNS
 class ToolCallRecord:
     """One tool call. ``result`` is the Messages-API ``tool_result`` block once it is known."""
 
-    turn_id: str
+    turn_id: TurnId
     tool_call_id: str
-    session_id: str
+    session_id: SessionId
     agent: str = ""
     """Path of the delegate that made it; empty for the main agent."""
     server: str
@@ -66,7 +67,7 @@ def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
 
 def finish(
     conn: Connection,
-    turn_id: str,
+    turn_id: TurnId,
     tool_call_id: str,
     *,
     status: ToolStatus,
@@ -93,33 +94,39 @@ def finish(
     return changed == 1
 
 
-def get(conn: Connection, turn_id: str, tool_call_id: str) -> ToolCallRecord | None:
+def get(conn: Connection, turn_id: TurnId, tool_call_id: str) -> ToolCallRecord | None:
     """Return the call, None when there is none. Ids are the model's: unique in a turn only."""
     query = TOOL_CALLS.select.where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id)
     return TOOL_CALLS.first(conn, query)
 
 
-def of_turn(conn: Connection, turn_id: str) -> list[ToolCallRecord]:
+def of_turn(conn: Connection, turn_id: TurnId) -> list[ToolCallRecord]:
     """Return the turn's calls, oldest first."""
     return TOOL_CALLS.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
 def of_conversation(
     conn: Connection,
-    conversation_id: str,
+    conversation_id: ConversationId,
     *,
     tool_name: str | None = None,
     status: ToolStatus | None = None,
     agent: str | None = None,
+    turn_id: TurnId | None = None,
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
     """Return the conversation's calls, delegates' included, oldest first; only the last ones when ``limit`` is given.
 
-    Only those of one tool, one status or one agent (its path, empty for the main one) when given.
+    Only those of one tool, one status, one agent (its path, empty for the main one) or one turn when given.
     """
     turns = select(TURNS.c.id).where(TURNS.c.conversation_id == conversation_id)
     query = TOOL_CALLS.select.where(_calls.turn_id.in_(turns))
-    for column, wanted in ((_calls.tool_name, tool_name), (_calls.status, status), (_calls.agent, agent)):
+    for column, wanted in (
+        (_calls.tool_name, tool_name),
+        (_calls.status, status),
+        (_calls.agent, agent),
+        (_calls.turn_id, turn_id),
+    ):
         if wanted is not None:
             query = query.where(column == wanted)
     newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())

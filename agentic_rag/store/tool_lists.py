@@ -9,7 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.store import signals
 from agentic_rag.store.records import RecordTable
+from agentic_rag.store.signals import SignalKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ def put(conn: Connection, record: ToolListRecord) -> None:
     """Store a list in place of the one before."""
     conn.execute(sa.delete(TOOL_LISTS.table).where(*_is(record.domain_id, record.server, record.user_id)))
     TOOL_LISTS.insert(conn, record)
+    signals.send(conn, SignalKind.TOOLS, record.domain_id)
 
 
 def get(conn: Connection, domain_id: str, server: str, user_id: str = "") -> ToolListRecord | None:
@@ -53,6 +56,12 @@ def of_domain(conn: Connection, domain_id: str) -> list[ToolListRecord]:
 def remove_domain(conn: Connection, domain_id: str) -> None:
     """Remove all lists of a domain."""
     conn.execute(sa.delete(TOOL_LISTS.table).where(_lists.domain_id == domain_id))
+    signals.send(conn, SignalKind.TOOLS, domain_id)
+
+
+def delete_of_user(conn: Connection, user_id: str) -> None:
+    """Delete the lists of servers that run for one user."""
+    conn.execute(sa.delete(TOOL_LISTS.table).where(_lists.user_id == user_id))
 
 
 def _is(domain_id: str, server: str, user_id: str) -> tuple[sa.ColumnElement[bool], ...]:

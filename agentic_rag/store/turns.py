@@ -12,8 +12,12 @@ from sqlalchemy import Connection, UniqueConstraint, and_, not_, or_, select, up
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.messages import KeptImage
+from agentic_rag.store import signals
 from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.signals import SignalKind
 
 
 class TurnStatus(StrEnum):
@@ -21,6 +25,8 @@ class TurnStatus(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    WAITING = "waiting"
+    """For a person, and put down: no process runs it until somebody answers."""
     DONE = "done"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -36,16 +42,20 @@ LEASE_SECONDS = 15.0
 class TurnRecord:
     """One user message to its end."""
 
-    id: str
-    session_id: str
-    conversation_id: str
+    id: TurnId
+    session_id: SessionId
+    conversation_id: ConversationId
     client_message_id: str | None = None
+    key_id: str = ""
+    """The key with which it was sent; empty: the local user's."""
     content: str
     """The user's text."""
-    user_message_id: str
+    images: tuple[KeptImage, ...] = ()
+    """Those that were sent with it."""
+    user_message_id: MessageId
     """Shared by the turns that answer the same question again."""
-    message_id: str
-    parent_message_id: str | None = None
+    message_id: MessageId
+    parent_message_id: MessageId | None = None
     """The answer that its question follows; None: it begins a conversation, or has not begun."""
     branch_of: str | None = None
     """The user's message that it answers again, or with other words; None: it goes on where the conversation ended."""
@@ -62,6 +72,8 @@ class TurnRecord:
     fence: int = 0
     """How often it was begun or taken by another owner."""
     lease_until: str | None = None
+    interrupt_asked: bool = False
+    """Whether a user has ended it in another process than the one that runs it."""
     resumes: int = 0
     """How often it was cut off since its last committed step; stops on purpose do not count."""
     steps: int = 0
@@ -72,6 +84,11 @@ class TurnRecord:
     """Milliseconds by name, as in `events.Done`."""
     started_at: str
     ended_at: str | None = None
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What makes two messages the same one: refs are new each time."""
+        return self.content, self.branch_of, *(image.sha256 for image in self.images)
 
 
 TURNS = RecordTable(
@@ -95,12 +112,12 @@ _LEASE_END = DatabaseTime(LEASE_SECONDS)
 _FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
 
 
-def get(conn: Connection, turn_id: str) -> TurnRecord | None:
+def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
     """Return the turn, None when there is none."""
     return TURNS.first(conn, _GET, id=turn_id)
 
 
-def by_client_message(conn: Connection, session_id: str, client_message_id: str) -> TurnRecord | None:
+def by_client_message(conn: Connection, session_id: SessionId, client_message_id: str) -> TurnRecord | None:
     """Return the turn that this client message made, None when it made none."""
     return TURNS.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
 
@@ -110,7 +127,7 @@ def list_running(conn: Connection) -> list[TurnRecord]:
     return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.RUNNING))
 
 
-def list_queued(conn: Connection, session_id: str | None = None) -> list[TurnRecord]:
+def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
     """Return the queued turns of a session (None: of all), oldest first."""
     return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
 
@@ -125,12 +142,12 @@ def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecor
     return found
 
 
-def of_session(conn: Connection, session_id: str) -> list[TurnRecord]:
+def of_session(conn: Connection, session_id: SessionId) -> list[TurnRecord]:
     """Return all turns of a session, oldest first."""
     return TURNS.all(conn, _IN_ORDER.where(_OF_SESSION), session_id=session_id)
 
 
-def by_ids(conn: Connection, turn_ids: Sequence[str]) -> dict[str, TurnRecord]:
+def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
     """Return the turns that exist among these, by id."""
     return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}
 
@@ -140,14 +157,14 @@ _SET_PARENT = Prepared(
 )
 
 
-def set_parent(conn: Connection, turn_id: str, parent_message_id: str | None) -> None:
+def set_parent(conn: Connection, turn_id: TurnId, parent_message_id: MessageId | None) -> None:
     """Note which answer the question of a turn follows, now that it has its place."""
     _SET_PARENT.run(conn, id=turn_id, parent_message_id=parent_message_id)
 
 
 def start(
     conn: Connection,
-    turn_id: str,
+    turn_id: TurnId,
     *,
     image_id: str,
     role_hashes: Mapping[str, str],
@@ -180,7 +197,7 @@ _FINISH = Prepared(
 
 def finish(
     conn: Connection,
-    turn_id: str,
+    turn_id: TurnId,
     *,
     status: TurnStatus,
     end_reason: str,
@@ -218,9 +235,22 @@ def finish(
 _LEASE = Prepared(update(TURNS.table).where(_BY_ID).values(lease_until=_LEASE_END))
 
 
-def begin_lease(conn: Connection, turn_id: str) -> None:
+_STARTED = Prepared(update(TURNS.table).where(_BY_ID).values(started_at=DatabaseTime()))
+
+
+def set_started(conn: Connection, turn_id: TurnId) -> None:
+    """Have a new turn's time be the database's, by which the turns of all processes are in one order."""
+    _STARTED.run(conn, id=turn_id)
+
+
+def begin_lease(conn: Connection, turn_id: TurnId) -> None:
     """Begin the lease of a new turn's owner, in the transaction that stores it."""
     _LEASE.run(conn, id=turn_id)
+
+
+def is_any_left(conn: Connection, owner: str) -> bool:
+    """Whether `lock_left` would find anything, or might."""
+    return conn.execute(select(_turns.id).where(_LEASED, _turns.owner != owner, _FREE).limit(1)).first() is not None
 
 
 def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
@@ -233,6 +263,60 @@ def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
     return TURNS.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
 
 
+# Waiting for a person
+
+
+_UNOWNED = and_(_turns.owner == "", _turns.status.in_((TurnStatus.WAITING, TurnStatus.RUNNING)))
+_REST = Prepared(
+    update(TURNS.table)
+    .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
+    .values(status=TurnStatus.WAITING, owner="", lease_until=None)
+)
+
+
+def rest(conn: Connection, turn_id: TurnId, fence: int) -> None:
+    """Put a running turn down that waits for a person; nobody has its lease then.
+
+    Raises:
+        LeaseLost: the fencing number has moved on, or the turn has ended.
+    """
+    if _REST.run(conn, id=turn_id, fence=fence) != 1:
+        raise LeaseLost(turn_id)
+
+
+def wake(conn: Connection, turn_id: TurnId) -> bool:
+    """Let a turn that was put down be gone on with by the next process that looks; whether it was put down."""
+    statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
+    return conn.execute(statement.values(status=TurnStatus.RUNNING)).rowcount == 1
+
+
+def unrest(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
+    """Undo `rest`, as long as nobody else has taken the turn.
+
+    Raises:
+        LeaseLost: somebody has.
+    """
+    mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
+    values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
+    if conn.execute(update(TURNS.table).where(*mine).values(**values)).rowcount != 1:
+        raise LeaseLost(turn_id)
+
+
+def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
+    """Make ``owner`` the one that runs a turn that was put down, awake or not, and return its fencing number.
+
+    None, and nothing changes, when somebody else has taken it.
+    """
+    statement = update(TURNS.table).where(_turns.id == turn_id, _UNOWNED)
+    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
+    return conn.execute(change.returning(_turns.fence)).scalar()
+
+
+def list_waiting(conn: Connection) -> list[TurnRecord]:
+    """Return all turns that were put down, of all sessions, those of delegates too."""
+    return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.WAITING))
+
+
 _ELSEWHERE = Prepared(
     select(_turns.id).where(
         _OF_SESSION, _turns.status == TurnStatus.RUNNING, _turns.owner != parameter(_turns.owner), not_(_FREE)
@@ -240,13 +324,29 @@ _ELSEWHERE = Prepared(
 )
 
 
-def running_elsewhere(conn: Connection, session_id: str, owner: str) -> str | None:
+def running_elsewhere(conn: Connection, session_id: SessionId, owner: str) -> TurnId | None:
     """Return the turn of a session that a living process other than ``owner`` runs, None when there is none."""
     row = _ELSEWHERE.first(conn, session_id=session_id, owner=owner)
-    return None if row is None else str(row[0])
+    return None if row is None else TurnId(row[0])
 
 
-def take_lease(conn: Connection, turn_id: str, owner: str) -> int:
+def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
+    """Note that a turn is to end, for whoever runs it, and tell that one; False, and nothing changes: it has ended."""
+    statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
+    asked = conn.execute(statement).rowcount == 1
+    if asked:
+        signals.send(conn, SignalKind.INTERRUPT, turn_id)
+    return asked
+
+
+def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
+    """Return the sessions in which the next thing is a turn of ``owner``'s queue: nothing runs or waits there."""
+    held = select(_turns.session_id).where(_turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    mine = (_turns.status == TurnStatus.QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
+    return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
+
+
+def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
     """Make ``owner`` the one that runs the turn and return its fencing number.
 
     The number grows with each taking; whether the former owner is gone is the caller's to know.
@@ -255,7 +355,7 @@ def take_lease(conn: Connection, turn_id: str, owner: str) -> int:
         NotFound: there is no such turn, or it has ended.
     """
     statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED)
-    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1)
+    change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
     fence = conn.execute(change.returning(_turns.fence)).scalar()
     if fence is None:
         raise NotFound("turn", turn_id)
@@ -285,7 +385,7 @@ _HOLD = Prepared(
 _FENCE = Prepared(select(_turns.fence).where(_BY_ID).with_for_update(read=True))
 
 
-def hold(conn: Connection, turn_id: str, fence: int) -> None:
+def hold(conn: Connection, turn_id: TurnId, fence: int) -> None:
     """Extend the lease of a running turn; part of every transaction in which its owner writes.
 
     Raises:
@@ -295,7 +395,7 @@ def hold(conn: Connection, turn_id: str, fence: int) -> None:
         raise LeaseLost(turn_id)
 
 
-def is_held(conn: Connection, turn_id: str, fence: int) -> bool:
+def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
     """Say whether the fencing number still counts, for the rest of the transaction; whether the turn has ended or not.
 
     A writer that asks for several turns asks in the order of their ids.
@@ -304,27 +404,42 @@ def is_held(conn: Connection, turn_id: str, fence: int) -> bool:
     return row is not None and row[0] == fence
 
 
-def put_down(conn: Connection, owner: str) -> int:
-    """Take the leases of all turns from an owner that is about to end; return how many.
+def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
+    """Take the leases of all turns from an owner that is about to end, or of its queue only; return how many.
 
     A turn without an owner is gone on with at once, and that counts as no resume.
     """
+    mine = (_turns.owner == owner, _turns.status == TurnStatus.QUEUED if only_queued else _LEASED)
+    count = conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
+    if count:
+        signals.send(conn, SignalKind.TURNS)
+    return count
+
+
+def expire(conn: Connection, owner: str) -> int:
+    """End the leases of all turns of an owner that is dead: others take them at once. Return how many there were.
+
+    One that only seemed to be dead writes nothing more once they are taken.
+    """
     mine = (_turns.owner == owner, _LEASED)
-    return conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
+    count = conn.execute(update(TURNS.table).where(*mine).values(lease_until=None)).rowcount
+    if count:
+        signals.send(conn, SignalKind.TURNS)
+    return count
 
 
-def release(conn: Connection, turn_id: str) -> None:
+def release(conn: Connection, turn_id: TurnId) -> None:
     """Take a turn's lease back from an owner that is dead: what writes under its number is refused."""
     statement = update(TURNS.table).where(_turns.id == turn_id)
     conn.execute(statement.values(owner="", lease_until=None, fence=_turns.fence + 1))
 
 
-def forget_resumes(conn: Connection, turn_id: str) -> None:
+def forget_resumes(conn: Connection, turn_id: TurnId) -> None:
     """Count the resumes of a turn from zero again: it has come further."""
     conn.execute(update(TURNS.table).where(_turns.id == turn_id).values(resumes=0))
 
 
-def count_resume(conn: Connection, turn_id: str) -> int:
+def count_resume(conn: Connection, turn_id: TurnId) -> int:
     """Count one more resume of the turn and return how many there were, this one included.
 
     Raises:

@@ -1,18 +1,21 @@
 """Usage: the tokens of every model call.
 
-Owns one row per call and their sums. A row outlives its session, its conversation and its domain: it says whose they
-were by their ids. Knows no price and no model.
+Owns one row per call and their sums, and for budgets the sums of each domain, user and key by day and model, which
+are kept up to date in the transaction of each row. A row outlives its session, its conversation and its domain: it says
+whose they were by their ids. Knows no price and no model.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, func, or_, select, text, update
 
 from agentic_rag.events import Usage
+from agentic_rag.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.json_form import Absent
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.records import BigInt, Prepared, RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +23,15 @@ class UsageRecord:
     """The tokens of one model call, whatever became of it. ``input`` counts uncached input only."""
 
     id: str
-    session_id: str
-    turn_id: str | None = None
-    """None: the call made a compaction's summary."""
+    session_id: SessionId
+    turn_id: TurnId | None = None
+    """None: the call made a compaction's summary or a title, or proposed memories."""
     step: int = 0
-    conversation_id: str = ""
+    conversation_id: ConversationId = NO_CONVERSATION
     domain_id: str = ""
     user_id: str = ""
+    key_id: str = ""
+    """The key with which the turn's message was sent; empty: the local user's."""
     agent: str = ""
     """Path of delegates; empty for the main agent."""
     model: str
@@ -36,6 +41,8 @@ class UsageRecord:
     output: int
     dropped_citations: int = 0
     """Citations of the call that were not what their passage says, and that nobody was shown."""
+    unverified_citations: int = 0
+    """Citations of the call that stand in their passage, and share no word with what they were to show."""
     created_at: str
 
 
@@ -44,6 +51,7 @@ class Group(StrEnum):
 
     DOMAIN = "domain"
     USER = "user"
+    KEY = "key"
     MODEL = "model"
     AGENT = "agent"
     DAY = "day"
@@ -55,6 +63,7 @@ class UsageTotal:
 
     domain_id: Absent[str] = None
     user_id: Absent[str] = None
+    key_id: Absent[str] = None
     model: Absent[str] = None
     agent: Absent[str] = None
     day: Absent[str] = None
@@ -65,25 +74,104 @@ class UsageTotal:
     cache_write: int
     output: int
     dropped_citations: int
+    unverified_citations: int
+    cost: Absent[str] = None
+    """Money of the calls that have a price; absent where the operator named none."""
+    currency: Absent[str] = None
+    unpriced_calls: Absent[int] = None
+    """Those of the calls whose model has no price; absent where there are none."""
+
+
+class Scope(StrEnum):
+    """Whose usage is summed by day."""
+
+    DOMAIN = "domain"
+    USER = "user"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaySumRecord:
+    """The tokens that one domain, user or key spent on a day (UTC) with a model."""
+
+    scope: Scope
+    subject: str
+    day: str
+    model: str
+    input: BigInt
+    cache_read: BigInt
+    cache_write: BigInt
+    output: BigInt
 
 
 USAGE = RecordTable(UsageRecord, "usage", indexed=("session_id", "turn_id", "created_at"))
+DAY_SUMS = RecordTable(DaySumRecord, "usage_day_sums", key=("scope", "subject", "day", "model"))
 _usage = USAGE.c
+_sums = DAY_SUMS.c
+
+_ADD_TEXT = text(
+    "INSERT INTO usage_day_sums (scope, subject, day, model, input, cache_read, cache_write, output) "
+    "VALUES (:scope, :subject, :day, :model, :input, :cache_read, :cache_write, :output) "
+    "ON CONFLICT (scope, subject, day, model) DO UPDATE SET "
+    "input = usage_day_sums.input + excluded.input, cache_read = usage_day_sums.cache_read + excluded.cache_read, "
+    "cache_write = usage_day_sums.cache_write + excluded.cache_write, output = usage_day_sums.output + excluded.output"
+)
+_ADD = Prepared(_ADD_TEXT)
 
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
+    spent: defaultdict[tuple[str, str, str, str], Usage] = defaultdict(Usage)
     for row in rows:
         USAGE.insert(conn, row)
+        tokens = Usage(row.input, row.cache_read, row.cache_write, row.output)
+        for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
+            if subject:
+                spent[scope.value, subject, row.created_at[:10], row.model] += tokens
+    # in one order everywhere, or two transactions that lock several sums could wait for each other
+    values = [
+        {
+            **dict(zip(("scope", "subject", "day", "model"), place, strict=True)),
+            "input": tokens.input,
+            "cache_read": tokens.cache_read,
+            "cache_write": tokens.cache_write,
+            "output": tokens.output,
+        }
+        for place, tokens in sorted(spent.items(), key=lambda item: item[0])
+    ]
+    if conn.dialect.name == "sqlite":
+        for each in values:
+            _ADD.run(conn, **each)
+    elif values:
+        conn.execute(_ADD_TEXT, values)
 
 
-def of_session(conn: Connection, session_id: str) -> list[UsageRecord]:
+def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
+    """Return what a domain, user or key spent since a day (included), by day and model."""
+    mine = (_sums.scope == scope, _sums.subject == subject, _sums.day >= since)
+    return DAY_SUMS.all(conn, DAY_SUMS.select.where(*mine).order_by(_sums.day, _sums.model))
+
+
+def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
     """Return the calls of a session, oldest first."""
     query = USAGE.select.where(_usage.session_id == session_id)
     return USAGE.all(conn, query.order_by(_usage.created_at, _usage.step, _usage.id))
 
 
-def of_turn(conn: Connection, turn_id: str) -> Usage:
+def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:
+    """Return how many calls an agent made for a user since a time."""
+    own = (_usage.user_id == user_id, _usage.agent == agent, _usage.created_at >= since)
+    return int(conn.execute(select(func.count()).where(*own)).scalar_one())
+
+
+def rename_user(conn: Connection, user_id: str, name: str) -> None:
+    """Let a user's calls count under another name."""
+    conn.execute(update(USAGE.table).where(_usage.user_id == user_id).values(user_id=name))
+    mine = (_sums.scope == Scope.USER, _sums.subject == user_id)
+    conn.execute(update(DAY_SUMS.table).where(*mine).values(subject=name))
+
+
+def of_turn(conn: Connection, turn_id: TurnId) -> Usage:
     """Return what a turn has spent so far."""
     sums = [func.coalesce(func.sum(_usage[name]), 0) for name in ("input", "cache_read", "cache_write", "output")]
     row = conn.execute(select(*sums).where(_usage.turn_id == turn_id)).one()
@@ -91,10 +179,11 @@ def of_turn(conn: Connection, turn_id: str) -> Usage:
 
 
 _TOKENS = ("input", "cache_read", "cache_write", "output")
-_SUMS = (*_TOKENS, "dropped_citations")
+_SUMS = (*_TOKENS, "dropped_citations", "unverified_citations")
 _GROUPS = {
     Group.DOMAIN: _usage.domain_id.label("domain_id"),
     Group.USER: _usage.user_id.label("user_id"),
+    Group.KEY: _usage.key_id.label("key_id"),
     Group.MODEL: _usage.model.label("model"),
     Group.AGENT: _usage.agent.label("agent"),
     Group.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
@@ -110,7 +199,7 @@ def totals(
     user_id: str,
     domain_ids: Sequence[str] | None,
 ) -> list[UsageTotal]:
-    """Return the sums of each group, most tokens first. ``since`` (included) and ``until`` (not): times, or empty.
+    """Return the sums of each group, in no order. ``since`` (included) and ``until`` (not): times, or empty.
 
     Counted are the calls of ``user_id`` and those in ``domain_ids``; with None of the latter, all.
     """
@@ -124,5 +213,4 @@ def totals(
     if until:
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()
-    found = [UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}}) for row in rows if row["calls"]]
-    return sorted(found, key=lambda total: -(total.input + total.cache_read + total.cache_write + total.output))
+    return [UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}}) for row in rows if row["calls"]]

@@ -170,7 +170,7 @@ class Call:
     done: anyio.Event = field(default_factory=anyio.Event)
 
 
-class _Refused(Exception):
+class Refused(Exception):
     def __init__(self, status: int, message: str, kind: str = "", retry_after: str | None = None) -> None:
         super().__init__(status, message)
         self.status = status
@@ -179,56 +179,31 @@ class _Refused(Exception):
         self.retry_after = retry_after
 
 
-class FakeMessagesAPI:
-    """Answers calls from its script, in order of arrival.
+class FakeService:
+    """A service over real HTTP that answers calls from its script, in order of arrival.
 
     ``then`` answers what comes after the script. ``key``: the one key that is taken (None: any). ``rate``:
-    deltas per second (0: as fast as they are read). ``also_allowed``: further top-level keys, for an older
-    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the
-    cache's. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
-    ``models_api``: whether ``GET /v1/models/{id}`` is there. ``context_window``: tokens, in place of the model's.
-
-    ``calls`` are all requests that were JSON, ``requests`` their bodies; ``refused`` is what was wrong with
-    those that were refused, ``dropped`` the thinking that was taken out of others. A message that was answered with
-    ``stop_reason: refusal`` is refused again, without a step, as long as it stands in a request. Leaving the context
-    fails if a step was not asked for, if there were calls beyond the script, or if a scripted callable failed;
-    `assert_consumed` does the same on demand.
+    deltas per second (0: as fast as they are read). ``calls`` are all requests that were JSON, ``requests`` their
+    bodies; ``refused`` is what was wrong with those that were refused. Leaving the context fails if a step was not
+    asked for, if there were calls beyond the script, or if a scripted callable failed; `assert_consumed` does the same
+    on demand.
     """
 
-    def __init__(
-        self,
-        *script: Scripted,
-        then: Scripted | None = None,
-        key: str | None = "test-key",
-        rate: float = 0,
-        also_allowed: Collection[str] = (),
-        cache_minimum: int | None = None,
-        clock: Clock | None = None,
-        enforced: bool = True,
-        models_api: bool = True,
-        context_window: int | None = None,
-    ) -> None:
+    def __init__(self, script: Sequence[Scripted], then: Scripted | None, key: str | None, rate: float) -> None:
         self._script = list(script)
         self._then = then
         self._key = key
         self._rate = rate
-        self._admission = Admission(enforced, also_allowed, context_window)
-        self._cache = PromptCache(1024, clock)
-        self._cache_minimum = cache_minimum
         self._answered = 0
         self._failures: list[str] = []
         self._server: uvicorn.Server | None = None
         self.calls: list[Call] = []
         self.refused: list[str] = []
-        self.dropped: list[Json] = []
-        self.sticky = 0
-        """Calls that were refused because an earlier refusal stood in them."""
         self.url = ""
-        routes = [Route("/v1/messages", self._messages, methods=["POST"])]
-        if models_api:
-            routes.append(Route("/v1/models/{model}", self._model, methods=["GET"]))
-        self.app = Starlette(routes=routes)
-        self.app.add_exception_handler(404, self._not_found)
+        self.app = Starlette(routes=self._routes())
+
+    def _routes(self) -> list[Route]:
+        raise NotImplementedError
 
     @property
     def key(self) -> str:
@@ -245,129 +220,17 @@ class FakeMessagesAPI:
         left = len(self._script) - self._answered
         assert left <= 0, f"{left} of {len(self._script)} scripted steps were not asked for"
 
-    # --- one call -------------------------------------------------------------------------------------------
-
-    async def _messages(self, request: Request) -> Response:
-        request_id = f"req_{uuid.uuid4().hex[:24]}"
-        try:
-            body = await self._accept(request)
-            peer = f"{request.client.host}:{request.client.port}" if request.client else ""
-            call = Call(body, {**request.headers, "x-peer": peer})
-            self.calls.append(call)
-            betas = [beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",")]
-            admitted = self._admit(body, betas)
-            reply = self._reply(body) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
-            if reply.fault.status is not None:
-                fault = reply.fault
-                raise _Refused(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
-            return self._answer(call, admitted, reply, request_id)
-        except _Refused as refused:
-            headers = {"request-id": request_id}
-            if refused.retry_after is not None:
-                headers["retry-after"] = refused.retry_after
-            error = error_json(refused.kind, refused.message, request_id)
-            return JSONResponse(error, status_code=refused.status, headers=headers)
-
-    def _admit(self, body: Json, betas: list[str]) -> Admitted:
-        try:
-            admitted = self._admission.admit(body, betas)
-        except Inadmissible as exc:
-            self.refused += exc.reasons
-            raise _Refused(exc.status, exc.reasons[0]) from exc
-        self.dropped += admitted.transformations
-        self.sticky += admitted.refuses
-        return admitted
-
-    async def _model(self, request: Request) -> Response:
-        """Answer ``GET /v1/models/{id}``."""
-        name = request.path_params["model"]
-        rules = rules_of(name)
-        try:
-            self._authenticate(request)
-        except _Refused as refused:
-            return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
-        if rules is None:
-            return JSONResponse(error_json("not_found_error", f"model: {name}", "req_0"), status_code=404)
-        return JSONResponse(rules.to_json())
-
-    def _authenticate(self, request: Request) -> None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not given or (self._key is not None and given != self._key):
-            raise _Refused(401, "invalid x-api-key")
-        if not request.headers.get("anthropic-version"):
-            raise _Refused(400, "anthropic-version: header is required")
-
-    async def _accept(self, request: Request) -> Json:
-        """Return the request's JSON object, if key, version and form are right."""
-        self._authenticate(request)
-        body = await request.body()
-        if len(body) > MAX_BODY:
-            raise _Refused(413, "Request exceeds the maximum size")
-        try:
-            parsed = json.loads(body, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as exc:
-            raise _Refused(400, f"The request body is not valid JSON: {exc}") from exc
-        if not isinstance(parsed, dict):
-            raise _Refused(400, "request: Input should be a valid dictionary")
-        return parsed
-
     def _reply(self, body: Json) -> Reply:
         scripted = self._script[self._answered] if self._answered < len(self._script) else self._then
         self._answered += 1
         if scripted is None:
             self._failures.append(f"call {self._answered} of {len(self._script)} scripted steps")
-            raise _Refused(500, "the script has no more steps")
+            raise Refused(500, "the script has no more steps")
         try:
             return as_reply(scripted(body) if callable(scripted) else scripted)
         except AssertionError as exc:
             self._failures.append(str(exc))
-            raise _Refused(500, f"the script failed: {exc}") from exc
-
-    def _answer(self, call: Call, admitted: Admitted, reply: Reply, request_id: str) -> Response:
-        events, long_writes = self._events(admitted, reply)
-        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
-        message_id = f"msg_{uuid.uuid4().hex[:24]}"
-        if reply.step.stop_reason == "refusal" and not admitted.refuses:
-            self._admission.refuse(call.request)
-        if reply.fault.refuse:
-            return HungUp()
-        if not call.request.get("stream", False):
-            call.done.set()
-            return JSONResponse(message_json(events, message_id, facts), headers={"request-id": request_id})
-        rate = self._rate if reply.rate is None else reply.rate
-        return FaultyStream(
-            frames(events, message_id, facts), reply.fault, rate, request_id=request_id, left=call.left, done=call.done
-        )
-
-    def _events(self, admitted: Admitted, reply: Reply) -> tuple[list[ModelEvent], int]:
-        """Return the events of an answer, and how many tokens the cache keeps for an hour."""
-        body = admitted.request
-        lists = [message for message in body["messages"] if isinstance(message["content"], list)]
-        step = reply.step
-        if not admitted.thinks:  # a script may say more than its model would
-            step = replace(step, blocks=tuple(block for block in step.blocks if not isinstance(block, Think)))
-        try:
-            events = step_events(
-                step,
-                model=body["model"],
-                results=search_results(lists),
-                signer=Signer(body) if admitted.rules else None,
-                display="summarized" if admitted.shows_thinking else "omitted",
-            )
-        except AssertionError as exc:
-            self._failures.append(str(exc))
-            raise _Refused(500, f"the script failed: {exc}") from exc
-        completed = events[-1]
-        if step.usage is not None or not isinstance(completed, MessageCompleted):
-            return events, 0
-        output = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
-        least = self._cache_minimum or (admitted.rules.cache_minimum if admitted.rules else None)
-        counted = self._cache.count(body, max(1, output), least)
-        return [*events[:-1], MessageCompleted(completed.stop_reason, counted.usage)], counted.long_writes
-
-    async def _not_found(self, request: Request, exc: Exception) -> Response:
-        return JSONResponse(error_json("not_found_error", f"Not found: {request.url.path}", "req_0"), status_code=404)
+            raise Refused(500, f"the script failed: {exc}") from exc
 
     # --- the server -----------------------------------------------------------------------------------------
 
@@ -421,6 +284,160 @@ class FakeMessagesAPI:
         await self.stop()
         if error is None:  # a test that failed already has its reason
             self.assert_consumed()
+
+
+class FakeMessagesAPI(FakeService):
+    """The Messages API; see `FakeService`.
+
+    ``also_allowed``: further top-level keys, for an older
+    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the
+    cache's. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
+    ``models_api``: whether ``GET /v1/models/{id}`` is there. ``context_window``: tokens, in place of the model's.
+
+    ``dropped`` is the thinking that was taken out of requests. A message that was answered with
+    ``stop_reason: refusal`` is refused again, without a step, as long as it stands in a request.
+    """
+
+    def __init__(
+        self,
+        *script: Scripted,
+        then: Scripted | None = None,
+        key: str | None = "test-key",
+        rate: float = 0,
+        also_allowed: Collection[str] = (),
+        cache_minimum: int | None = None,
+        clock: Clock | None = None,
+        enforced: bool = True,
+        models_api: bool = True,
+        context_window: int | None = None,
+    ) -> None:
+        self._models_api = models_api
+        super().__init__(script, then, key, rate)
+        self._admission = Admission(enforced, also_allowed, context_window)
+        self._cache = PromptCache(1024, clock)
+        self._cache_minimum = cache_minimum
+        self.dropped: list[Json] = []
+        self.sticky = 0
+        """Calls that were refused because an earlier refusal stood in them."""
+        self.app.add_exception_handler(404, self._not_found)
+
+    def _routes(self) -> list[Route]:
+        routes = [Route("/v1/messages", self._messages, methods=["POST"])]
+        if self._models_api:
+            routes.append(Route("/v1/models/{model}", self._model, methods=["GET"]))
+        return routes
+
+    # --- one call -------------------------------------------------------------------------------------------
+
+    async def _messages(self, request: Request) -> Response:
+        request_id = f"req_{uuid.uuid4().hex[:24]}"
+        try:
+            body = await self._accept(request)
+            peer = f"{request.client.host}:{request.client.port}" if request.client else ""
+            call = Call(body, {**request.headers, "x-peer": peer})
+            self.calls.append(call)
+            betas = [beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",")]
+            admitted = self._admit(body, betas)
+            reply = self._reply(body) if not admitted.refuses else Reply(Step(stop_reason="refusal"))
+            if reply.fault.status is not None:
+                fault = reply.fault
+                raise Refused(reply.fault.status, fault.message or "scripted", fault.error_type, fault.retry_after)
+            return self._answer(call, admitted, reply, request_id)
+        except Refused as refused:
+            headers = {"request-id": request_id}
+            if refused.retry_after is not None:
+                headers["retry-after"] = refused.retry_after
+            error = error_json(refused.kind, refused.message, request_id)
+            return JSONResponse(error, status_code=refused.status, headers=headers)
+
+    def _admit(self, body: Json, betas: list[str]) -> Admitted:
+        try:
+            admitted = self._admission.admit(body, betas)
+        except Inadmissible as exc:
+            self.refused += exc.reasons
+            raise Refused(exc.status, exc.reasons[0]) from exc
+        self.dropped += admitted.transformations
+        self.sticky += admitted.refuses
+        return admitted
+
+    async def _model(self, request: Request) -> Response:
+        """Answer ``GET /v1/models/{id}``."""
+        name = request.path_params["model"]
+        rules = rules_of(name)
+        try:
+            self._authenticate(request)
+        except Refused as refused:
+            return JSONResponse(error_json(refused.kind, refused.message, "req_0"), status_code=refused.status)
+        if rules is None:
+            return JSONResponse(error_json("not_found_error", f"model: {name}", "req_0"), status_code=404)
+        return JSONResponse(rules.to_json())
+
+    def _authenticate(self, request: Request) -> None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if not given or (self._key is not None and given != self._key):
+            raise Refused(401, "invalid x-api-key")
+        if not request.headers.get("anthropic-version"):
+            raise Refused(400, "anthropic-version: header is required")
+
+    async def _accept(self, request: Request) -> Json:
+        """Return the request's JSON object, if key, version and form are right."""
+        self._authenticate(request)
+        body = await request.body()
+        if len(body) > MAX_BODY:
+            raise Refused(413, "Request exceeds the maximum size")
+        try:
+            parsed = json.loads(body, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as exc:
+            raise Refused(400, f"The request body is not valid JSON: {exc}") from exc
+        if not isinstance(parsed, dict):
+            raise Refused(400, "request: Input should be a valid dictionary")
+        return parsed
+
+    def _answer(self, call: Call, admitted: Admitted, reply: Reply, request_id: str) -> Response:
+        events, long_writes = self._events(admitted, reply)
+        facts = Facts(tuple(admitted.transformations), long_writes, reply.step.category)
+        message_id = f"msg_{uuid.uuid4().hex[:24]}"
+        if reply.step.stop_reason == "refusal" and not admitted.refuses:
+            self._admission.refuse(call.request)
+        if reply.fault.refuse:
+            return HungUp()
+        if not call.request.get("stream", False):
+            call.done.set()
+            return JSONResponse(message_json(events, message_id, facts), headers={"request-id": request_id})
+        rate = self._rate if reply.rate is None else reply.rate
+        return FaultyStream(
+            frames(events, message_id, facts), reply.fault, rate, request_id=request_id, left=call.left, done=call.done
+        )
+
+    def _events(self, admitted: Admitted, reply: Reply) -> tuple[list[ModelEvent], int]:
+        """Return the events of an answer, and how many tokens the cache keeps for an hour."""
+        body = admitted.request
+        lists = [message for message in body["messages"] if isinstance(message["content"], list)]
+        step = reply.step
+        if not admitted.thinks:  # a script may say more than its model would
+            step = replace(step, blocks=tuple(block for block in step.blocks if not isinstance(block, Think)))
+        try:
+            events = step_events(
+                step,
+                model=body["model"],
+                results=search_results(lists),
+                signer=Signer(body) if admitted.rules else None,
+                display="summarized" if admitted.shows_thinking else "omitted",
+            )
+        except AssertionError as exc:
+            self._failures.append(str(exc))
+            raise Refused(500, f"the script failed: {exc}") from exc
+        completed = events[-1]
+        if step.usage is not None or not isinstance(completed, MessageCompleted):
+            return events, 0
+        output = sum(isinstance(event, TextDelta | ThinkingDelta) for event in events)
+        least = self._cache_minimum or (admitted.rules.cache_minimum if admitted.rules else None)
+        counted = self._cache.count(body, max(1, output), least)
+        return [*events[:-1], MessageCompleted(completed.stop_reason, counted.usage)], counted.long_writes
+
+    async def _not_found(self, request: Request, exc: Exception) -> Response:
+        return JSONResponse(error_json("not_found_error", f"Not found: {request.url.path}", "req_0"), status_code=404)
 
 
 class _Protocol(HttpToolsProtocol):

@@ -50,8 +50,11 @@ def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACT
     """Return the SSE frames of a whole answer: one event each, the first block followed by a ping."""
     usage = next(event.usage for event in events if isinstance(event, MessageCompleted))
     result: list[bytes] = []
+    written = {event.index for event in events if isinstance(event, InputDelta)}
     for event in events:
-        result += [frame(value) for value in _json_events(event, message_id, usage, facts)]
+        whole = isinstance(event, BlockStopped) and event.index in written  # its input has come in pieces of its own
+        values = _json_events(event, message_id, usage, facts)
+        result += [frame(value) for value in (values[-1:] if whole else values)]
         if isinstance(event, BlockStarted) and event.index == 0:
             result.append(PING)
     return result
@@ -83,7 +86,7 @@ def _json_events(event: ModelEvent, message_id: str, usage: Usage, facts: Facts)
     if isinstance(event, ThinkingDelta):
         return [_delta(event.index, {"type": "thinking_delta", "thinking": event.text})]
     if isinstance(event, InputDelta):
-        return []  # the API's own pieces come before the block's end
+        return [_delta(event.index, {"type": "input_json_delta", "partial_json": event.json})]
     if isinstance(event, CitationDelta):
         return [_delta(event.index, {"type": "citations_delta", "citation": event.citation.raw})]
     if isinstance(event, BlockStarted):

@@ -9,7 +9,7 @@ faults on the wire are `FakeMessagesAPI`'s.
 A step may be a callable that gets the `ModelRequest` and returns the step.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,9 +19,9 @@ import anyio
 
 from agentic_rag.errors import ModelError
 from agentic_rag.models.anthropic.request import request_body, search_results
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.base import InputDelta, Model, ModelEvent, ModelRequest, Working
 from agentic_rag.testing.problems import problems
-from agentic_rag.testing.steps import Step, step_events
+from agentic_rag.testing.steps import Step, Use, step_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Stalled:
     reached: anyio.Event = field(default_factory=anyio.Event)
 
 
-Plain = Step | Broken | Stalled | ModelError
+Running = Step | Broken | Stalled
+Plain = Running | ModelError
 """`ModelError`: the call fails before the stream begins."""
 
 Scripted = Plain | Callable[[ModelRequest], Plain]
@@ -83,37 +84,59 @@ class ScriptedModel(Model):
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
         return self._stream(request)
 
-    @asynccontextmanager
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+    def take(self, request: ModelRequest, *, check: bool) -> tuple[int, Running]:
+        """Take a request and return the number of its call, from 0, with what is said.
+
+        ``check``: whether the request is looked at here; a service does that itself.
+
+        Raises:
+            ModelError: the script says so, or the API would refuse the request.
+        """
         call = len(self.requests)
         self.requests.append(request)
         scripted = self._next(call)
-        if self._strict:
+        if check and self._strict:
             self._check(request)
         plain = scripted(request) if callable(scripted) else scripted
         if isinstance(plain, ModelError):
             raise plain
+        return call, plain
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        call, plain = self.take(request, check=True)
+        said = step_events(step_of(plain), model=request.model, results=search_results(request.messages))
+        async with self.play(call, plain, _one_by_one(said)) as events:
+            yield events
+
+    @asynccontextmanager
+    async def play(
+        self, call: int, plain: Running, said: AsyncIterator[ModelEvent]
+    ) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        """Hand out the events of a call with its fault. Pieces of arguments count where the step says which."""
         self.open_streams += 1
         try:
-            async with aclosing(self._events(call, request, plain)) as events:
+            async with aclosing(self._events(call, plain, said)) as events:
                 yield events
         finally:
             self.open_streams -= 1
 
     async def _events(
-        self, call: int, request: ModelRequest, plain: Step | Broken | Stalled
+        self, call: int, plain: Running, said: AsyncIterator[ModelEvent]
     ) -> AsyncGenerator[ModelEvent, None]:
-        step = plain if isinstance(plain, Step) else plain.step
-        events = step_events(step, model=request.model, results=search_results(request.messages))
         fault_at = -1 if isinstance(plain, Step) else plain.after
-        for number, event in enumerate(events):
-            if number == fault_at:
+        pieces = any(isinstance(block, Use) and block.pieces for block in step_of(plain).blocks)
+        number = 0
+        async for event in said:
+            counts = not isinstance(event, Working) and (pieces or not isinstance(event, InputDelta))
+            if counts and number == fault_at:
                 await self._fault(plain)
-            if self._pause is not None:
+            if counts and self._pause is not None:
                 await self._pause(call, number, event)
             yield event
-        if fault_at >= len(events):
-            raise AssertionError(f"the step has {len(events)} events; its fault at {fault_at} never came")
+            number += counts
+        if fault_at >= number:
+            raise AssertionError(f"the step has {number} events; its fault at {fault_at} never came")
 
     async def _fault(self, plain: Plain) -> None:
         if isinstance(plain, Stalled):
@@ -155,3 +178,13 @@ class ScriptedModel(Model):
         await self.aclose()
         if error is None:  # a test that failed already has its reason
             self.assert_consumed()
+
+
+def step_of(plain: Running) -> Step:
+    """Return what is said, whatever becomes of it."""
+    return plain if isinstance(plain, Step) else plain.step
+
+
+async def _one_by_one(events: Iterable[ModelEvent]) -> AsyncIterator[ModelEvent]:
+    for event in events:
+        yield event

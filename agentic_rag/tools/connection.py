@@ -9,6 +9,9 @@ Knows nothing of domains, names the model sees or what may be spawned: `dial` is
     stopped ──start──► starting ──► ready ──lost──► degraded ──backoff──► starting
        ▲                  │  │        │                │
        └──── stop, idle ──┘  └────────┴─ 3 in a minute ┴──► failed ──next use after a minute──► starting
+
+A server that lets nobody in without a sign-in is ``needs_auth``; each use tries again, and tells whoever uses it
+(`SignInNeeded`).
 """
 
 import logging
@@ -33,11 +36,16 @@ from agentic_rag.errors import AgenticRagError, ServerSilent, ServerUnavailable
 from agentic_rag.redaction import Redaction
 from agentic_rag.token_bucket import TokenBucket
 from agentic_rag.tools.attempt import Attempt, Dial
-from agentic_rag.tools.base import ProgressSink
+from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
 from agentic_rag.tools.bounds import fit_list
-from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause
+from agentic_rag.tools.elicitation import InputRound
+from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause, with_notes
 from agentic_rag.tools.listing import clean, clean_description
-from agentic_rag.tools.status import ConnectionState, ListedTool, Patience, State
+from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
+from agentic_rag.tools.oauth.credentials import Credentials
+from agentic_rag.tools.oauth.discovery import Challenge
+from agentic_rag.tools.oauth.errors import SignInNeeded
+from agentic_rag.tools.status import ConnectionState, ListedTool, OpenSignIn, Patience, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
@@ -55,6 +63,14 @@ LISTEN_AGAIN = 30.0
 _CLIENT_INFO = types.Implementation(name="agentic-rag", version="0.1.0")
 
 logger = logging.getLogger(__name__)
+
+
+class _Refused(Exception):
+    """A request that the server did not run, for the token it came with."""
+
+    def __init__(self, challenge: Challenge) -> None:
+        super().__init__()
+        self.challenge = challenge
 
 
 class Connection:
@@ -75,12 +91,14 @@ class Connection:
         redaction: Redaction | None = None,
         era: str = "auto",
         starts: anyio.Semaphore | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redaction``
         takes secrets out of what the server says.
 
         ``domain`` and ``user`` are labels; an empty one: shared. ``entry``: hash of the entry it was made for.
         ``era``: in which way it was spoken to before (a mode of `mcp.Client`). ``starts``: held while it starts.
+        ``credentials``: of a server that people sign in at; the transport that ``dial`` makes sends them.
         """
         self.name = name
         self.domain = domain
@@ -103,17 +121,18 @@ class Connection:
         self.era = era
         self._starts = starts
         self._starting = False
+        self._credentials = credentials
+        self._needed: SignInNeeded | None = None
         self._protocol = ""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
         self._listing = anyio.Lock()
         self._listings = TokenBucket(LISTINGS_A_SECOND, LISTINGS)
+        self._questions = LiveQuestions(name)
         self._attempt: Attempt | None = None
         self._poke = anyio.Event()
-        self._owned = False
-        self._wanted = False
-        self._closed = False
+        self._owned = self._wanted = self._closed = False
         self._used = 0.0
         self._idle: anyio.CancelScope | None = None
 
@@ -162,37 +181,102 @@ class Connection:
         timeout: float,
         meta: Mapping[str, Any] | None = None,
         progress: ProgressSink | None = None,
-    ) -> types.CallToolResult:
+        ask: Ask | None = None,
+        answered: InputRound | None = None,
+    ) -> types.CallToolResult | InputRound:
         """Call a tool by the name its server knows; a failure of the tool is a result with ``is_error``.
 
-        ``timeout``: seconds without progress, at most `HARD_CAP` times that in all. On timeout and when the
-        caller is cancelled the server is told (``notifications/cancelled``).
+        ``timeout``: seconds without progress, at most `HARD_CAP` times that in all; while a person is asked (``ask``)
+        they do not pass. On timeout and when the caller is cancelled the server is told
+        (``notifications/cancelled``). An `InputRound` is what the server wants to know first; then the call is made
+        again with it, ``answered``.
 
         Raises:
+            SignInNeeded: a person has to sign in first, or to grant more; the call was not run.
             ServerUnavailable: the server is down, died, was silent, or answered against the protocol. The call
                 may have had its effect.
         """
+        for _ in range(2):
+            try:
+                return await self._call(tool, arguments, timeout, meta, progress, ask, answered)
+            except _Refused as exc:  # it was not run
+                await self._answer(exc.challenge)
+        raise self._unavailable("it refuses the token that was just granted for it")
+
+    async def _call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        timeout: float,
+        meta: Mapping[str, Any] | None,
+        progress: ProgressSink | None,
+        ask: Ask | None,
+        answered: InputRound | None,
+    ) -> types.CallToolResult | InputRound:
         attempt, session = await self._ready(timeout)
         now = anyio.current_time()
         scope = anyio.CancelScope(deadline=now + timeout)
         relay = Relay(scope, timeout, now + HARD_CAP * timeout, progress)
         attempt.calls.add(scope)
+        answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | None = None
         try:
-            with scope:
-                return await call_tool(session, tool, arguments, meta, relay, HARD_CAP * timeout + 1)
-        except MCPError as exc:
-            if attempt.end.is_set():
-                raise self._unavailable(attempt.why()) from exc
-            return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
-        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
-            raise self._unavailable(explain(exc)) from exc
+            async with anyio.create_task_group() as asking:
+                call = CallInFlight(ask, relay, asking)
+                with self._questions.during(call), scope:
+                    answer = await self._ask_server(attempt, call_tool(session, tool, arguments, meta, relay, answered))
         finally:
             attempt.calls.discard(scope)
             self._used = anyio.current_time()
             await relay.finish()
-        if attempt.end.is_set():
-            raise self._unavailable(attempt.why())
-        raise ServerSilent(self.name, f"no answer to {tool!r} within {timeout:g} s")
+        if answer is None:
+            if attempt.end.is_set():
+                raise self._unavailable(attempt.why())
+            raise ServerSilent(self.name, f"no answer to {tool!r} within {timeout:g} s")
+        if isinstance(answer, ServerUnavailable | _Refused):
+            raise answer
+        return answer if isinstance(answer, InputRound) else with_notes(answer, call.notes)
+
+    async def _ask_server(
+        self, attempt: Attempt, request: Coroutine[Any, Any, types.CallToolResult | InputRound]
+    ) -> "types.CallToolResult | InputRound | ServerUnavailable | _Refused":
+        """Send a request; what went wrong is returned, so that it does not end the task group as a group of errors."""
+        try:
+            return await request
+        except MCPError as exc:
+            refusal = self._refusal_in(exc)
+            if refusal is not None:
+                return refusal
+            if attempt.end.is_set():
+                return self._unavailable(attempt.why())
+            return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
+        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+            return self._unavailable(explain(exc))
+
+    @property
+    def protocol(self) -> str:
+        """The version of MCP that is spoken, empty before anything was."""
+        return self._protocol
+
+    def withdrawal(self, elicitation: str) -> Withdrawal:
+        """Return by which the server ends a question of this id, empty: it has none."""
+        return self._questions.withdrawal(elicitation)
+
+    def _refusal_in(self, exc: MCPError) -> "_Refused | None":
+        """Return the refusal of a request that was not run for want of a sign-in; None: it is another error."""
+        challenge = None if self._credentials is None else self._credentials.challenge_in(exc)
+        return None if challenge is None else _Refused(challenge)
+
+    async def _answer(self, challenge: Challenge) -> None:
+        """See to it that a refused request may be sent again; see `Accounts.answer`."""
+        assert self._credentials is not None
+        try:
+            await self._credentials.answer(challenge)
+        except SignInNeeded as exc:
+            attempt = self._attempt
+            if not challenge.more and attempt is not None and not attempt.calls:
+                self._needed = exc
+                attempt.finish()
+            raise
 
     def _unavailable(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(self.name, self._redact(reason))
@@ -230,7 +314,10 @@ class Connection:
         )
         log = tuple(map(self._redact, self._tail))
         reason = self.reason or self._left_out
-        return ConnectionState(self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log)
+        sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
+        return ConnectionState(
+            self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log, sign_in
+        )
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -239,6 +326,8 @@ class Connection:
                 await self.wait_settled()
         attempt = self._attempt
         if attempt is None or attempt.session is None or attempt.end.is_set():
+            if self._needed is not None and not self._owned:
+                raise self._needed
             reason = "it was stopped" if self._closed else self.reason
             raise ServerUnavailable(self.name, reason or f"it was not ready after {timeout:g} s")
         return attempt, attempt.session
@@ -250,9 +339,16 @@ class Connection:
             await self._take_list(session)
             listed = True
         except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+            if isinstance(exc, MCPError):
+                await self._answer_refused_list(exc)
             raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
         finally:
             attempt.stale = attempt.stale or not listed
+
+    async def _answer_refused_list(self, exc: MCPError) -> None:
+        refusal = self._refusal_in(exc)
+        if refusal is not None:
+            await self._answer(refusal.challenge)
 
     async def _take_list(self, session: ClientSession) -> None:
         listed = await list_tools(session)
@@ -265,8 +361,14 @@ class Connection:
     async def _own(self) -> None:
         try:
             while True:
-                self._wanted = False
+                self._wanted, self._needed = False, None
                 lost, hopeless = ("", False) if self._closed else await self._serve()
+                if lost:
+                    lost = await self._let_in(lost)
+                needed = self._sign_in_needed()
+                if needed is not None:
+                    self._set(State.NEEDS_AUTH, str(needed))
+                    return
                 if lost:
                     self._failed_at.append(anyio.current_time())
                     if hopeless or self._circuit_open():
@@ -311,6 +413,24 @@ class Connection:
                 self.era = "auto"  # it may speak no longer what it spoke before
         return "" if attempt.ours else attempt.why(), hopeless
 
+    def _sign_in_needed(self) -> SignInNeeded | None:
+        return self._needed
+
+    async def _let_in(self, lost: str) -> str:
+        """Answer what the server refused at its start; return why it is lost still, empty to start again."""
+        challenge = None if self._credentials is None or self._closed else self._credentials.take_last()
+        if challenge is None:
+            return lost
+        try:
+            await self._answer(challenge)
+        except SignInNeeded as exc:
+            self._needed = exc
+        except AgenticRagError as exc:
+            return exc.reason if isinstance(exc, ServerUnavailable) else str(exc)
+        else:
+            self._wanted = True
+        return ""
+
     async def _begin_start(self) -> None:
         if self._starts is not None:
             await self._starts.acquire()
@@ -325,6 +445,8 @@ class Connection:
         async def on_message(message: IncomingMessage) -> None:
             if isinstance(message, types.ToolListChangedNotification):
                 attempt.stale = True
+            elif isinstance(message, types.ElicitCompleteNotification):
+                self._questions.complete(message.params.elicitation_id)
 
         patience = self._patience
         if not isinstance(target, MCPServer):
@@ -334,6 +456,7 @@ class Connection:
             mode=self.era,
             read_timeout_seconds=patience.initialize,
             message_handler=on_message,
+            elicitation_callback=None if self.in_process else self._questions.elicit,
             client_info=_CLIENT_INFO,
             cache=None,
         )
@@ -410,3 +533,8 @@ class Connection:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def open_sign_in(needed: SignInNeeded) -> OpenSignIn:
+    """Return what a person is shown who has to sign in."""
+    return OpenSignIn(needed.sign_in, needed.address, needed.begin, needed.who, needed.host, needed.expires_at)

@@ -1,10 +1,11 @@
 """One request to an MCP server, and what is accepted as its answer.
 
-Owns the listing of tools, the progress of a call, the size of a result, and the words for what went wrong. Knows
-neither connections nor their states.
+Owns the listing of tools, the progress of a call and its clock, the size of a result, what a server asks for instead of
+answering, and the words for what went wrong. Knows neither connections nor their states.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -12,9 +13,11 @@ import httpx2
 import mcp_types as types
 from mcp import MCPError
 from mcp.client import ClientSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from agentic_rag.tools.base import ProgressSink
+from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
 
 RESULT_BYTES = 8 * 1024 * 1024
 """A result whose texts and data are longer is refused."""
@@ -34,6 +37,9 @@ PROGRESS_FINISH = 1.0
 REASON_CHARS = 500
 """Longer progress messages and reasons are cut."""
 
+RETRIES, RETRY_SECONDS, LONGEST_RETRY = 10, 0.05, 0.25
+"""A server that answers with a state and asks for nothing is called again so often, with pauses that double."""
+
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -42,7 +48,8 @@ _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
 class Relay:
     """Takes the progress of one call: renews its deadline, passes reports on, none after the call's end.
 
-    Reports arrive in tasks of the protocol library, so one may still be on its way when the answer is there.
+    Reports arrive in tasks of the protocol library, so one may still be on its way when the answer is there. The clock
+    stands still while a person is asked (`pause`).
     """
 
     def __init__(self, scope: anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None) -> None:
@@ -50,10 +57,28 @@ class Relay:
         self._busy = anyio.Lock(fast_acquire=True)
         self._count = 0
         self._passed = 0.0
+        self._pauses = 0
+        self._paused_at = 0.0
+
+    def pause(self) -> None:
+        """Stop the clock; as often as it is stopped it must be gone on with."""
+        if self._pauses == 0:
+            self._paused_at = anyio.current_time()
+            self._scope.deadline = math.inf
+        self._pauses += 1
+
+    def go_on(self) -> None:
+        """Undo one `pause`. An answer is a sign of life to the server: it has its whole time again, within the cap."""
+        self._pauses -= 1
+        if self._pauses == 0:
+            now = anyio.current_time()
+            self._cap += now - self._paused_at
+            self._scope.deadline = min(now + self._timeout, self._cap)
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         now = anyio.current_time()
-        self._scope.deadline = min(now + self._timeout, self._cap)
+        if self._pauses == 0:
+            self._scope.deadline = min(now + self._timeout, self._cap)
         self._count += 1
         if self._count > PROGRESS_BURST and now - self._passed < PROGRESS_INTERVAL:
             return
@@ -93,9 +118,12 @@ async def call_tool(
     arguments: Mapping[str, Any],
     meta: Mapping[str, Any] | None,
     relay: Relay,
-    timeout: float,
-) -> types.CallToolResult:
-    """Call a tool and check its answer. ``timeout`` (seconds) is a second line; ``relay`` holds the first.
+    answered: InputRound | None = None,
+) -> types.CallToolResult | InputRound:
+    """Call a tool and check its answer, which may be what the server wants to know first.
+
+    ``relay`` has the call's clock; the protocol library gets none of its own, which would not stand still for a person.
+    ``answered``: what was asked for when the call was made before, with the answers.
 
     Not `ClientSession.call_tool`: that runs the server's own output schema over the result, and a hostile schema
     (a regular expression that backtracks) would stop the event loop.
@@ -103,10 +131,33 @@ async def call_tool(
     params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
     if meta:
         params.meta = types.RequestParamsMeta(**meta)  # type: ignore[typeddict-item]
-    request = types.CallToolRequest(params=params)
-    answer = await session.send_request(request, _ANSWER, timeout, progress_callback=relay)
-    if isinstance(answer, types.InputRequiredResult):
-        return error_result("The tool asks the user for input, which this server does not pass on.")
+    if answered is not None and session.protocol_version in MODERN_PROTOCOL_VERSIONS:  # the older era asks otherwise
+        params.input_responses, params.request_state = answered.responses, answered.state
+    pause = RETRY_SECONDS
+    for _ in range(RETRIES):
+        request = types.CallToolRequest(params=params)
+        try:
+            answer = await session.send_request(request, _ANSWER, math.inf, progress_callback=relay)
+        except MCPError as exc:
+            if exc.code != types.URL_ELICITATION_REQUIRED:
+                raise
+            return _settle_round(round_of_error(exc.error.data))
+        if not isinstance(answer, types.InputRequiredResult):
+            return _fitting(answer)
+        if answer.input_requests:
+            return _settle_round(round_of(answer))
+        params = params.model_copy(update={"input_responses": None, "request_state": answer.request_state})
+        await anyio.sleep(pause)
+        pause = min(2 * pause, LONGEST_RETRY)
+    return error_result(f"The server wanted the call again {RETRIES} times without asking for anything.")
+
+
+def _settle_round(wanted: InputRound | Unfit) -> types.CallToolResult | InputRound:
+    return error_result(wanted.text) if isinstance(wanted, Unfit) else wanted
+
+
+def _fitting(answer: types.CallToolResult) -> types.CallToolResult:
+    """Return a result, or that it is too large."""
     size = 0
     for block in answer.content:
         inner = block.resource if isinstance(block, types.EmbeddedResource) else block
@@ -118,6 +169,14 @@ async def call_tool(
 
 def error_result(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
+def with_notes(result: types.CallToolResult, notes: Sequence[str]) -> types.CallToolResult:
+    """Return a result with words of ours before it."""
+    if not notes:
+        return result
+    told = [types.TextContent(text=f"[{note}]") for note in notes]
+    return result.model_copy(update={"content": [*told, *result.content]})
 
 
 def root_cause(exc: BaseException) -> BaseException:

@@ -16,13 +16,7 @@ from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
 
-from agentic_rag.errors import (
-    AgenticRagError,
-    CommandNotAllowed,
-    InvalidInput,
-    ServerUnavailable,
-    TooManyServers,
-)
+from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable, TooManyServers
 from agentic_rag.redaction import Redactor
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.attempt import Dial
@@ -32,6 +26,7 @@ from agentic_rag.tools.entries.entry import HttpTarget
 from agentic_rag.tools.launch.catalogue import CatalogueEntry
 from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
 from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.oauth.credentials import Accounts, Credentials
 from agentic_rag.tools.status import ConnectionState, Patience, State
 from agentic_rag.tools.transports.http import HttpTransport
 from agentic_rag.tools.transports.stdio import StdioTransport
@@ -77,12 +72,16 @@ class Hub:
         observer: HubObserver | None = None,
         share: Share | None = None,
         threads: DomainThreads | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
-        """``redactor``: all that a domain's servers say passes here. ``threads``: where commands are looked up."""
+        """``redactor``: all that a domain's servers say passes here. ``threads``: where commands are looked up.
+        ``accounts``: who is signed in at servers that want it; None: nobody can.
+        """
         self._redactor = redactor or Redactor()
         self._observer = observer
         self._share = share or Share()
         self._threads = threads or DomainThreads()
+        self._accounts = accounts
         self._builtin = dict(builtin or {})
         self._policy = policy
         self._patience = patience or Patience()
@@ -214,9 +213,10 @@ class Hub:
 
     def _connect(self, spec: LaunchSpec) -> Connection:
         era = self._eras.get((spec.domain, spec.owner, spec.name, spec.entry.hash()), "auto")
+        credentials = self._credentials(spec)
         return Connection(
             spec.name,
-            self._dial(spec),
+            self._dial(spec, credentials),
             self._spawn,
             domain=spec.domain,
             user=spec.owner,
@@ -226,9 +226,17 @@ class Hub:
             redaction=self._redactor.of(spec.domain),
             era=era,
             starts=self._starts.setdefault(spec.domain, anyio.Semaphore(self._share.starts)),
+            credentials=credentials,
         )
 
-    def _dial(self, spec: LaunchSpec) -> Dial:
+    def _credentials(self, spec: LaunchSpec) -> Credentials | None:
+        """Return what a connection signs in with; None for what has no address, or is given its own by the admin."""
+        if self._accounts is None or not isinstance(spec.target, HttpTarget):
+            return None
+        given = any(name.lower() == "authorization" for name in spec.target.headers)
+        return None if given else Credentials(spec, self._accounts)
+
+    def _dial(self, spec: LaunchSpec, credentials: Credentials | None) -> Dial:
         """Return what opens a way to the server, anew for each attempt."""
 
         async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport:
@@ -236,7 +244,8 @@ class Hub:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
             try:
                 if isinstance(spec.resolved, HttpTarget):
-                    return HttpTransport(self._policy.endpoint(spec), spec.resolved.kind, lost, tell_refusal)
+                    endpoint, kind = self._policy.endpoint(spec), spec.resolved.kind
+                    return HttpTransport(endpoint, kind, lost, tell_refusal, credentials)
                 self._check_room(spec)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await self._threads.run(spec.domain, self._policy.resolve, spec)

@@ -83,6 +83,11 @@ class ToolLists:
             self._known[key] = known
             return known.tools, known.changed
 
+    def forget(self, domain: str | None) -> None:
+        """Drop what is kept in memory of a domain, because another process has changed it; None: of all."""
+        for key in [key for key in self._known if domain in (None, key[0])]:
+            del self._known[key]
+
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
         """Return server → what an admin has to look at, for one domain.
 

@@ -18,6 +18,9 @@ MAX_TOKENS: Final = 4_784
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of a JPEG's frame header, which has its size."""
 
+MARKERS: Final = 2_000
+"""Of a JPEG's markers so many are looked at; files have some dozens, and a server may send millions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -60,7 +63,9 @@ def read_picture(data: bytes) -> Picture | None:
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     place = 2
-    while place + 9 <= len(data) and data[place] == 0xFF:
+    for _ in range(MARKERS):
+        if place + 9 > len(data) or data[place] != 0xFF:
+            break
         marker = data[place + 1]
         if marker in _FRAMES:
             height, width = (int.from_bytes(data[place + at : place + at + 2], "big") for at in (5, 7))

@@ -11,13 +11,16 @@ from agentic_rag.redaction import Redaction
 
 
 class State(StrEnum):
-    """Where a connection is in its life; see `Connection`."""
+    """Where a connection is in its life; see `Connection`. ``installing``: before the first one, its package is."""
 
+    INSTALLING = "installing"
     STARTING = "starting"
     READY = "ready"
     DEGRADED = "degraded"
     FAILED = "failed"
     STOPPED = "stopped"
+    NEEDS_AUTH = "needs_auth"
+    """Nobody is let in before a person has signed in; the next use tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,23 @@ class PendingTools:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenSignIn:
+    """A sign-in that a server waits for; see `SignInNeeded`. Only for the person who signs in."""
+
+    id: str
+    address: str
+    begin: str
+    who: str
+    host: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionState:
     """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
 
-    ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr.
+    ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr. ``sign_in``: what it waits
+    for, which `to_json` leaves out: it is for that user alone.
     """
 
     name: str
@@ -92,6 +108,7 @@ class ConnectionState:
     protocol: str = ""
     tools: tuple[ListedTool, ...] = ()
     log: tuple[str, ...] = ()
+    sign_in: OpenSignIn | None = None
 
     def to_json(self) -> Json:
         """Return the state as a client sees it: whose connection it is goes to nobody else."""

@@ -31,8 +31,9 @@ class SystemTool:
 
     ``english`` and ``chinese``: its line in the bootstrap prompt, empty for none; ``{roles}`` stands for
     those that may be delegated to. ``prompt_order``: place of the line among the others.
-    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``effects``: it changes
-    what others see; ``shared_effects``: it does so where the domain's memory is shared.
+    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``needs_skills``: offered
+    in a domain whose workspace has skills. ``effects``: it changes what others see; ``shared_effects``: it does so
+    where the domain's memory is shared.
     """
 
     name: str
@@ -43,6 +44,7 @@ class SystemTool:
     prompt_order: int = 0
     reader: ResultReader = ResultReader.NOTHING
     authors_only: bool = False
+    needs_skills: bool = False
     effects: bool = False
     shared_effects: bool = False
 
@@ -74,6 +76,7 @@ REMEMBER: Final = SystemTool(
     prompt_order=2,
     shared_effects=True,
 )
+FORGET: Final = SystemTool("promptx_forget", PROMPTX, "system", shared_effects=True)
 DISCOVER: Final = SystemTool("promptx_discover", PROMPTX, "system")
 SEARCH: Final = SystemTool(
     "search_documents",
@@ -104,7 +107,11 @@ READ_RESULT: Final = SystemTool(
     "read_tool_result：按 ref 续读。",
     prompt_order=4,
 )
+ASK_USER: Final = SystemTool("ask_user", AGENT, "system")
 FIND_TOOLS: Final = SystemTool("find_tools", AGENT, "system")
+CALL_TOOL: Final = SystemTool("call_tool", AGENT, "system")
+"""Calls what `FIND_TOOLS` found, where the model's service knows no deferred tools."""
+READ_SKILL: Final = SystemTool("read_skill_file", PROMPTX, "system", needs_skills=True)
 ROLE_WRITE: Final = SystemTool("role_write", PROMPTX, "system", authors_only=True, effects=True)
 ROLE_CHECK: Final = SystemTool("role_check", PROMPTX, "system", authors_only=True)
 
@@ -112,6 +119,7 @@ SYSTEM_TOOLS: Final = (
     ACTION,
     RECALL,
     REMEMBER,
+    FORGET,
     DISCOVER,
     SEARCH,
     READ_DOCUMENT,
@@ -119,7 +127,10 @@ SYSTEM_TOOLS: Final = (
     LIST_DOCUMENTS,
     DELEGATE,
     READ_RESULT,
+    ASK_USER,
     FIND_TOOLS,
+    CALL_TOOL,
+    READ_SKILL,
     ROLE_WRITE,
     ROLE_CHECK,
 )
@@ -129,6 +140,12 @@ SERVERS: Final = frozenset({PROMPTX, DELEGATION, RETRIEVER})
 """Names that no server of a user can have."""
 
 
-def promptx_tools(*, author: bool) -> tuple[str, ...]:
-    """Return the names of the PromptX server's tools that a user is offered. ``author``: the user may write roles."""
-    return tuple(tool.name for tool in SYSTEM_TOOLS if tool.server == PROMPTX and (author or not tool.authors_only))
+def promptx_tools(*, author: bool, skills: bool = False) -> tuple[str, ...]:
+    """Return the names of the PromptX server's tools that a user is offered.
+
+    ``author``: the user may write roles. ``skills``: there are skills to be read.
+    """
+    offered = [tool for tool in SYSTEM_TOOLS if tool.server == PROMPTX]
+    return tuple(
+        tool.name for tool in offered if (author or not tool.authors_only) and (skills or not tool.needs_skills)
+    )

@@ -7,19 +7,33 @@ model: the runtime has checked arguments and rights before it calls.
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import anyio
+from mcp_types import CallToolResult
 
 from agentic_rag.errors import ServerSilent, ServerUnavailable
-from agentic_rag.events import ToolStatus
+from agentic_rag.events import Answerer, ToolStatus, WaitKind
 from agentic_rag.messages import Block, clean_text, text_block
-from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, SystemServer, ToolInfo
+from agentic_rag.observer import Kind, running_span
+from agentic_rag.tools.base import (
+    SIGN_IN,
+    Ask,
+    CallOutcome,
+    CallRequest,
+    InputNeeded,
+    ProgressSink,
+    SystemServer,
+    ToolInfo,
+)
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, to_blocks, without_noise
+from agentic_rag.tools.elicitation import InputRound, Unfit, answered_round
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, fold_name
 from agentic_rag.tools.lists import ToolLists
+from agentic_rag.tools.oauth.errors import SignInNeeded
 from agentic_rag.tools.status import State
 
 logger = logging.getLogger(__name__)
@@ -34,7 +48,10 @@ class ServerToolset:
         notices: tuple[tuple[str, str], ...],
         connections: Mapping[str, Connection],
         missing: Mapping[str, bool],
+        sign_ins: tuple[SignInNeeded, ...] = (),
     ) -> None:
+        """``sign_ins``: what the servers among them that let nobody in wait for."""
+        self.sign_ins = sign_ins
         self._tools = tools
         self._notices = notices
         self._connections = connections
@@ -52,7 +69,9 @@ class ServerToolset:
     def missing(self) -> Mapping[str, bool]:
         return self._missing
 
-    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+    async def call(
+        self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
+    ) -> CallOutcome | InputNeeded:
         """Run one call; see `base.Toolset.call`."""
         started = time.perf_counter()
         tool = request.tool
@@ -63,17 +82,43 @@ class ServerToolset:
         if connection.in_process:
             meta = request.binding.to_meta(request.turn_id, request.id)
             arguments = {name: value for name, value in arguments.items() if value is not None}
+        answered = answered_round(request.given)
+        if answered is not None and answered.open:
+            return _next_question(answered, connection)
+        span = running_span().begin(Kind.MCP, tool.remote_name, server=tool.server, origin=tool.origin)
+        if span.traceparent:  # W3C Trace Context, under the names that MCP gives it
+            meta = {**(meta or {}), "traceparent": span.traceparent}
+        failed = "cancelled"
         try:
             result = await connection.call(
-                tool.remote_name, clean_json(arguments), timeout=timeout, meta=meta, progress=progress
+                tool.remote_name,
+                clean_json(arguments),
+                timeout=timeout,
+                meta=meta,
+                progress=progress,
+                ask=ask,
+                answered=answered,
             )
+            failed = "tool_error" if isinstance(result, CallToolResult) and result.is_error else ""
         except ServerSilent as exc:
+            failed = exc.code
             return _failure(str(exc), started)
+        except SignInNeeded as exc:  # its address is for that person's eyes, and no model's
+            failed = exc.code
+            if ask is not None:
+                return sign_in_question(exc)
+            return _failure(f"{exc}. {describe_sign_in(exc)}", started)
         except ServerUnavailable as exc:  # why, is for admins: they see it in the server's state
+            failed = exc.code
             logger.info("a call of %s failed: %s", tool.server, exc.reason)
             starting = connection.state is State.STARTING
             admin = request.binding.admin and not starting
             return _failure(str(exc) if admin else describe_missing(tool.server, starting=starting), started)
+        finally:
+            span.note(protocol=connection.protocol)
+            span.end(failed)
+        if isinstance(result, InputRound):
+            return _next_question(result, connection)
         structured = clean_json(result.structured_content)
         content = to_blocks(result.content, structured)
         if result.is_error:
@@ -108,10 +153,14 @@ async def open_toolset(
     deadline = anyio.current_time() + wait
     connections = await hub.acquire(chosen.values(), wait)
     problems: dict[str, str] = {}
+    needed: list[SignInNeeded] = []
 
     async def refresh(connection: Connection) -> None:
         try:
             await connection.tools(max(0.0, deadline - anyio.current_time()))
+        except SignInNeeded as exc:
+            needed.append(exc)
+            problems[connection.name] = f"{exc}. {describe_sign_in(exc)}"
         except ServerUnavailable as exc:
             problems[connection.name] = exc.reason
 
@@ -129,7 +178,19 @@ async def open_toolset(
         else:
             await _add_user_tools(catalog, hub, server, connection, lists)
     missing = {name: connections[name].state is State.STARTING for name in problems}
-    return ServerToolset(catalog.tools, tuple(catalog.notices), connections, missing)
+    return ServerToolset(catalog.tools, tuple(catalog.notices), connections, missing, tuple(needed))
+
+
+async def list_known_tools(
+    hub: Hub, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
+) -> tuple[ToolInfo, ...]:
+    """Return the tools that a turn would have, without starting a server of users: of those, what they last listed."""
+    ours = await open_toolset(hub, own)
+    catalog = Catalog()
+    for spec in specs:
+        tools, changed = await lists.current(spec, None)
+        catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
+    return (*ours.tools, *catalog.tools)
 
 
 def _rank(server: SystemServer | LaunchSpec) -> int:
@@ -154,6 +215,25 @@ async def _add_user_tools(
     )
 
 
+def describe_sign_in(needed: SignInNeeded) -> str:
+    """Return what anybody may read of a sign-in that is needed."""
+    whose = "You sign in" if needed.who == "owner" else "An admin of the domain signs in"
+    return f"{whose} at {needed.begin}, and the call can be made again."
+
+
+def sign_in_question(needed: SignInNeeded) -> InputNeeded:
+    """Return what a person is asked for whose sign-in a call waits for; it goes on by itself once that is done."""
+    whose = "your account" if needed.who == "owner" else "an account of the domain"
+    return InputNeeded(
+        WaitKind.URL,
+        f"Sign in at {needed.server}",
+        f"{needed.reason.capitalize()}. {needed.server!r} asks for {whose} at {needed.host}: open the address.",
+        url=needed.begin,
+        held={SIGN_IN: needed.sign_in},
+        answerer=Answerer.OWNER if needed.who == "owner" else Answerer.ADMIN,
+    )
+
+
 def describe_missing(server: str, *, starting: bool) -> str:
     """Return what anybody may read of a server that cannot be called."""
     if starting:
@@ -168,6 +248,14 @@ def _plain(block: Block, tool: str) -> Block:
     failed = f"Error executing tool {tool}"
     text = "The tool failed; it does not say why." if block["text"] == failed else block["text"]
     return {**block, "text": without_noise(text.removeprefix(f"{failed}: "))}
+
+
+def _next_question(asked: InputRound, connection: Connection) -> CallOutcome | InputNeeded:
+    """Return what a person is asked next, or that it is not shown; of several questions none, if one is not."""
+    question = asked.unfit(connection.name) or asked.question(connection.name) or Unfit("it asks for nothing")
+    if isinstance(question, Unfit):
+        return CallOutcome(ToolStatus.ERROR, (text_block(question.text),))
+    return replace(question, withdrawal=connection.withdrawal(asked.elicitation))
 
 
 def _failure(text: str, started: float) -> CallOutcome:

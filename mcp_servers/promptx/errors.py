@@ -7,10 +7,16 @@
     │   ├── BrokenRole       the role file cannot be used and no earlier version was read
     │   ├── BadRoleFile      an item of `files` is not {kind, id, content}
     │   └── RoleRefused      a role was not written because it does not pass lint
+    ├── SkillError
+    │   ├── UnknownSkill     no such skill that can be used; carries the known names
+    │   └── SkillUnreadable  the skill has no such file, or it is none that may be read
     ├── MemoryFault
     │   ├── BadEngram        one engram of a batch is invalid; nothing of the batch was saved
+    │   │   └── UnknownReplaced  what it replaces is not there
     │   ├── BadRecall        the query or mode is invalid
     │   ├── BadScope         the scope or user id cannot name a folder
+    │   ├── UnknownMemory    no such memory in what the caller may reach
+    │   ├── NotYours         another user wrote the memory
     │   ├── MemoryFull       the memory holds as much as it may
     │   └── MemoryUnavailable  the files cannot be read or written (locked, full, read-only, corrupt)
     ├── NotAllowed           the caller may not use this tool
@@ -46,6 +52,35 @@ class BadRoleId(RoleError):
             f"{self.field} {shown} is not a valid id: 1 to 64 letters (any script), digits, '_', '.' or '-', "
             "starting with a letter, digit or '_'."
         )
+
+
+class SkillError(PromptXError):
+    """Something about skills."""
+
+
+class UnknownSkill(SkillError):
+    """No skill of this name can be used; ``known`` are those that can."""
+
+    def __init__(self, skill: str, known: Sequence[str]) -> None:
+        super().__init__(skill, known)
+        self.skill = skill
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        return f"Unknown skill {self.skill[:80]!r}. Skills: {', '.join(self.known) or 'none'}."
+
+
+class SkillUnreadable(SkillError):
+    """A file of a skill cannot be read; ``reason`` says why."""
+
+    def __init__(self, skill: str, path: str, reason: str) -> None:
+        super().__init__(skill, path, reason)
+        self.skill = skill
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The file {self.path[:200]!r} of the skill {self.skill!r} cannot be read: {self.reason}."
 
 
 class UnknownRole(RoleError):
@@ -114,6 +149,13 @@ class BadEngram(MemoryFault):
         return f"engrams[{self.index}]: {self.reason} Nothing of this batch was saved."
 
 
+class UnknownReplaced(BadEngram):
+    """Engram `index` takes the place of ``engram_id``, which is not where the caller's memories are."""
+
+    def __init__(self, index: int, engram_id: str) -> None:
+        super().__init__(index, f"replaces: there is no memory {engram_id[:80]!a} here; recall gives the ids.")
+
+
 class BadRecall(MemoryFault):
     """`field` of a recall is invalid."""
 
@@ -137,6 +179,31 @@ class BadScope(MemoryFault):
 
     def __str__(self) -> str:
         return f"memory {self.field} {self.value[:80]!a}: {self.reason}"
+
+
+class UnknownMemory(MemoryFault):
+    """There is no memory of this id where the caller looks; another's looks the same."""
+
+    def __init__(self, engram_id: str) -> None:
+        super().__init__(engram_id)
+        self.engram_id = engram_id
+
+    def __str__(self) -> str:
+        return f"There is no memory {self.engram_id[:80]!a} here. promptx_recall gives the ids."
+
+
+class NotYours(MemoryFault):
+    """Another user of the shared memory wrote ``engram_id``."""
+
+    def __init__(self, engram_id: str) -> None:
+        super().__init__(engram_id)
+        self.engram_id = engram_id
+
+    def __str__(self) -> str:
+        return (
+            f"The memory {self.engram_id} is another user's: only they and the domain's admins may replace or forget "
+            "it. Nothing was changed."
+        )
 
 
 class MemoryUnavailable(MemoryFault):

@@ -8,6 +8,7 @@ A database may be a stranger's: somebody copied a folder here, or a program left
 tables and nothing else, by a path without links; its schema is not trusted, and a statement ends at a deadline.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -15,14 +16,14 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 from mcp_servers.beneath import Folder, leads_to
-from mcp_servers.promptx.errors import MemoryFull, MemoryUnavailable
+from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.network import Trace
 
@@ -62,6 +63,20 @@ CREATE INDEX IF NOT EXISTS idx_cue_word ON cue_index(word);
 COLUMNS: Final = "id, content, schema, type, timestamp, strength, metadata"
 BATCH: Final = 500
 """Bound variables per statement; SQLite allows at least 999."""
+NEWEST: Final = 100
+"""Of the newest engrams, how many are compared with a new one: a thing is mostly said again soon."""
+SHARING: Final = 50
+"""Of the engrams that share a cue with a new one, how many are compared with it."""
+
+_REPLACED: Final = """instr(coalesce(metadata, ''), '"replacedBy": "') > 0"""
+_WHICH: Final = {
+    "current": f"NOT {_REPLACED}",
+    "replaced": _REPLACED,
+    "proposed": f"""NOT {_REPLACED} AND instr(coalesce(metadata, ''), '"proposed": "') > 0""",
+    "all": "1",
+}
+Which = Literal["current", "replaced", "proposed", "all"]
+"""What is recalled; what another engram took the place of; what the server itself proposed; everything."""
 
 
 class EngramJson(TypedDict):
@@ -73,6 +88,8 @@ class EngramJson(TypedDict):
     strength: float
     createdAt: int
     cues: list[str]
+    replaces: NotRequired[str]
+    replacedBy: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +106,15 @@ class Engram:
     """Id of the user in whose turn it was remembered, or who added it; empty when nobody said."""
     turn: str = ""
     """Id of that turn."""
+    replaces: str = ""
+    """Id of the engram in whose place it was remembered."""
+    replaced_by: str = ""
+    """Id of the engram that took its place: it is kept, and not recalled any more."""
+    proposed: bool = False
+    """Nobody asked for it: the server read it out of that turn."""
 
     def to_json(self) -> EngramJson:
-        return {
+        document: EngramJson = {
             "id": self.id,
             "content": self.content,
             "type": self.type,
@@ -99,6 +122,11 @@ class Engram:
             "createdAt": self.created_at,
             "cues": list(self.cues),
         }
+        if self.replaces:
+            document["replaces"] = self.replaces
+        if self.replaced_by:
+            document["replacedBy"] = self.replaced_by
+        return document
 
     @classmethod
     def from_json(cls, document: EngramJson) -> "Engram":
@@ -110,6 +138,8 @@ class Engram:
             document["strength"],
             document["createdAt"],
             tuple(document["cues"]),
+            replaces=document.get("replaces", ""),
+            replaced_by=document.get("replacedBy", ""),
         )
 
 
@@ -123,8 +153,8 @@ class Tip(NamedTuple):
 
 EMPTY: Final = Tip(0, "", 0)
 
-Lesson = tuple[str, tuple[str, ...], Trace]
-"""Id, keywords and ranking data of one engram."""
+Lesson = tuple[str, tuple[str, ...], Trace, bool]
+"""Id, keywords and ranking data of one engram, and whether it is recalled: none has replaced it."""
 
 
 @contextmanager
@@ -284,6 +314,25 @@ class Ledger:
             self._begin()
             return [] if connection is None else connection.execute(sql, values).fetchall()
 
+    def copy_to(self, path: Path) -> None:
+        """Copy the database as of one moment into a file that is not there yet; a writer goes on. Blocks.
+
+        Raises:
+            MemoryUnavailable: there is none that can be read.
+            OSError: the copy has no room.
+        """
+        with self._errors():
+            connection = self._connect(create=False)
+        if connection is None:
+            raise MemoryUnavailable(self._folder.path, "it has no database")
+        try:
+            with closing(sqlite3.connect(path)) as copy:
+                connection.backup(copy)
+        except sqlite3.Error as exc:
+            if exc.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN):
+                raise OSError(errno.ENOSPC, str(exc), str(path)) from exc
+            raise MemoryUnavailable(self._folder.path, str(exc)) from exc
+
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, all or nothing, alone among all processes."""
@@ -327,24 +376,61 @@ class Ledger:
             MemoryFull: there would be more than ``limit``; nothing was added.
         """
         with self.writing() as connection:
-            before = connection.total_changes
-            connection.executemany(
-                f"INSERT OR IGNORE INTO engrams ({COLUMNS}) VALUES (?,?,?,?,?,?,?)",
-                [
-                    (e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength, _metadata(e))
-                    for e in engrams
-                ],
-            )
-            added = connection.total_changes - before
-            connection.executemany(
-                "INSERT OR IGNORE INTO cue_index (word, engram_id) VALUES (?,?)",
-                [(word, e.id) for e in engrams for word in e.cues],
-            )
-            if limit is not None and added:
-                (count,) = connection.execute("SELECT count(*) FROM engrams").fetchone()
-                if count > limit:
-                    raise MemoryFull(self._folder.path, limit)
+            return self._add(connection, engrams, limit)
+
+    def _add(self, connection: sqlite3.Connection, engrams: Sequence[Engram], limit: int | None) -> int:
+        before = connection.total_changes
+        connection.executemany(
+            f"INSERT OR IGNORE INTO engrams ({COLUMNS}) VALUES (?,?,?,?,?,?,?)",
+            [(e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength, _metadata(e)) for e in engrams],
+        )
+        added = connection.total_changes - before
+        connection.executemany(
+            "INSERT OR IGNORE INTO cue_index (word, engram_id) VALUES (?,?)",
+            [(word, e.id) for e in engrams if not e.replaced_by for word in e.cues],
+        )
+        if limit is not None and added:
+            (count,) = connection.execute("SELECT count(*) FROM engrams").fetchone()
+            if count > limit:
+                raise MemoryFull(self._folder.path, limit)
         return added
+
+    def check_room(self, ids: Set[str], limit: int) -> None:
+        """Refuse engrams of these ids as `insert` would.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``.
+        """
+        known = {str(row[0]) for row in self._rows("SELECT id FROM engrams")}
+        if (new := ids - known) and len(known) + len(new) > limit:
+            raise MemoryFull(self._folder.path, limit)
+
+    def replace(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
+        """Add new engrams as `insert` does, each in the place of the one it names in ``replaces``, if any.
+
+        What is replaced keeps its row, and loses its cues: neither we nor PromptX recall it.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``.
+            BadEngram: what one of them replaces is not here, or was replaced before.
+        """
+        with self.writing() as connection:
+            added = self._add(connection, engrams, limit)
+            for index, each in enumerate(engrams):
+                if each.replaces:
+                    self._supersede(connection, index, each)
+        return added
+
+    def _supersede(self, connection: sqlite3.Connection, index: int, new: Engram) -> None:
+        rows = connection.execute(f"SELECT {COLUMNS} FROM engrams WHERE id=?", (new.replaces,)).fetchall()
+        old = _engram(rows[0]) if rows else None
+        if old is None:
+            raise UnknownReplaced(index, new.replaces)
+        if old.replaced_by:
+            raise BadEngram(index, f"replaces: {old.id} was replaced before, by {old.replaced_by}.")
+        changed = _metadata(replace(old, replaced_by=new.id))
+        connection.execute("UPDATE engrams SET metadata=? WHERE id=?", (changed, old.id))
+        connection.execute("DELETE FROM cue_index WHERE engram_id=?", (old.id,))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove engrams by id in one transaction, their bytes too; returns how many there were."""
@@ -394,13 +480,48 @@ class Ledger:
                 return
             self._begin()
             rows = connection.execute(
-                "SELECT id, schema, type, strength, timestamp FROM engrams WHERE rowid > ? ORDER BY timestamp, rowid",
+                f"SELECT id, schema, type, strength, timestamp, {_REPLACED} FROM engrams WHERE rowid > ? "
+                "ORDER BY timestamp, rowid",
                 (after,),
             )
-            for number, (key, schema, kind, strength, timestamp) in enumerate(rows):
+            for number, (key, schema, kind, strength, timestamp, replaced) in enumerate(rows):
                 if number % RENEWED_EVERY == 0:
                     self._begin()
-                yield str(key), _keywords(schema), (str(kind), _number(strength), _number(timestamp))
+                yield str(key), _keywords(schema), (str(kind), _number(strength), _number(timestamp)), not replaced
+
+    def replaced_since(self, after: int) -> list[Engram]:
+        """Return the engrams that those after rowid `after` replaced."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM engrams WHERE rowid > ? AND instr(coalesce(metadata, ''), '\"replaces\": \"') > 0",
+            (after,),
+        )
+        return self.fetch([each.replaces for each in map(_engram, rows)])
+
+    def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
+        """Yield rowid, id, keywords and content of the engrams after rowid `after`, in that order."""
+        with self._errors():
+            if (connection := self._connect(create=False)) is None:
+                return
+            self._begin()
+            rows = connection.execute(
+                "SELECT rowid, id, schema, content FROM engrams WHERE rowid > ? ORDER BY rowid", (after,)
+            )
+            for number, (row, key, schema, content) in enumerate(rows):
+                if number % RENEWED_EVERY == 0:
+                    self._begin()
+                yield int(row), str(key), _keywords(schema), str(content or "")
+
+    def near(self, words: Sequence[str]) -> list[Engram]:
+        """Return engrams that may say what a new one says: the newest, and those with most of ``words`` as cues."""
+        marks = ",".join("?" * len(words))
+        sharing = f"SELECT engram_id FROM cue_index WHERE word IN ({marks}) GROUP BY engram_id ORDER BY count(*) DESC"
+        newest = "SELECT id FROM engrams ORDER BY rowid DESC"
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM engrams WHERE NOT {_REPLACED} AND id IN "
+            f"(SELECT * FROM ({sharing} LIMIT {SHARING}) UNION SELECT * FROM ({newest} LIMIT {NEWEST}))",
+            words,
+        )
+        return [_engram(row) for row in rows]
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
         """Engrams by id, in the order asked."""
@@ -412,13 +533,16 @@ class Ledger:
     def strongest(self, limit: int) -> list[Engram]:
         """The engrams with the greatest strength, newest first among equals."""
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM engrams ORDER BY strength DESC, timestamp DESC, rowid DESC LIMIT ?", (limit,)
+            f"SELECT {COLUMNS} FROM engrams WHERE NOT {_REPLACED} "
+            "ORDER BY strength DESC, timestamp DESC, rowid DESC LIMIT ?",
+            (limit,),
         )
         return [_engram(row) for row in rows]
 
-    def page(self, offset: int, limit: int, text: str) -> tuple[int, list[Engram]]:
+    def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
         """Newest engrams first, those whose content or keywords contain `text`; with how many there are in all."""
-        where = "WHERE instr(lower(content), lower(?1)) OR instr(lower(schema), lower(?1))" if text else "WHERE ?1 = ''"
+        having = "(instr(lower(content), lower(?1)) OR instr(lower(schema), lower(?1)))" if text else "?1 = ''"
+        where = f"WHERE {having} AND {_WHICH[which]}"
         total = self._rows(f"SELECT count(*) FROM engrams {where}", (text,))
         rows = self._rows(
             f"SELECT {COLUMNS} FROM engrams {where} ORDER BY timestamp DESC, rowid DESC LIMIT ?2 OFFSET ?3",
@@ -447,7 +571,7 @@ def _keywords(schema: object) -> tuple[str, ...]:
 
 def _engram(row: Sequence[Any]) -> Engram:
     key, content, schema, kind, timestamp, strength, metadata = row
-    author, turn = _authorship(metadata)
+    noted = _read_notes(metadata)
     return Engram(
         str(key),
         str(content or ""),
@@ -455,26 +579,34 @@ def _engram(row: Sequence[Any]) -> Engram:
         float(_number(strength)),
         int(_number(timestamp)),
         _keywords(schema),
-        author,
-        turn,
+        noted.get("author", ""),
+        noted.get("turn", ""),
+        noted.get("replaces", ""),
+        noted.get("replacedBy", ""),
+        "proposed" in noted,
     )
 
 
 def _metadata(engram: Engram) -> str:
-    """Who wrote an engram, in the column that PromptX keeps for whatever a host wants to note."""
-    known = {"author": engram.author, "turn": engram.turn}
+    """What is known of an engram beside PromptX's columns, in the one that a host may write what it likes in."""
+    known = {
+        "author": engram.author,
+        "turn": engram.turn,
+        "replaces": engram.replaces,
+        "replacedBy": engram.replaced_by,
+        "proposed": "yes" if engram.proposed else "",
+    }
     return json.dumps({name: value for name, value in known.items() if value}, ensure_ascii=False)
 
 
-def _authorship(metadata: object) -> tuple[str, str]:
-    """Author and turn of a stored engram; empty where another program wrote it."""
+def _read_notes(metadata: object) -> dict[str, str]:
+    """What `_metadata` wrote; empty where another program wrote it."""
     try:
         known = json.loads(metadata) if isinstance(metadata, str) else {}
     except (ValueError, RecursionError):
         known = {}
-    values = [known.get(name) for name in ("author", "turn")] if isinstance(known, dict) else ["", ""]
-    author, turn = (value if isinstance(value, str) and is_plain(value) else "" for value in values)
-    return author, turn
+    items = known.items() if isinstance(known, dict) else ()
+    return {name: value for name, value in items if isinstance(value, str) and is_plain(value)}
 
 
 def _number(value: object) -> float | int:

@@ -1,8 +1,8 @@
 """One role's memory: remember, recall, browse, delete, export, import.
 
-The blocking API that the server, the CLI and the REST layer share; call it in a worker thread. Owns the validation of
-what enters a memory, the layout of scopes, the network kept in memory between calls, and when the derived files are
-written. Deliberately knows nothing of MCP, of roles' texts or of who is allowed to do what.
+The blocking API that the server, the CLI and the REST layer share; call it in a worker thread. Owns the layout of
+scopes, the network kept in memory between calls, and when the derived files are written. Deliberately knows nothing of
+MCP, of roles' texts or of who is allowed to do what.
 
 Why a network in memory: making it from 100 000 engrams takes a second, a recall from it milliseconds. Why it can be
 trusted: before each use the database's tip is compared with the tip last learned, so rows of other processes are seen.
@@ -14,25 +14,32 @@ for others), and by delete and import. So it costs the same per engram at any si
 
 import atexit
 import logging
-import random
 import threading
 import time
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final, Literal
 
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx import snapshot
-from mcp_servers.promptx.errors import BadEngram, BadRecall, BadScope, MemoryUnavailable
+from mcp_servers.promptx.errors import (
+    BadEngram,
+    BadRecall,
+    BadScope,
+    MemoryUnavailable,
+    NotYours,
+    UnknownMemory,
+    UnknownReplaced,
+)
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, file_lock
+from mcp_servers.promptx.ledger import DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, file_lock
 from mcp_servers.promptx.network import (
     MODES,
     RECALL_STEP,
-    TYPE_WEIGHT,
     Edge,
     Fallback,
     Mind,
@@ -41,23 +48,20 @@ from mcp_servers.promptx.network import (
     Trace,
     choose_centres,
     collect,
-    keywords,
     mindmap,
     object_order,
     rank,
     spread,
 )
+from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
+from mcp_servers.promptx.resemblance import is_known, is_same, near_words, nearest
+from mcp_servers.promptx.words import WordIndex, gist_of, newest_first, words_of
 
 Scope = Literal["domain", "user"]
 
-MAX_BATCH: Final = 100
-MAX_CONTENT: Final = 65_536
-"""Characters of one engram: more is a document, and documents have their own search."""
-MAX_SCHEMA: Final = 8_192
 MAX_QUERY: Final = 2_000
 MAX_FOLDER_NAME: Final = 240
 """Bytes of an encoded user id; file systems stop at 255."""
-MAX_CUES: Final = 256
 OVERVIEW_ENGRAMS: Final = 50
 OVERVIEW_CHARS: Final = 4_000
 """Budget of the overview: about a thousand tokens of what the role knows best."""
@@ -72,7 +76,6 @@ LAG_SHARE: Final = 10
 """A remember writes the network when more than one in this many engrams is missing in the file."""
 
 _PLAIN_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
-_BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 log = logging.getLogger(__name__)
 
@@ -111,21 +114,35 @@ def has_memory(folder: Folder) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NewEngram:
-    """What a model asks to remember; `schema` holds the keywords as it wrote them."""
+class Near:
+    """Engrams that were there and say about what ``engram``, a new one, says; the most alike first."""
 
-    content: str
-    schema: str
-    strength: float
-    type: str
+    engram: Engram
+    known: tuple[Engram, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What became of a batch: engrams saved, those that were there word by word, and what is like the new ones."""
+
+    saved: tuple[Engram, ...]
+    known: tuple[Engram, ...]
+    near: tuple[Near, ...]
+
+    @property
+    def others(self) -> list[Engram]:
+        """Engrams that were there and are shown."""
+        return [*self.known, *(old for each in self.near for old in each.known)]
 
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
     """What a recall found.
 
-    `engrams` are those of the activated cues, ranked; `overview` are the strongest of the whole memory and only
-    filled when the hubs of the network were shown because the query named no cue, or nothing was asked.
+    `engrams` are those of the activated cues, ranked as PromptX does; `overview` are the strongest of the whole memory
+    and only filled when the hubs of the network were shown because the query named no cue, or nothing was asked.
+    `found` is what the query is answered with: what has its own words first, then the rest of `engrams`; of those that
+    are about the same, the newest first. `matched`: how many of them have words of the query.
     """
 
     mind: Mind
@@ -135,6 +152,8 @@ class Recollection:
     engrams: tuple[Engram, ...]
     overview: tuple[Engram, ...]
     mindmap: tuple[str, ...]
+    found: tuple[Engram, ...]
+    matched: int
 
     @property
     def edges(self) -> Sequence[Edge]:
@@ -177,6 +196,8 @@ class Memory:
         self._network: Network | None = None
         self._traces: dict[str, Trace] = {}
         """Ranking data of every engram, by id; complete after `_current_network()`."""
+        self._words: WordIndex | None = None
+        """The words of the engrams; made when a query first has a word that is no cue."""
         self._tip: Tip = EMPTY
         self._unsaved: Counter[str] = Counter()
         """Recalls of each cue that the network file does not count yet."""
@@ -199,28 +220,63 @@ class Memory:
         author: str = "",
         turn: str = "",
         limit: int | None = None,
-    ) -> list[Engram]:
-        """Save a batch, all or nothing; returns the engrams as saved. ``author``, ``turn``: see `Engram`.
+        own_only: bool = False,
+    ) -> Remembered:
+        """Save a batch, all or nothing, but for what is there word by word. ``author``, ``turn``: see `Engram`.
 
-        ``limit``: the memory may hold so many.
+        ``limit``: the memory may hold so many. ``own_only``: only what ``author`` wrote may be replaced.
 
         Raises:
-            BadEngram: one of them is invalid; names its index.
+            BadEngram: one of them is invalid, or replaces what is not there; names its index.
             MemoryFull: there would be more than ``limit``.
+            NotYours: one of them replaces another author's.
         """
         if not batch:
             raise BadEngram(0, "the batch is empty; give at least one engram.")
         if len(batch) > MAX_BATCH:
             raise BadEngram(MAX_BATCH, f"a batch has at most {MAX_BATCH} engrams.")
         engrams = [
-            replace(_new_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
+            replace(make_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
         ]
-        self._insert(engrams, limit)
+        with self._write_lock:
+            replaced = {
+                each.id: each for each in self._writer.fetch([each.replaces for each in engrams if each.replaces])
+            }
+            for index, each in enumerate(engrams):
+                if each.replaces and each.replaces not in replaced:
+                    raise UnknownReplaced(index, each.replaces)
+            if own_only:
+                _check_author(replaced.values(), author)
+            there = [(each, self._writer.near(near_words(each))) for each in engrams]
+            same = {each.id: next((old for old in old_ones if is_same(each, old)), None) for each, old_ones in there}
+            new = [each for each in engrams if each.replaces or same[each.id] is None]
+            if new:
+                self._lag += self._writer.replace(new, limit)
         self.save_if_behind()
-        return engrams
+        gone = {each.replaces for each in new}
+        near = [Near(each, nearest(each, [old for old in old_ones if old.id not in gone])) for each, old_ones in there]
+        return Remembered(
+            tuple(new),
+            tuple(old for each in engrams if each not in new and (old := same[each.id])),
+            tuple(each for each in near if each.known and each.engram in new),
+        )
 
-    def recall(self, query: Query, mode: str, now_ms: int) -> Recollection:
+    def propose(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
+        """Add engrams that nobody asked for, but for what is known already in other words. Ids come once.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``.
+        """
+        with self._write_lock:
+            new = [each for each in engrams if not is_known(each, self._writer.near(near_words(each)))]
+        added = self._insert(new, limit) if new else 0
+        self.save_if_behind()
+        return added
+
+    def recall(self, query: Query, mode: str, now_ms: int, *, counted: bool = True) -> Recollection:
         """Activate the network from `query` (text, a list of cues, or None for the overview) and rank what it finds.
+
+        ``counted`` False: the memory is looked at, and its recall frequencies and state stay as they are.
 
         Raises:
             BadRecall: mode or query is invalid.
@@ -237,9 +293,55 @@ class Memory:
             if query is not None and fallback != "dmn":  # PromptX shows the map alone then; so it is recorded
                 ids = rank(collect(network, mind), self._traces, MODES[mode].limit, now_ms)
                 engrams = self._ledger.fetch(ids)
+            found, matched = self._find(network, query, engrams, MODES[mode].limit)
             overview = self._overview() if query in (None, "null") or fallback == "dmn" else ()
-            self._count_recall(network, mind, center, now_ms)
-        return Recollection(mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)))
+            if counted:
+                self._count_recall(network, mind, center, now_ms)
+        return Recollection(
+            mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)), found, matched
+        )
+
+    def _find(
+        self, network: Network, query: Query, engrams: Sequence[Engram], limit: int
+    ) -> tuple[tuple[Engram, ...], int]:
+        """Return what answers a query, best first, and how much of it has the query's own words.
+
+        ``engrams``: what the network gave, in its order.
+        """
+        if query is None or query == "null":
+            return tuple(engrams), 0
+        fits = self._fits(network, query)
+        places = {each.id: place for place, each in enumerate(engrams)}
+        last = len(engrams)
+        best = nsmallest(
+            limit,
+            (key for key in fits if key in self._traces),
+            key=lambda key: (-round(fits[key], 2), places.get(key, last), -self._traces[key][2]),
+        )
+        known = {each.id: each for each in engrams}
+        known |= {each.id: each for each in self._ledger.fetch([key for key in best if key not in known])}
+        matched = [key for key in best if key in known]
+        rest = [each.id for each in engrams if each.id not in fits][: limit - len(matched)]
+        words = {key: gist_of(known[key].content, known[key].cues) for key in (*matched, *rest)}
+        times = {key: self._traces[key][2] for key in words}
+        ordered = [*newest_first(matched, words, times), *newest_first(rest, words, times)]
+        return tuple(known[key] for key in ordered), len(matched)
+
+    def _fits(self, network: Network, query: str | Sequence[str]) -> dict[str, float]:
+        """Return how well engrams fit the words of a query, by id.
+
+        Words that are cues, letter by letter, are looked up in the network; only when one is none, all words are looked
+        for in the texts too, folded.
+        """
+        words = query.split() if isinstance(query, str) else query
+        if words and all(word in network.edges for word in words):
+            shares = Counter(key for word in dict.fromkeys(words) for key in network.engrams_of(word))
+            if shares:
+                return {key: count / len(words) for key, count in shares.items()}
+        index = self._words = self._words or WordIndex()
+        for row, key, cues, content in self._ledger.texts(index.upto):
+            index.learn(key, words_of(content, cues), row)
+        return index.find(query if isinstance(query, str) else "\n".join(query))
 
     def _overview(self) -> tuple[Engram, ...]:
         chosen: list[Engram] = []
@@ -267,16 +369,41 @@ class Memory:
 
     # --- what its owner does ------------------------------------------------------------------------------
 
-    def browse(self, offset: int = 0, limit: int = 50, q: str = "") -> Page:
+    def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> Page:
         """Engrams newest first, those whose content or keywords contain `q` (ASCII letters in any case)."""
         with self._lock:
-            total, engrams = self._ledger.page(max(0, offset), max(0, limit), q)
+            total, engrams = self._ledger.page(max(0, offset), max(0, limit), q, which)
         return Page(total, tuple(engrams))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
         """Engrams by id, those there are."""
         with self._lock:
             return self._ledger.fetch(ids)
+
+    def lineage(self, engram_id: str) -> list[Engram]:
+        """Return an engram and what it replaced, one after the other; nothing when it is not there."""
+        found: list[Engram] = []
+        following = self.fetch([engram_id])
+        while following and following[0].id not in {each.id for each in found}:
+            found += following
+            older = self.fetch([following[0].replaces])
+            following = [each for each in older if each.replaced_by == following[0].id]
+        return found
+
+    def forget(self, engram_id: str, author: str = "", *, own_only: bool = False) -> Engram:
+        """Forget one engram and what it replaced, their bytes too; return it. ``own_only``: only what ``author`` wrote.
+
+        Raises:
+            UnknownMemory: there is none of this id here.
+            NotYours: another author wrote it.
+        """
+        lineage = self.lineage(engram_id) if is_plain(engram_id) else []
+        if not lineage:
+            raise UnknownMemory(engram_id)
+        if own_only:
+            _check_author(lineage, author)
+        self.delete([each.id for each in lineage])
+        return lineage[0]
 
     def delete(self, ids: Sequence[str]) -> int:
         """Forget engrams by id; returns how many there were. Unknown ids are no error."""
@@ -329,7 +456,7 @@ class Memory:
             for number, engram in enumerate(source.all()):
                 try:
                     nobodys = replace(engram, author="", turn="")  # ids of another place mean nobody here
-                    good.append(_validate(number, nobodys, sum(map(len, engram.cues))))
+                    good.append(check_engram(number, nobodys, sum(map(len, engram.cues))))
                 except BadEngram as exc:
                     skipped.append(f"{engram.id[:40]}: {exc.reason}")
         finally:
@@ -372,6 +499,9 @@ class Memory:
             # Something was deleted: an edge cannot be taken back, so start again.
             return self._build(self._network.frequency)
         self._learn(self._network, self._ledger.lessons(self._tip.rowid))
+        for each in self._ledger.replaced_since(self._tip.rowid):
+            self._network.leave(each.id, each.cues)
+            self._traces.pop(each.id, None)
         return self._network
 
     def _build(self, frequency: Mapping[str, int]) -> Network:
@@ -389,11 +519,15 @@ class Memory:
             while part:
                 part.popitem()
         self._traces = {}
+        words, self._words = self._words, None
+        if words is not None:
+            words.clear()
 
     def _learn(self, network: Network, lessons: Iterable[Lesson]) -> None:
-        for engram_id, words, trace in lessons:
-            self._traces[engram_id] = trace
-            network.learn(engram_id, words, int(trace[2]), trace[1])
+        for engram_id, words, trace, recalled in lessons:
+            if recalled:
+                self._traces[engram_id] = trace
+            network.learn(engram_id, words, int(trace[2]), trace[1], recalled=recalled)
 
     def save(self) -> None:
         """Write `network.json` now, with frequencies another process saved meanwhile added to ours.
@@ -470,6 +604,14 @@ class Shelf:
             closing.join(CLOSE_SECONDS)
         return memory
 
+    def drop(self, around: Folder) -> None:
+        """Close the memories in a folder, which is about to be removed."""
+        with self._lock:
+            gone = [each for each in self._memories if each.parent == around]
+            memories = [self._memories.pop(each) for each in gone]
+        for memory in memories:
+            memory.close()
+
     def save(self) -> None:
         """Write the network files that lack something."""
         with self._lock:
@@ -497,53 +639,10 @@ SHELF: Final = Shelf()
 atexit.register(SHELF.close)
 
 
-# --- what may enter ---------------------------------------------------------------------------------------
-
-
-def read_batch(items: Sequence[object]) -> list[NewEngram]:
-    """Return the engrams of a batch as a model sent it. Error texts say what would be right.
-
-    Raises:
-        BadEngram: one of them has the wrong shape; names its index.
-    """
-    return [_read_engram(index, item) for index, item in enumerate(items)]
-
-
-def _read_engram(index: int, item: object) -> NewEngram:
-    if not isinstance(item, Mapping):
-        raise BadEngram(index, "must be an object {content, schema, strength, type}.")
-    content, schema, strength, kind = (item.get(name) for name in ("content", "schema", "strength", "type"))
-    if not isinstance(content, str) or not content.strip():
-        raise BadEngram(index, "content must be text that is not empty.")
-    if not isinstance(schema, str):
-        raise BadEngram(index, "schema must be text: keywords separated by spaces, ' - ' or newlines.")
-    if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
-        raise BadEngram(index, "strength must be a number from 0 to 1.")
-    return NewEngram(content, schema, float(strength), str(kind))
-
-
-def _new_engram(index: int, item: NewEngram, now_ms: int) -> Engram:
-    suffix = "".join(random.choices(_BASE36, k=9))  # an id, not a secret
-    cues = tuple(keywords(item.schema))
-    engram = Engram(f"{now_ms}_{suffix}", item.content, item.type, item.strength, now_ms, cues)
-    return _validate(index, engram, len(item.schema))
-
-
-def _validate(index: int, engram: Engram, schema_length: int) -> Engram:
-    if engram.type not in TYPE_WEIGHT:
-        raise BadEngram(index, f"type must be ATOMIC, LINK or PATTERN, not {ascii(engram.type)[:40]}.")
-    if not 0 <= engram.strength <= 1:
-        raise BadEngram(index, "strength must be a number from 0 to 1.")
-    if len(engram.content) > MAX_CONTENT:
-        raise BadEngram(index, f"content has {len(engram.content)} characters, {MAX_CONTENT} are allowed.")
-    if schema_length > MAX_SCHEMA or len(engram.cues) > MAX_CUES:
-        raise BadEngram(index, f"schema is too long: {MAX_CUES} keywords and {MAX_SCHEMA} characters are allowed.")
-    if len(engram.cues) < 2:
-        # PromptX drops such an engram without a word; then the model believes it was saved.
-        raise BadEngram(index, f"schema gives {len(engram.cues)} keyword(s), at least 2 are needed.")
-    if not all(map(is_plain, (engram.content, engram.id, *engram.cues))):
-        raise BadEngram(index, "content or schema contains NUL or a lone surrogate; send plain Unicode text.")
-    return engram
+def _check_author(engrams: Iterable[Engram], author: str) -> None:
+    for each in engrams:
+        if each.author != author:
+            raise NotYours(each.id)
 
 
 def _check_query(query: Query) -> None:

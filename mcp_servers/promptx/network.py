@@ -79,18 +79,31 @@ class Network:
     frequency: dict[str, int] = field(default_factory=dict)
     """word → recall frequency; absent means 0."""
 
-    def learn(self, engram_id: str, words: Sequence[str], timestamp_ms: int, strength: float) -> None:
-        """Add one engram: an edge from each keyword to the next, replacing that edge's old weight."""
+    def learn(
+        self, engram_id: str, words: Sequence[str], timestamp_ms: int, strength: float, *, recalled: bool = True
+    ) -> None:
+        """Add one engram: an edge from each keyword to the next, replacing that edge's old weight.
+
+        ``recalled`` False: another engram has replaced it. What it taught stays, but no keyword leads to it.
+        """
         self.engrams.append(engram_id)
         for word in dict.fromkeys(words):
             if word not in self.edges:
                 self.edges[word] = {}
                 self.members[word] = array("L")
-            self.members[word].append(len(self.engrams) - 1)
+            if recalled:
+                self.members[word].append(len(self.engrams) - 1)
         decay = 1.0
         for word, target in pairwise(words):
             self.edges[word][target] = timestamp_ms * decay * (strength or DEFAULT_STRENGTH)
             decay *= POSITION_DECAY  # a running product, not a power: it gives V8's last bit, and weights are compared
+
+    def leave(self, engram_id: str, words: Iterable[str]) -> None:
+        """Let no keyword lead to an engram any more: another one has replaced it."""
+        for word in dict.fromkeys(words):
+            members = self.members.get(word, array("L"))
+            for index in [each for each in members if self.engrams[each] == engram_id]:
+                members.remove(index)
 
     def count_recall(self, words: Iterable[str]) -> list[str]:
         """Count one recall of `words`; returns those that are cues and were therefore counted."""

@@ -53,6 +53,8 @@ class Index:
     winners: dict[Key, DiskFile] = field(default_factory=dict)
     files: list[DiskFile] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    drafts: dict[DiskFile, str] = field(default_factory=dict)
+    """Texts that count instead of what lies there, if anything does."""
 
     def find(self, kind: Kind, key: str) -> DiskFile | None:
         """The file that counts for an id, in whatever Unicode form it is written."""
@@ -93,7 +95,8 @@ class Reading:
     def raw(self, file: DiskFile) -> tuple[str | None, Finding | None]:
         """The text as it is on disk, or why it cannot be read."""
         if file not in self._texts:
-            self._texts[file] = _read(file)
+            draft = self.index.drafts.get(file)
+            self._texts[file] = _read(file) if draft is None else (draft, None)
         return self._texts[file]
 
     def usable(self, file: DiskFile) -> str | None:
@@ -108,8 +111,11 @@ class Reading:
         if text is not None:
             document = parse(kind, text)
             if document.complete or (kind != "role" and document.body is None):
-                _GOOD.keep(file.path, text)
+                if file not in self.index.drafts:
+                    _GOOD.keep(file.path, text)
                 return text
+        if file in self.index.drafts:  # its author wants to see it as it is
+            return text if kind != "role" else None
         reason = problem.message if problem else f"<{kind}> is not complete"
         if (last := _GOOD.get(file.path)) is not None:
             self.notes.append(f"{file.shown} is broken ({reason}); the last good version is used.")
@@ -145,6 +151,16 @@ def collect(index: Index, source: Origin, root: Folder) -> None:
         own[file.key] = file
         index.files.append(file)
     index.winners.update(own)
+
+
+def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> None:
+    """Let a text count that was not written yet: in the place of its file, else where ``inner`` would put it."""
+    current = index.winners.get(key)
+    if current is None or current.source != "workspace":
+        current = DiskFile(key, "workspace", root, inner)
+        index.files.append(current)
+        index.winners[key] = current
+    index.drafts[current] = text
 
 
 def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:

@@ -6,13 +6,16 @@ deleted file counts from the next call.
 """
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mcp_servers.beneath import Folder
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import (
+    KINDS,
     MAX_FILE_BYTES,
     Rendered,
     Resources,
@@ -25,7 +28,7 @@ from mcp_servers.promptx.dpml import (
     title,
 )
 from mcp_servers.promptx.errors import BrokenRole, RoleRefused, UnknownRole
-from mcp_servers.promptx.ids import check_id, is_plain
+from mcp_servers.promptx.ids import ID, check_id, is_plain
 from mcp_servers.promptx.lint import Finding, lint
 from mcp_servers.promptx.nuwa import MAX_FILES, RoleFile, layout, put
 from mcp_servers.promptx.rolefiles import (
@@ -35,12 +38,12 @@ from mcp_servers.promptx.rolefiles import (
     Index,
     Origin,
     Reading,
+    add_draft,
     collect,
 )
 
 Findings = list[Finding]
 
-BUILTIN_ROLES: Final = Path(__file__).parents[2] / "roles"
 NOTED_FINDINGS: Final = 5
 """Findings an activation tells the model; all of them are in `Activation.findings`."""
 
@@ -76,11 +79,23 @@ class Written:
 
 
 class RoleLibrary:
-    """The roles of one workspace over the built-in ones. Cheap to make; methods block and are thread-safe."""
+    """The roles of one workspace over the built-in ones. Cheap to make; methods block and are thread-safe.
 
-    def __init__(self, workspace: Path | None, builtin: Path = BUILTIN_ROLES) -> None:
+    ``drafts``: files of the role ``drafted`` that count as if they had been written to the workspace.
+    """
+
+    def __init__(
+        self,
+        workspace: Path | None,
+        builtin: Path = BUILTIN_ROLES,
+        *,
+        drafted: str = "",
+        drafts: Sequence[RoleFile] = (),
+    ) -> None:
         self.workspace = workspace.absolute() if workspace else None
         self.builtin = builtin.absolute()
+        self._drafted = drafted
+        self._drafts = tuple(drafts)
 
     def list(self) -> list[RoleInfo]:
         """All roles, by id."""
@@ -179,6 +194,33 @@ class RoleLibrary:
             raise RoleRefused(role, [f"the workspace cannot be written: {exc.strerror}"]) from exc
         return Written(tuple(self.workspace / path for path, _ in targets), tuple(findings))
 
+    def put_back(self, path: str, content: str | None) -> str:
+        """Write one file at a path in the workspace, or remove it (None); return the id that its name gives.
+
+        Raises:
+            RoleRefused: the path is none of a role's file, lint finds an error, or the disk refuses. Nothing changed.
+        """
+        name = path.rpartition("/")[2]
+        kind = next((each for each in KINDS if name.endswith(f".{each}.md")), None)
+        ident = name.removesuffix(f".{kind}.md")
+        if kind is None or not path.startswith(f"{RESOURCE_FOLDER}/") or not ID.match(ident) or self.workspace is None:
+            raise RoleRefused(ident, [f"{path!a} is no place of a role's file"])
+        root = Folder(self.workspace)
+        try:
+            if content is None:
+                root.remove(path)
+                return ident
+            problems = list(_batch_problems(ident, [RoleFile(kind, ident, content)]))
+            text = normalise(content)
+            found = lint(kind, text, path, Reading(self._scan()).lookup)
+            problems += [str(each) for each in found if each.severity == "error"]
+            if problems:
+                raise RoleRefused(ident, problems)
+            put(root, [(path, text)])
+        except OSError as exc:
+            raise RoleRefused(ident, [f"the workspace cannot be written: {exc.strerror}"]) from exc
+        return ident
+
     def _target(self, reading: Reading, role: str, file: RoleFile, replace: bool) -> tuple[str, tuple[str, ...]]:
         """Where below the workspace a file goes, and why it may not."""
         path = f"{RESOURCE_FOLDER}/{layout(role, file)}"
@@ -207,7 +249,11 @@ class RoleLibrary:
         index = Index()
         collect(index, "builtin", Folder(self.builtin, owned=False))  # installers link files of a package
         if self.workspace is not None:
-            collect(index, "workspace", Folder(self.workspace).at(RESOURCE_FOLDER))
+            root = Folder(self.workspace).at(RESOURCE_FOLDER)
+            collect(index, "workspace", root)
+            for file in self._drafts:
+                key = (file.kind, unicodedata.normalize("NFC", check_id(file.id, f"id of the {file.kind} file")))
+                add_draft(index, root, layout(check_id(self._drafted), file), key, normalise(file.content))
         return index
 
 

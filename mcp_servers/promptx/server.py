@@ -5,7 +5,7 @@ roles and memories work. Blocking work runs in worker threads, so that the event
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,27 +17,37 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import KINDS, Resources
 from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
-from mcp_servers.promptx.memory import SHELF, Memory, Recollection, has_memory, memory_folder, read_batch
+from mcp_servers.promptx.ledger import Engram
+from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
+from mcp_servers.promptx.new_engrams import read_batch
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.present import (
     Result,
     describe_activation,
     describe_error,
     describe_findings,
+    describe_forgotten,
     describe_recollection,
     describe_roles,
     describe_saved,
+    describe_skill,
+    describe_skill_file,
     describe_written,
 )
-from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
+from mcp_servers.promptx.roles import RoleLibrary
+from mcp_servers.promptx.skills import BODY, SkillLibrary
 
 META_WORKSPACE: Final = "agentic_rag/workspace"
 META_USER: Final = "agentic_rag/user"
 META_SCOPE: Final = "agentic_rag/scope"
 META_ADMIN: Final = "agentic_rag/admin"
 META_TURN: Final = "agentic_rag/turn"
+META_ROLE: Final = "agentic_rag/role"
+META_DRAFT: Final = "agentic_rag/draft"
+"""Files of that role which an author tries: ``{kind, id, content}`` each. They count as if they were written."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -91,19 +101,28 @@ class _Caller:
     roles: RoleLibrary
     turn: str = ""
     """Id of the turn that calls; alone: empty."""
+    role: str = ""
+    """Whose memory it is, where the host says so; alone it is an argument."""
 
-    def is_of_others(self, found: Recollection) -> bool:
-        """Whether others than this user may have written what was recalled: always where a host's users share it."""
-        written = (*found.engrams, *found.overview)
+    @property
+    def own_only(self) -> bool:
+        """Whether others' memories may be read, and not changed: where a host's users share one, but for its admin."""
+        return bool(self.role) and self.scope == "domain" and not self.admin
+
+    def is_of_others(self, shown: Iterable[Engram]) -> bool:
+        """Whether others than this user may have written what is shown: always where a host's users share it."""
         shared = self.scope == "domain" and bool(self.turn)
-        return shared or any(engram.author not in ("", self.user or "") for engram in written)
+        return any(shared or engram.author not in ("", self.user or "") for engram in shown)
 
     def memory(self, role: str) -> Memory:
-        """The role's memory; roles that exist, or that left a memory (a copied PromptX folder), have one.
+        """The role's memory: of the one the host says, else of ``role``; roles that exist, or that left a memory (a
+        copied PromptX folder), have one.
 
         Raises:
             BadRoleId, UnknownRole, BadScope.
         """
+        if self.role:
+            return SHELF.memory(memory_folder(self.workspace, self.scope, self.user, self.role))
         folder = memory_folder(self.workspace, self.scope, self.user, role)
         if not has_memory(folder) and folder.name not in (known := self.roles.ids()):
             raise UnknownRole(role, known)
@@ -130,8 +149,8 @@ Mode = Annotated[
 Query = Annotated[
     str,
     PlainValidator(_query),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
-    Field(description="Words of the map."),
+    WithJsonSchema({"type": "string"}),  # a list of cues, as PromptX takes one, is taken as well
+    Field(description="Words of the map, or of the question."),
 ]
 Engrams = Annotated[
     list[Any],
@@ -143,21 +162,15 @@ Engrams = Annotated[
                 "type": "object",
                 "required": ["content", "schema", "strength", "type"],
                 "properties": {
-                    "content": {"type": "string", "description": "Understandable on its own."},
-                    "schema": {
-                        "type": "string",
-                        "description": "Two or more keywords, as one leads to the next: recall finds it by them.",
-                    },
-                    "strength": {"type": "number", "minimum": 0, "maximum": 1, "description": "Importance."},
-                    "type": {
-                        "enum": ["ATOMIC", "LINK", "PATTERN"],
-                        "description": "A fact, a relation, a procedure.",
-                    },
+                    "content": {"type": "string"},
+                    "schema": {"type": "string", "description": "Two or more keywords that lead to it."},
+                    "strength": {"type": "number", "minimum": 0, "maximum": 1},
+                    "type": {"enum": ["ATOMIC", "LINK", "PATTERN"]},
+                    "replaces": {"type": "string", "description": "Id of the memory that no longer holds."},
                 },
             },
         }
     ),
-    Field(description="All are saved, or none."),
 ]
 Files = Annotated[
     list[Any],
@@ -178,6 +191,10 @@ Files = Annotated[
     ),
     Field(description="Files of this role; a role refers to the others as @!kind://id."),
 ]
+
+SkillName = str
+SkillPath = Annotated[str, Field(description="Without it, its instructions.")]
+SkillStart = Annotated[int, Field(ge=0)]
 
 _READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 _ADDS: Final = ToolAnnotations(
@@ -201,27 +218,56 @@ class _Tools:
 
         return await self._run(ctx, work)
 
-    async def recall(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
+    async def recall(self, ctx: Context, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
+        return await self.recall_as(ctx, "", query, mode)
+
+    async def recall_as(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
         def work(caller: _Caller) -> Result:
             found = caller.memory(role).recall(query or None, mode, _now_ms())
-            return describe_recollection(found, others_text=caller.is_of_others(found))
+            return describe_recollection(found, others_text=caller.is_of_others((*found.found, *found.overview)))
 
         return await self._run(ctx, work)
 
-    async def remember(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
+    async def remember(self, ctx: Context, engrams: Engrams) -> CallToolResult:
+        return await self.remember_as(ctx, "", engrams)
+
+    async def remember_as(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
         limit = self._config.max_memories
 
         def work(caller: _Caller) -> Result:
-            batch = read_batch(engrams)
+            batch, author = read_batch(engrams), caller.user or ""
+            done = caller.memory(role).remember(
+                batch, _now_ms(), author=author, turn=caller.turn, limit=limit, own_only=caller.own_only
+            )
+            return describe_saved(done, others_text=caller.is_of_others(done.others))
+
+        return await self._run(ctx, work)
+
+    async def forget(self, ctx: Context, id: str) -> CallToolResult:
+        return await self.forget_as(ctx, "", id)
+
+    async def forget_as(self, ctx: Context, role: RoleId, id: str) -> CallToolResult:
+        def work(caller: _Caller) -> Result:
             memory = caller.memory(role)
-            saved = memory.remember(batch, _now_ms(), author=caller.user or "", turn=caller.turn, limit=limit)
-            return describe_saved(saved)
+            return describe_forgotten(memory.forget(id, caller.user or "", own_only=caller.own_only))
 
         return await self._run(ctx, work)
 
     async def discover(self, ctx: Context) -> CallToolResult:
         def work(caller: _Caller) -> Result:
             return describe_roles(caller.roles.list())
+
+        return await self._run(ctx, work)
+
+    async def read_skill_file(
+        self, ctx: Context, skill: SkillName, path: SkillPath = "", start: SkillStart = 0
+    ) -> CallToolResult:
+        def work(caller: _Caller) -> Result:
+            library = SkillLibrary(caller.workspace)
+            if path in ("", BODY) and not start:
+                return describe_skill(library.get(skill))
+            name = path or BODY
+            return describe_skill_file(skill, name, library.read(skill, name), start)
 
         return await self._run(ctx, work)
 
@@ -267,10 +313,13 @@ class _Tools:
         if scope == "user" and not (isinstance(user, str) and user):
             raise NotBound(META_USER, "the id of the user")
         workspace = Path(where)
-        roles = RoleLibrary(workspace, config.builtin_roles)
-        turn = meta.get(META_TURN)
+        turn, role = meta.get(META_TURN), meta.get(META_ROLE)
+        if not (isinstance(role, str) and role):
+            raise NotBound(META_ROLE, "the id of the role whose memory it is")
         turn = turn if isinstance(turn, str) else ""
-        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, turn)
+        drafts = _files(meta.get(META_DRAFT) or [])
+        roles = RoleLibrary(workspace, config.builtin_roles, drafted=role, drafts=drafts)
+        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, turn, role)
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:
@@ -298,13 +347,17 @@ _ABOUT_ACTION: Final = (
     "Take on a role and follow what comes back. Call it at the start, or when the task needs another role."
 )
 _ABOUT_RECALL: Final = (
-    "Look into a role's memory: before a task without query, for the map of what is known and the strongest memories; "
-    "then with words of that map."
+    "Look into your memory: before a task without query, for the map of what is known; then with words. Of what "
+    "contradicts, the newest holds."
 )
 _ABOUT_REMEMBER: Final = (
-    "Save what is worth knowing next time: facts, preferences, decisions, procedures; nothing that a document says."
+    "Save facts (ATOMIC), relations (LINK), procedures (PATTERN) worth knowing next time, nothing that a document "
+    "says. "
+    'Example: {"content": "Ana wants invoices as PDF", "schema": "Ana invoices PDF", "strength": 0.8, "type": "ATOMIC"}'
 )
+_ABOUT_FORGET: Final = "Delete a memory for good."
 _ABOUT_DISCOVER: Final = "List the roles that can be activated, each with one line about it."
+_ABOUT_SKILL: Final = "Read a skill before its task, or a file of it from a character on."
 _ABOUT_WRITE: Final = (
     "Create or replace files of a role in this workspace. All files are checked first; if one has an error, nothing "
     "is written and the findings come back. The role is live at its next activation."
@@ -326,17 +379,25 @@ def create_server(config: PromptXConfig, threads: Threads | None = None) -> MCPS
     """Build the server. In process, build it once and open many sessions on it; blocking work goes to ``threads``.
 
     In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
-    `promptx_discover`, `role_write` and `role_check`; the host hides the last two where they do not apply, and they
-    ask for `_meta["agentic_rag/admin"]` at the call in any case. Alone it has the first four, also under their bare
-    names, and the last two only with `config.role_write`.
+    `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host says whose memory
+    it is; it hides the last three where they do not apply, and the last two ask for `_meta["agentic_rag/admin"]` at the
+    call in any case. Alone it has the first five, also under their bare names, and the memory's role is an argument, as
+    in PromptX; it has the last two only with `config.role_write`. Other hosts read skills themselves.
     """
     server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan)
     tools = _Tools(config, threads or OneWorkspace())
-    for prefix in ("promptx_",) if config.bound_by_meta else ("promptx_", ""):
+    bound = config.bound_by_meta
+    recall, remember, forget = (
+        (tools.recall, tools.remember, tools.forget) if bound else (tools.recall_as, tools.remember_as, tools.forget_as)
+    )
+    for prefix in ("promptx_",) if bound else ("promptx_", ""):
         server.add_tool(tools.action, f"{prefix}action", "Activate role", _ABOUT_ACTION, _READS)
-        server.add_tool(tools.recall, f"{prefix}recall", "Recall", _ABOUT_RECALL, _READS)
-        server.add_tool(tools.remember, f"{prefix}remember", "Remember", _ABOUT_REMEMBER, _ADDS)
+        server.add_tool(recall, f"{prefix}recall", "Recall", _ABOUT_RECALL, _READS)
+        server.add_tool(remember, f"{prefix}remember", "Remember", _ABOUT_REMEMBER, _ADDS)
+        server.add_tool(forget, f"{prefix}forget", "Forget", _ABOUT_FORGET, _REPLACES)
         server.add_tool(tools.discover, f"{prefix}discover", "Discover roles", _ABOUT_DISCOVER, _READS)
+    if config.bound_by_meta:
+        server.add_tool(tools.read_skill_file, "read_skill_file", "Read a skill", _ABOUT_SKILL, _READS)
     if config.bound_by_meta or config.role_write:
         server.add_tool(tools.role_write, "role_write", "Write role", _ABOUT_WRITE, _REPLACES)
         server.add_tool(tools.role_check, "role_check", "Check roles", _ABOUT_CHECK, _READS)

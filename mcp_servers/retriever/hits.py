@@ -67,13 +67,25 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that was weighed; a leg's score is None where that leg has none."""
+    """A chunk that was weighed; a leg's score is None where that leg has none.
+
+    Ranks count from 1; a leg has none of a chunk that is not among the candidates it brought, although it scores it.
+    ``above_threshold``: relevant enough to be found. ``reranked`` is the reranker's score, of those it read. ``hit`` is
+    the number of the hit that the chunk is part of: what an answer would have seen. None where it was not kept.
+    """
 
     chunk_id: str
     lexical: float | None
     dense: float | None
     fused: float
     relevance_score: float
+    lexical_rank: int | None = None
+    dense_rank: int | None = None
+    fused_rank: int | None = None
+    above_threshold: bool | None = None
+    reranked: float | None = None
+    reranked_rank: int | None = None
+    hit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,8 @@ class Retrieval:
 
     ``mode`` is hybrid when the dense leg had a vote; ``dense_weight`` is what it counted. ``note`` says why it had
     none although the collection has vectors, or why nothing was reranked. ``incomplete`` says what was not searched,
-    while a lost index is being made anew.
+    while a lost index is being made anew. ``threshold``, ``top_k`` and ``fusion`` are what was searched with;
+    ``reranked``: the reranker decided the order of the hits.
     """
 
     retrieval_id: str
@@ -95,6 +108,10 @@ class Retrieval:
     dense_weight: float = 0.0
     note: str | None = None
     incomplete: str | None = None
+    threshold: float | None = None
+    top_k: int | None = None
+    fusion: str | None = None
+    reranked: bool = False
 
     @classmethod
     def from_json(cls, answer: Json, collection: str) -> Self:
@@ -110,7 +127,17 @@ class Retrieval:
             dense_weight=answer.get("denseWeight", 0.0),
             note=answer.get("note"),
             incomplete=answer.get("incomplete"),
+            threshold=answer.get("threshold"),
+            top_k=answer.get("topK"),
+            fusion=answer.get("fusion"),
+            reranked=answer.get("reranked", False),
         )
+
+    def with_hits(self, hits: Sequence[Hit]) -> Self:
+        """Return the search with these hits, and its candidates with the number of the one that each is part of."""
+        numbers = {each.chunk_id: number for number, hit in enumerate(hits, 1) for each in hit.sentences}
+        candidates = tuple(replace(each, hit=numbers.get(each.chunk_id)) for each in self.candidates)
+        return replace(self, hits=tuple(hits), candidates=candidates)
 
 
 def share_place(one: Chunk, other: Chunk) -> bool:

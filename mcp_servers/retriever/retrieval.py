@@ -122,25 +122,33 @@ class Retriever:
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
         if missing := [each.chunk_id for each in fused[: lead.count] if each.chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)
-        candidates = _weigh(fused, legs, vote, chunks)
-        kept = [each for each in candidates if each.relevance_score >= threshold]
+        candidates = _weigh(fused, legs, vote, chunks, threshold)
+        kept = [each for each in candidates if each.above_threshold]
         ranked = [(each, chunks[each.chunk_id]) for each in kept if each.chunk_id in chunks][: top_k * SPARE]
+        reranked = False
         if self._reranker and ranked:
             try:
                 ranked = await _rerank(self._reranker, query, ranked)
+                reranked = True
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
-        return Retrieval(
+        known = {candidate.chunk_id: candidate for candidate, _ in ranked}
+        found = Retrieval(
             retrieval_id=uuid4().hex,
             collection=collection,
             query=query,
             mode="hybrid" if vote.vector and legs.dense else "lexical",
-            hits=tuple(_join(ranked, top_k)),
-            candidates=tuple(candidates[:TRACED]),
+            hits=(),
+            candidates=tuple(known.get(each.chunk_id, each) for each in candidates[:TRACED]),
             took_ms=(time.perf_counter() - started) * 1000,
             dense_weight=vote.weight,
             note=vote.note,
+            threshold=threshold,
+            top_k=top_k,
+            fusion=self._fusion,
+            reranked=reranked,
         )
+        return found.with_hits(_join(ranked, top_k))
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """What the dense leg is worth in `collection`, measured now if it is not known or the collection has grown.
@@ -183,9 +191,12 @@ class Retriever:
         return meant[0]
 
 
-def _weigh(fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk]) -> list[Candidate]:
-    """The fused candidates with the scores of both legs and how likely each is relevant."""
+def _weigh(
+    fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
+) -> list[Candidate]:
+    """The fused candidates with the scores and ranks of both legs and how likely each is relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
+    lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
 
     def match(chunk_id: str) -> Match:
         # A damaged index gives scores that none can have: below zero, or no number.
@@ -196,18 +207,35 @@ def _weigh(fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [
-        Candidate(each.chunk_id, lexical.get(each.chunk_id), dense.get(each.chunk_id), each.score, score)
-        for each, score in zip(fused, relevant, strict=True)
+        Candidate(
+            each.chunk_id,
+            lexical.get(each.chunk_id),
+            dense.get(each.chunk_id),
+            each.score,
+            score,
+            lexical_ranks.get(each.chunk_id),
+            dense_ranks.get(each.chunk_id),
+            rank,
+            score >= threshold,
+        )
+        for rank, (each, score) in enumerate(zip(fused, relevant, strict=True), 1)
     ]
+
+
+def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
+    return {each.chunk_id: rank for rank, each in enumerate(leg, 1)}
 
 
 async def _rerank(
     reranker: Reranker, query: str, ranked: Sequence[tuple[Candidate, Chunk]]
 ) -> list[tuple[Candidate, Chunk]]:
-    """In the order of the reranker's scores."""
+    """In the order of the reranker's scores, which the candidates have then."""
     scores = await reranker.rerank(query, [searchable_text(chunk) for _, chunk in ranked])
     order = sorted(range(len(ranked)), key=lambda at: -scores[at])
-    return [ranked[at] for at in order]
+    return [
+        (replace(ranked[at][0], reranked=scores[at], reranked_rank=rank), ranked[at][1])
+        for rank, at in enumerate(order, 1)
+    ]
 
 
 def _join(ranked: Sequence[tuple[Candidate, Chunk]], top_k: int) -> list[Hit]:

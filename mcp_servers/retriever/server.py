@@ -5,6 +5,7 @@ they are fixed when the server is made. It renders what `retrieval` and `reading
 """
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ from mcp_servers.retriever.reading import (
     read,
 )
 from mcp_servers.retriever.retrieval import Searcher
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 50
@@ -227,7 +230,10 @@ def _plain_errors(advice: str = "") -> Iterator[None]:
     except UnreadableRequest as error:
         raise ToolError(str(error)) from error
     except IndexFault as error:
-        raise ToolError(f"INDEX_UNAVAILABLE: the documents cannot be searched now: {error}") from error
+        log.warning("a tool call failed: %s", error)  # its address and its words are for who runs the server
+        raise ToolError(
+            "INDEX_UNAVAILABLE: the documents cannot be searched now. Say so, or try again later."
+        ) from error
 
 
 def _from_meta(meta: Json) -> ServerConfig:

@@ -210,11 +210,13 @@ class ServerIndex:
     async def swap(self, collection: str, generation: str) -> None:
         name, number = split_name(generation)
         live = await self._target(name)
-        if live == f"{name}__{number}":
+        if live == f"{name}__{number}":  # as far as this answer goes, which may be of a moment ago
+            await self._change_aliases([(name, live)])
+            self._known.pop(name, None)
             return
         await self._point(name, f"{name}__{number}", live)
-        for other in await self._generations(name):
-            if f"{name}__{other}" not in (live, f"{name}__{number}"):
+        for other in await self._generations(name):  # a newer one is another server's, which still fills it
+            if other < (number or 0) and f"{name}__{other}" != live:
                 await self._call("drop a collection", self._client.delete_collection(f"{name}__{other}"))
 
     async def roll_back(self, collection: str) -> bool:
@@ -264,14 +266,19 @@ class ServerIndex:
         return known
 
     async def _create(self, collection: str) -> _Known:
-        generation = await self.rebuild(collection, CollectionMeta())
-        await self.swap(collection, generation)
+        """Make the first generation. Others may do so at the same time, and then it is the same one."""
+        name, _ = split_name(collection)
+        first = f"{name}__1"
+        await self._create_generation(first, CollectionMeta(), again=True)
+        if await self._target(name) is None:
+            await self._point(name, first, None)
         known = await self._look(collection)
         if known is None:
             raise IndexUnavailable("create a collection", f"{collection} is gone at once")
         return known
 
-    async def _create_generation(self, physical: str, meta: CollectionMeta) -> None:
+    async def _create_generation(self, physical: str, meta: CollectionMeta, *, again: bool = False) -> None:
+        """``again``: one that is there already is the one."""
         dense = {DENSE: _dense_params(meta.dimension)} if meta.dimension else {}
         create = self._client.create_collection(
             physical,
@@ -279,7 +286,11 @@ class ServerIndex:
             sparse_vectors_config={LEXICAL: m.SparseVectorParams(modifier=m.Modifier.IDF)},
             metadata=dict(meta.to_json()),
         )
-        await self._call("create a collection", create)
+        try:
+            await self._call("create a collection", create)
+        except IndexUnavailable as exc:
+            if not again or "already exists" not in str(exc):
+                raise
         for key in (*KEYWORD_FIELDS, "ordinal"):
             schema = m.PayloadSchemaType.INTEGER if key == "ordinal" else m.PayloadSchemaType.KEYWORD
             await self._call("create a collection", self._client.create_payload_index(physical, key, schema))
@@ -311,14 +322,17 @@ class ServerIndex:
 
     async def _point(self, name: str, live: str, previous: str | None) -> None:
         """Both aliases in one atomic change."""
+        await self._change_aliases([(name, live), (name + _PREVIOUS, previous)])
+        self._known.pop(name, None)
+
+    async def _change_aliases(self, wanted: Sequence[tuple[str, str | None]]) -> None:
         changes: list[m.AliasOperations] = []
-        for alias, target in ((name, live), (name + _PREVIOUS, previous)):
+        for alias, target in wanted:
             changes.append(m.DeleteAliasOperation(delete_alias=m.DeleteAlias(alias_name=alias)))
             if target:
                 create = m.CreateAlias(collection_name=target, alias_name=alias)
                 changes.append(m.CreateAliasOperation(create_alias=create))
         await self._call("swap a collection", self._client.update_collection_aliases(changes))
-        self._known.pop(name, None)
 
     async def _scroll(self, collection: str, chosen: m.Filter | None, limit: int) -> list[Chunk]:
         scroll = self._client.scroll(_physical(collection), scroll_filter=chosen, limit=limit, with_payload=True)

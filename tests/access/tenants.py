@@ -1,6 +1,6 @@
 """Two tenants on one server: ann, who has one of everything, and mallory, who knows all of ann's ids."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +10,13 @@ import httpx2
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from agentic_rag.events import WaitKind
+from agentic_rag.ids import ConversationId, TurnId, WaitId
 from agentic_rag.store import payloads
-from agentic_rag.store.clock import new_id
+from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.store.waits import WAITS, WaitRecord
+from agentic_rag.testing.scripted import Scripted
 from agentic_rag.testing.steps import say
 from tests.server.rig import Json, Rig
 from tests.ws.serving import Client
@@ -86,10 +90,12 @@ class Tenants:
 
 
 @asynccontextmanager
-async def tenants(folder: Path, role: str = "admin", **settings: Any) -> AsyncIterator[Tenants]:
-    """Ann administers her domain; mallory has ``role`` in another one."""
+async def tenants(
+    folder: Path, role: str = "admin", steps: Sequence[Scripted] = (), **settings: Any
+) -> AsyncIterator[Tenants]:
+    """Ann administers her domain; mallory has ``role`` in another one. ``steps``: of the model, after its first."""
     wide: dict[str, Any] = {"requests_per_second": 10_000, **settings}
-    async with Rig(folder, say("Annsanswer."), **wide) as rig:
+    async with Rig(folder, say("Annsanswer."), *steps, **wide) as rig:
         theirs = str((await rig.ok("POST", "/api/domains", {"name": "Annsdomain"}))["id"])
         own = str((await rig.ok("POST", "/api/domains", {"name": "Mallory's"}))["id"])
         document = await rig.upload(theirs, "Annsdocument.md", b"# Leave\n\nTwenty-five days.")
@@ -108,14 +114,32 @@ async def tenants(folder: Path, role: str = "admin", **settings: Any) -> AsyncIt
         kept = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
         await PayloadFiles(rig.settings.data / "payloads").write(kept.ref, b"Annsresult")
         await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+        wait = WaitRecord(
+            id=WaitId(new_id("wait")),
+            turn_id=TurnId(messages[0]["turnId"]),
+            root_turn_id=TurnId(messages[0]["turnId"]),
+            session_id=kept.session_id,
+            conversation_id=ConversationId(conversation),
+            domain_id=theirs,
+            user_id="ann",
+            tool_call_id="toolu_1",
+            kind=WaitKind.QUESTION,
+            request={"title": "Annstitle", "message": "Annsquestion"},
+            opened_at=now(),
+            expires_at=later(3600),
+        )
+        await rig.application.database.write(lambda conn: WAITS.insert(conn, wait))
         found.ids = {
             "domain": theirs,
             "conversation": conversation,
             "turn": messages[0]["turnId"],
+            "response": messages[0]["turnId"].replace("turn_", "resp_"),
             "document": document["id"],
             "role": "assistant",
             "key": keys[0]["id"],
             "ref": kept.ref,
+            "wait": wait.id,
+            "image": (await found.ask(ann, "GET", f"/api/turns/{messages[0]['turnId']}")).json()["imageId"],
         }
         yield found
 

@@ -29,7 +29,8 @@ async def test_every_change_of_an_admin_is_told_with_who_and_what_but_no_value(t
         await rig.ok("DELETE", f"/api/domains/{domain}")
         rows = await audited(rig, outcome="done")
         told = [(row["actor"], row["action"]) for row in reversed(rows)]
-        assert told[:3] == [("local", "domain.create"), ("local", "key.create"), ("ann", "domain.update")]
+        made = [("local", "domain.create"), ("local", "user.create"), ("local", "key.create")]
+        assert told[:4] == [*made, ("ann", "domain.update")]
         assert ("ann", "document.create") in told
         assert ("ann", "document.delete") in told
         assert ("ann", "POST /api/domains/{domain}/documents/rescan") in told

@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.server import (
+    backup_routes,
+    catalogue_routes,
     conversation_routes,
     document_routes,
     domain_routes,
     http,
     key_routes,
+    login_routes,
+    older_routes,
     role_routes,
     server_routes,
     usage_routes,
+    user_routes,
 )
 from agentic_rag.server.routes import Declaration, declarations_of
 from agentic_rag.testing.steps import Step, Use, say
@@ -31,18 +36,32 @@ NOT_AUDITED = {
     "POST /api/conversations/{conversation}/messages/{message}/edit": OWN,
     "POST /api/conversations/{conversation}/interrupt": OWN,
     "POST /api/conversations/{conversation}/compact": OWN,
+    "POST /api/conversation": OWN,
+    "POST /api/conversation/{conversation}/message": OWN,
+    "POST /api/v1/chat": OWN,
     "POST /api/domains/{domain}/documents/search": READS,
+    "POST /api/domains/{domain}/effective-prompt": READS,
+    "POST /api/domains/{domain}/roles/{role}/check": READS,
+    "POST /api/auth/ticket": "the layer below tells it as the user's who signs in",
+    "POST /api/auth/sign-in": "the layer below tells it as the user's who signs in",
+    "POST /api/auth/renew": "a browser stays signed in",
+    "POST /api/auth/sign-out": "the layer below tells it",
     "POST /api/ws-tickets": "a ticket opens one socket with the rights of the key that asked, within 30 seconds",
 }
 MODULES = (
+    backup_routes,
+    catalogue_routes,
     conversation_routes,
     document_routes,
     domain_routes,
     http,
     key_routes,
+    older_routes,
     role_routes,
     server_routes,
+    login_routes,
     usage_routes,
+    user_routes,
 )
 
 LEAVE = "<role><personality>Answers about leave.</personality></role>"
@@ -53,13 +72,11 @@ CALLS: dict[str, tuple[Json, str, str]] = {
         "clerk",
     ),
     "promptx_remember": (
-        {
-            "role": "assistant",
-            "engrams": [{"content": "Ann likes tea.", "schema": "Ann tea", "strength": 0.8, "type": "ATOMIC"}],
-        },
+        {"engrams": [{"content": "Ann likes tea.", "schema": "Ann tea", "strength": 0.8, "type": "ATOMIC"}]},
         "memory.add",
-        "assistant",
+        "nuwa",
     ),
+    "promptx_forget": ({"id": "1_a"}, "memory.delete", "nuwa"),
 }
 """Of each tool of ours that changes something: arguments, the action of its row, and whose role or memory."""
 
@@ -85,6 +102,8 @@ async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_p
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
+        kept = {"id": "1_a", "content": "tea", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [kept]})
         events = await rig.say(await rig.conversation(domain), "Do it")
         (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
         assert status == "ok"

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access
 from agentic_rag.access.users import LOCAL
 from agentic_rag.errors import NotFound
+from agentic_rag.ids import ConversationId
 from agentic_rag.store import keys
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -101,7 +102,7 @@ async def test_revoking_a_key_closes_its_sockets_and_streams_and_no_others(tmp_p
                         streamed.append((await response.aread()).decode())
 
                 tasks.start_soon(stream)
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     await stalled.reached.wait()
                 as_operator(rig)
                 await rig.ok("DELETE", f"/api/keys/{revoked}")
@@ -153,7 +154,7 @@ async def test_with_a_key_memories_are_the_users_own_and_effects_need_a_word(tmp
         domain = await rig.domain()
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
         definitions, conversations = rig.application.business.definitions, rig.application.business.conversations
-        local = await conversations.get(LOCAL, await rig.conversation(domain))
+        local = await conversations.get(LOCAL, ConversationId(await rig.conversation(domain)))
         alone, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")
         shared, _ = await definitions.definition(LOCAL, local)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -21,6 +22,7 @@ from tests.access.admins import Admin, admin
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, events_of
 from tests.tools.test_http import serve
+from tests.waiting import pause
 
 pytestmark = pytest.mark.attack(kind="model")
 
@@ -90,7 +92,19 @@ class Scene:
         http, headers = self.mallory.rig.http, bearer(self.ann)
         made = (await http.post("/api/conversations", json={"domainId": self.mallory.domain}, headers=headers)).json()
         path = f"/api/conversations/{made['id']}/messages"
-        return events_of((await http.post(path, json={"content": content}, headers=headers)).text)
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self.decline_all)
+            events = events_of((await http.post(path, json={"content": content}, headers=headers)).text)
+            reading.cancel_scope.cancel()
+        return events
+
+    async def decline_all(self) -> None:
+        """Say no to whatever is asked of ann."""
+        http, headers = self.mallory.rig.http, bearer(self.ann)
+        while True:
+            for wait in (await http.get("/api/waits?state=open", headers=headers)).json()["items"]:
+                await http.post(f"/api/waits/{wait['id']}", json={"action": "decline"}, headers=headers)
+            await pause()
 
     async def allow(self, **policy: str) -> None:
         change = {"settings": {"toolPolicy": policy}}
@@ -103,6 +117,10 @@ class Scene:
     async def denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
         """Assert that the last call of a turn was denied and told once, and that the turn went on to its end."""
         results = [event for event in events if event["type"] == "tool_result"]
+        asked = [event for event in events if event["type"] == "input_required"]
+        if asked:  # a person was, and saw what the order may have come from
+            assert asked[-1]["sources"]
+            because = "declined"
         assert (results[-1]["toolName"], results[-1]["status"]) == (name, "denied"), results[-1]["content"]
         assert events[-1]["type"] == "done"
         assert self.sent == []
@@ -204,7 +222,7 @@ PLACES: dict[str, tuple[Place, Step | None]] = {
     "document": (in_a_document, SEARCH),
     "heading": (in_a_heading, SEARCH),
     "file name": (in_a_file_name, SEARCH),
-    "memory": (in_a_memory, use("promptx_recall", role="assistant", query="leave")),
+    "memory": (in_a_memory, use("promptx_recall", query="leave")),
     "role": (in_a_role, use("promptx_action", role="clerk")),
     "expertise": (in_the_expertise, None),
 }
@@ -243,7 +261,7 @@ async def test_a_pattern_does_not_cover_an_order_that_was_read_and_the_tools_own
 
 
 async def test_a_server_that_calls_its_tools_by_our_names_gets_no_call_meant_for_ours(tmp_path: Path) -> None:
-    calls = Step((Use("search_documents", {"query": "x"}), Use("promptx_recall", {"role": "assistant", "query": "x"})))
+    calls = Step((Use("search_documents", {"query": "x"}), Use("promptx_recall", {"query": "x"})))
     async with scene(tmp_path, calls, use("web__role_write", text="x"), say("Done.")) as found:
         await upload(found, "leave.md", "# Leave\n\nTwenty-five days.")
         await found.mallory.told()

@@ -14,29 +14,75 @@ from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
 
-BODIES = {
+BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/api/conversations"): {"domainId": "{domain}"},
+    ("POST", "/v1/chat/completions"): {"model": "{domain}", "messages": [{"role": "user", "content": "Hi"}]},
+    ("POST", "/v1/responses"): {"model": "{domain}", "input": "Hi"},
     ("POST", "/api/conversations/{conversation}/messages"): {"content": "Hi"},
     ("POST", "/api/conversations/{conversation}/messages/{message}/edit"): {"content": "Hi"},
+    ("POST", "/api/conversation/{conversation}/message"): {"content": "Hi"},
+    ("POST", "/api/v1/chat"): {"message": "Hi", "agent_id": "{domain}"},
+    ("POST", "/api/render"): {"texts": []},
+    ("PUT", "/api/conversations/{conversation}/messages/{message}/feedback"): {"rating": "up"},
+    ("POST", "/api/waits/{wait}"): {"action": "accept"},
 }
+NAME_A_DOMAIN = {
+    ("POST", "/api/conversations"),
+    ("POST", "/api/v1/chat"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+}
+"""Whose body has ann's domain."""
+SOCKETS = {"/ws", "/api/ag-ui/{domain}"}
+"""Sockets with tests of their own: here, and in ``tests/server/test_ag_ui.py``."""
 LISTS = {
+    "/",
+    "/web/{path:path}",
     "/api/health",
     "/api/ready",
     "/api/version",
     "/api/openapi.json",
+    "/api/docs",
     "/api/domains",
     "/api/conversations",
+    "/api/conversation",
+    "/api/waits",
     "/api/usage",
+    "/api/render",
+    "/api/domain-settings",
+    "/api/budgets",
     "/api/ws-tickets",
+    "/api/auth",
+    "/api/auth/sign-in",
+    "/api/auth/ticket",
+    "/api/auth/renew",
+    "/api/auth/sign-out",
+    "/api/auth/oidc/begin",
+    "/api/auth/oidc/callback",
+    "/v1/models",
 }
 """Routes without ids that are for everybody: what they show must be one's own."""
+SIGN_IN = {"/api/oauth/begin/{sign_in}": 404, "/api/oauth/callback": 400, "/client-metadata.json": 404}
+"""Of a sign-in that nobody began, and of a server without an https address. Other people's: ``tests/sign_in``."""
+
+SIGNING_IN = {
+    "/api/auth/sign-in": 422,
+    "/api/auth/ticket": 422,
+    "/web/{path:path}": 404,
+    "/api/auth/renew": 401,
+    "/api/auth/sign-out": 401,
+    "/api/auth/oidc/begin": 404,
+    "/api/auth/oidc/callback": 404,
+}
+"""How these answer to who sends neither a name with a key nor a cookie; ``test_logins`` tries them all. And how the
+page's folder answers for a file that it does not have."""
 
 
 def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
     """Yield each route of the application: method, declared path, path with ann's ids, rule."""
     for route in found.rig.application.app.routes:
         if isinstance(route, WebSocketRoute):
-            assert route.path == "/ws"
+            assert route.path in SOCKETS
             continue
         assert isinstance(route, Route), "a mount needs its own test"
         path = re.sub(r"{(\w+)(:\w+)?}", lambda name: found.ids.get(name[1], "x"), route.path)
@@ -49,7 +95,7 @@ def body_of(found: Tenants, method: str, declared: str) -> object:
     body = BODIES.get((method, declared))
     if body is None:
         return {} if method in ("POST", "PUT", "PATCH") else None
-    return {name: value.replace("{domain}", found.ids["domain"]) for name, value in body.items()}
+    return {name: found.ids["domain"] if value == "{domain}" else value for name, value in body.items()}
 
 
 async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path) -> None:
@@ -59,7 +105,7 @@ async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path
             for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
                 response = await found.ask(key, method, path, body_of(found, method, declared))
                 if key is None and rule.allow == "anyone":
-                    assert response.status_code == 200
+                    assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(declared, 200)
                     continue
                 asked += 1
                 assert response.status_code == 401, (method, path)
@@ -76,14 +122,21 @@ async def test_no_route_shows_or_changes_anything_of_another_tenant(tmp_path: Pa
         for method, declared, path, rule in routes(found):
             response = await found.ask(found.mallory, method, path, body_of(found, method, declared))
             assert not any(word in response.text for word in SECRET_WORDS), (method, path)
-            hidden = any(each in declared for each in ("{domain}", "{conversation}", "{turn}", "{ref}"))
-            if (method, declared) == ("POST", "/api/conversations") or hidden:
+            nouns = ("domain", "conversation", "turn", "response", "ref", "image", "wait")
+            hidden = any(f"{{{each}}}" in declared for each in nouns)
+            if declared in SIGN_IN:
+                assert response.status_code == SIGN_IN[declared]
+                continue
+            if (method, declared) in NAME_A_DOMAIN or hidden:
                 assert response.status_code == 404, (method, path, response.text)
             elif rule.allow == "operator":
                 assert response.status_code == 403, (method, path)
             else:
                 assert declared in LISTS, f"{declared} has no id and no rule: say who may use it"
-                assert response.status_code in (200, 201), (method, path)
+                is_elsewhere = (method, declared) == ("POST", "/api/conversation")  # in a domain that is not his
+                answers = (422,) if is_elsewhere else (SIGNING_IN.get(declared, 200), 201)
+                assert response.status_code in answers, (method, path)
+                refused += response.status_code == 401
                 continue
             refused += 1
         assert await found.state() == before
@@ -149,6 +202,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
                 ),
                 ("interrupt", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
                 ("interrupt", {"conversationId": conversation, "turnId": turn}, "CONVERSATION_NOT_FOUND"),
+                ("answer", {"waitId": found.ids["wait"], "action": "accept"}, "WAIT_NOT_FOUND"),
             ]
             for kind, fields, code in frames:
                 assert (await mallory.ask(kind, **fields))["code"] == code
@@ -159,7 +213,7 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
         assert await found.state() == before
         told = await audited(found.rig, actor="mallory", outcome="refused")
         assert sum(row["count"] for row in told) == len(frames)
-        assert {row["action"] for row in told} == {"WS message", "WS subscribe", "WS retry", "WS edit", "WS interrupt"}
+        assert {row["action"] for row in told} == {f"WS {kind}" for kind, *_ in frames}
 
 
 async def test_a_member_may_talk_and_read_documents_but_not_change_his_domain(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from threading import Event
 
 import anyio
+import anyio.from_thread
 import pytest
 
 from agentic_rag.errors import WorkspaceUnavailable
-from agentic_rag.threads import DomainThreads
+from agentic_rag.threads import DomainThreads, one_thread
 
 
 @pytest.fixture
@@ -160,3 +161,44 @@ async def test_cancelled_callers_leave_no_place_taken() -> None:
             await verb("one", sum, (1, 2))
         assert scope.cancelled_caught
     await until_idle(threads)
+
+
+async def test_of_each_owner_one_piece_waits_for_the_one_thread(disk: Event) -> None:
+    shared, order, begun = one_thread(), list[str](), anyio.Event()
+
+    def hold() -> None:
+        anyio.from_thread.run_sync(begun.set)
+        wait_for(disk)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.run, "greedy", hold)
+            await begun.wait()
+            with answering(disk):
+                for _ in range(20):
+                    tasks.start_soon(shared.run, "greedy", order.append, "greedy")
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(shared.run, "modest", order.append, "modest")
+                await anyio.wait_all_tasks_blocked()
+    assert order.index("modest") <= 1
+    assert len(order) == 21
+    await until_idle(shared)
+
+
+async def test_who_leaves_before_the_one_thread_is_free_leaves_nothing_there(disk: Event) -> None:
+    shared, begun = one_thread(), anyio.Event()
+
+    def hold() -> None:
+        anyio.from_thread.run_sync(begun.set)
+        wait_for(disk)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.run, "greedy", hold)
+            await begun.wait()
+            with answering(disk):
+                with anyio.move_on_after(0) as waiting:
+                    await shared.run("modest", disk.set)
+                assert waiting.cancelled_caught
+                assert shared.owners == {"greedy"}
+    await until_idle(shared)

@@ -19,7 +19,7 @@ from agentic_rag.server.auth import Guard
 from agentic_rag.server.fast_socket import SocketProtocol
 from agentic_rag.server.replies import Replies
 from agentic_rag.server.ws import websocket_endpoint
-from tests.ws.memory import Desk
+from tests.ws.memory import Desk, NoWaits
 from tests.ws.serving import serving
 
 LOCAL = User("local")
@@ -71,7 +71,7 @@ async def chat_server(desk: Desk) -> AsyncGenerator[str]:
             Route("/api/conversations", create, methods=["POST"]),
             Route("/api/conversations/{id}", get),
             Route("/api/conversations/{id}/messages", messages),
-            WebSocketRoute("/ws", websocket_endpoint(desk, desk, Redactor())),
+            WebSocketRoute("/ws", websocket_endpoint(desk, desk, NoWaits(), Redactor())),
         ],
         exception_handlers={AgenticRagError: refuse},
     )

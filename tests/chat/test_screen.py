@@ -26,6 +26,7 @@ from agentic_rag.events import (
     TurnStarted,
     Usage,
 )
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import Encoder
 from tests.chat.serving import Paper
 
@@ -59,7 +60,7 @@ TURN: tuple[EventBody, ...] = (
 def show(paper: Paper, *bodies: EventBody, agent: str = "") -> None:
     for seq, body in enumerate(bodies, 1):
         whose = Delegate(agent, "call_d") if agent else None
-        event = Encoder("conv_1", "turn_1").encode(body, seq, "t", whose)
+        event = Encoder(ConversationId("conv_1"), TurnId("turn_1")).encode(body, seq, "t", whose)
         paper.screen.show(event.data.decode(), event.fields())
 
 

@@ -22,13 +22,15 @@ Event = dict[str, Any]
 
 
 def environment(**given: str) -> dict[str, str]:
-    """Return this process's environment without what would configure a server, plus the given."""
+    """Return this process's environment without what would configure a server, plus the given.
+
+    No model is asked for titles: scripted ones answer what a test asks."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
     }
-    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1"} | given
+    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1", "AGENTIC_RAG_TITLES": "message"} | given
 
 
 class Server:

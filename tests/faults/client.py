@@ -63,6 +63,11 @@ class Chat:
             self._socket.socket.shutdown(SHUT_RDWR)
         self._socket.close()
 
+    @property
+    def gone_wrong(self) -> bool:
+        """Whether the server has said that something failed, which nobody has asked about."""
+        return any(reply["type"] == "error" for reply in self._replies)
+
     # Frames
 
     def say(self, kind: str, **fields: Any) -> None:

@@ -71,21 +71,21 @@ MUTANTS = (
     ),
     Mutant(
         "run an unsafe call again on resume",
-        "runtime/agent.py",
+        "runtime/tool_calls.py",
         "            if call.refusal is None and not call.repeatable and",
         "            if call.refusal is not None and not call.repeatable and",
     ),
     Mutant(
         "a second turn for a duplicate id",
-        "runtime/session.py",
-        "            client_message_id=client_message_id,\n            content=content,",
-        "            client_message_id=None,\n            content=content,",
+        "runtime/accepting.py",
+        "        client_message_id=client_message_id,\n",
+        "        client_message_id=None,\n",
     ),
     Mutant(
         "the terminal event twice",
         "runtime/agent.py",
-        "(*commit.bodies, final)",
-        "(*commit.bodies, final, final)",
+        "(*left, *commit.bodies, final)",
+        "(*left, *commit.bodies, final, final)",
     ),
     Mutant(
         "no repair of unanswered calls on resume",
@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
-        "runtime/session.py",
+        "runtime/unstarted.py",
         "[final] if resumed is None else [resumed, final]",
         "[final]",
     ),

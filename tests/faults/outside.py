@@ -31,8 +31,8 @@ PATIENCE = 60.0
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")
 """``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
-some seconds. ``cut``: a stream that breaks off once, after deltas were seen. Beside them ``deltas=N``, as fast as they
-are read, and ``pages=N`` with 4 KB each."""
+some seconds. ``ask``: a call that asks a person. ``cut``: a stream that breaks off once, after deltas were seen. Beside
+them ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each."""
 
 
 @dataclass
@@ -66,6 +66,7 @@ class Outside:
             "ANTHROPIC_API_KEY": self.api.key,
             "ANTHROPIC_BASE_URL": self.api.url,
             "AGENTIC_RAG_MCP_HOSTS": host,
+            "AGENTIC_RAG_TITLES": "message",  # the model does what the last word of a message says
         }
 
     def answer(self, request: dict[str, Any]) -> Reply:
@@ -81,6 +82,10 @@ class Outside:
             names = {tool["name"].rpartition("__")[2]: tool["name"] for tool in request["tools"]}
             calls = (Use("promptx_action", {"role": "assistant"}), Use(names["spend"], {"key": key}))
             return Reply(Step((Think("First my role, then I spend."), *calls)), rate=200)
+        if script == "ask" and steps == 0:
+            form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+            params = [{"mode": "form", "message": "Who are you?", "requestedSchema": form}]
+            return Reply(Step((Use("desk__ask", {"params": params}),)))
         if script == "long":
             return Reply(Step((Think("A long one."), *demo(50).blocks)), rate=50)
         if script == "slow":

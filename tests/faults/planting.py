@@ -24,10 +24,12 @@ from agentic_rag.roles.files import remove as remove_role
 from agentic_rag.roles.files import texts_of
 from agentic_rag.roles.memories import Place
 from mcp_servers.beneath import Folder
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import PromptXError
-from mcp_servers.promptx.memory import Memory, NewEngram, has_memory, memory_folder
+from mcp_servers.promptx.memory import Memory, has_memory, memory_folder
+from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.nuwa import template
-from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
+from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.retriever.errors import DocumentError
 
 SECRET = "swordfish opens everything"

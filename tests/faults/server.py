@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
+from agentic_rag.store.migrations import Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 from tests.faults.outside import PATIENCE, Outside
 
@@ -128,6 +129,16 @@ class Server:
         self._child.wait(PATIENCE)
         if self._child.stdout is not None:
             self._child.stdout.close()
+
+    def set_tables(self, revisions: Revisions) -> None:
+        """Let it have tables of another version from its next start on."""
+        self._environment["VICTIM_TABLES"] = f"{revisions.folder}:{revisions.head}"
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time that the process has taken, in its own code and in the kernel."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def resident(self) -> int:

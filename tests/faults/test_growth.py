@@ -25,6 +25,7 @@ from agentic_rag.domains import components
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import Reference
 from agentic_rag.forms import line, one_line
+from agentic_rag.ids import DocumentId
 from agentic_rag.messages import Block as MessageBlock
 from agentic_rag.messages import Message, Passage, clean_text, text_block, tool_result_block, user_message
 from agentic_rag.models import extractive, words
@@ -38,7 +39,10 @@ from agentic_rag.runtime.core.request import CitablePassage
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
+from agentic_rag.tools.launch.bundles import Manifest
+from agentic_rag.tools.launch.facts import read_npm_facts
 from agentic_rag.tools.launch.packages import reason_of
+from agentic_rag.tools.launch.requests import local_name, plan_line, propose_template
 from agentic_rag.tools.listing import clean_description, user_name
 from agentic_rag.tools.transports.http import Announcement
 from agentic_rag.tools.transports.stdio import parse_line
@@ -171,6 +175,23 @@ def entries(text: str) -> None:
     _refused(lambda: read_name(text, "path"))
 
 
+def descriptions(text: str) -> None:
+    """A ``server.json``, the manifest of a bundle, what npm says of a package, a line that is asked for."""
+    field = {"type": "named", "name": f"--{text}", "valueHint": text, "default": text}
+    packages = [{"registryType": "npm", "identifier": text, "version": "1", "packageArguments": [field]}]
+    _refused(lambda: read_entries({"name": text, "packages": packages}))
+    config = {"args": [f"${{user_config.{text}}}", text], "env": {"A": text, text[:100]: "b"}}
+    manifest = {"name": text, "version": "1", "server": {"type": "node", "entry_point": "a.js", "mcp_config": config}}
+    with contextlib.suppress(ValueError):
+        Manifest(manifest, {"a.js"}).read("", 0, 0)
+    read_npm_facts(text)
+    read_npm_facts(json.dumps({"name": text, "bin": {text: text}, "scripts": {"install": text}}))
+    plan_line(text, [text], [])
+    plan_line("node", [text], [])
+    propose_template([text, f"--a={text}", f"${{{text}}}"])
+    local_name(text)
+
+
 def variables(text: str) -> None:
     placeholders.find_problem(text)
     placeholders.find_problem(text, secret=True)
@@ -264,7 +285,7 @@ def screen(text: str) -> None:
 
 
 PARSERS: tuple[Parser, ...] = (
-    *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables),
+    *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables, descriptions),
     *(announcements, installers, tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
 )
 
@@ -364,7 +385,7 @@ def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
         known: list[Reference] = []
         for number in range(int(size)):
             at = number % len(texts)
-            source = Passage("d", "d.md", (f"c{number // len(texts)}",) * len(texts))
+            source = Passage(DocumentId("d"), "d.md", (f"c{number // len(texts)}",) * len(texts))
             citation = Citation(0, at, at + 1, texts[at], {})
             reference = verify(citation, [CitablePassage(source, texts)], known)
             if reference is not None and reference.number > len(known):

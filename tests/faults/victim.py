@@ -4,6 +4,8 @@ The same application, socket and signals as ``agentic-rag serve``; what is added
 with ``name:n`` arms it (`Failpoints.arm`): the n-th time from then on that the place is reached, the process kills
 itself (SIGKILL).
 ``GET /failpoint`` tells how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it from the start.
+``VICTIM_CLOCK``: by how many seconds the machine's clock is wrong. ``VICTIM_TABLES``: a folder of the tables' steps and
+the newest of them, ``folder:revision``, in place of the program's own.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +30,7 @@ from agentic_rag.errors import StorageFull
 from agentic_rag.server.connection import EXTENSION, Connection
 from agentic_rag.serving import address_of, bind, serve
 from agentic_rag.settings import load_settings
+from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 
 CONTROL = "/failpoint"
@@ -126,9 +130,22 @@ async def _run(data: Path) -> None:
             sys.stdout.flush()
 
         with failpoints.heard_by(points):
-            async with open_application(settings, any_command=True, unsandboxed=True) as application:
+            opened = open_application(settings, any_command=True, unsandboxed=True, revisions=_tables())
+            async with opened as application:
                 application.app.add_middleware(Watched, points=points)
                 await serve(application, listener, say)
+
+
+def _tables() -> Revisions:
+    folder, _, head = os.environ.get("VICTIM_TABLES", "").rpartition(":")
+    return Revisions(Path(folder), head) if folder else OWN
+
+
+def _set_clock(wrong: int) -> None:
+    """Have all that asks for the time of day be told another one."""
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() + wrong
+    time.time_ns = lambda: nanoseconds() + wrong * 10**9
 
 
 def main() -> None:
@@ -137,6 +154,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    _set_clock(int(os.environ.get("VICTIM_CLOCK", "0")))
     anyio.run(_run, given.data)
 
 

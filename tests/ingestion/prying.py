@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 
 from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 
@@ -15,7 +16,7 @@ async def main(path: Path) -> None:
     async with aclosing(ReadingProcess(ParseLimits())) as process:
         try:
             with path.open("rb") as file:
-                await process.begin(file, path.name, "doc", "version")
+                await process.begin(file, path.name, DocumentId("doc"), "version")
         except DocumentError as error:
             sys.stdout.write(error.message)
 

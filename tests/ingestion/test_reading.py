@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.chunking import Chunk, chunk_document
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -28,7 +29,7 @@ async def reading(limits: ParseLimits = DEFAULT_LIMITS) -> AsyncIterator[Reading
 
 async def read(process: ReadingProcess, path: Path, name: str) -> list[Chunk]:
     with path.open("rb") as file:
-        await process.begin(file, name, "doc", "version")
+        await process.begin(file, name, DocumentId("doc"), "version")
     chunks: list[Chunk] = []
     while batch := await process.batch():
         chunks += batch.chunks

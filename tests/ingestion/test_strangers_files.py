@@ -9,6 +9,7 @@ import pytest
 from agentic_rag.documents.files import open_document
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.domains.components import ComponentFiles
+from agentic_rag.ids import DocumentId
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -105,7 +106,7 @@ async def test_a_file_swapped_for_a_link_after_it_was_opened_is_read_as_it_was(t
         with open_document(Folder(tmp_path).at("documents"), "a.md") as file:
             (place / "a.md").unlink()
             (place / "a.md").symlink_to(tmp_path / "key.md")
-            assert (await reader.begin(file, "a.md", "doc", "version")).chunks == 1
+            assert (await reader.begin(file, "a.md", DocumentId("doc"), "version")).chunks == 1
         batch = await reader.batch()
         assert batch is not None
         assert "paid leave" in batch.chunks[0].text

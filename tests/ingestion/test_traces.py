@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from agentic_rag.testing.steps import Cite, say, use
-from tests.server.rig import Json, Rig
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Json, Rig, events_of
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 OTHER = b"# Travel\n\nPaid travel is by train. Leave early.\n"
@@ -97,3 +98,55 @@ async def test_a_search_by_the_model_is_kept_in_the_same_way(tmp_path: Path) -> 
         (line,) = (await rig.ok("GET", f"/api/domains/{domain}/retrievals"))["items"]
         (hit,) = (await kept(rig, domain, line["retrievalId"]))["hits"]
         assert "twenty-five" in hit["sentences"][-1]["text"]
+
+
+async def test_a_member_reads_the_searches_of_own_conversations_and_no_others(tmp_path: Path) -> None:
+    search = use("search_documents", query="paid leave")
+    async with Rig(tmp_path, search, say("Read."), search, say("Read too.")) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        await rig.upload(domain, "a.md", TEXT)
+        by_admin = await searched(rig, domain)
+        keys = {name: bearer(await make_key(rig, name, "member", domain, other)) for name in ("ann", "bob")}
+        spoken = {}
+        for name, key in keys.items():
+            made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
+            path = f"/api/conversations/{made['id']}/messages"
+            text = (await rig.http.post(path, json={"content": "Leave?"}, headers=key)).text
+            (found,) = [event for event in events_of(text) if event["type"] == "retrieval"]
+            spoken[name] = (made["id"], found["turnId"], found["retrievalId"])
+        path, (conversation, turn, retrieval) = f"/api/domains/{domain}/retrievals", spoken["ann"]
+        listed = await rig.ok("GET", path, params={"conversationId": conversation}, headers=keys["ann"])
+        (line,) = listed["items"]
+        assert (line["retrievalId"], line["conversationId"], line["turnId"]) == (retrieval, conversation, turn)
+        assert line["query"] == "paid leave"
+        shown = await rig.ok("GET", f"{path}/{retrieval}", headers=keys["ann"])
+        assert shown["hits"]
+        assert (shown["conversationId"], shown["turnId"]) == (conversation, turn)
+        for others in (by_admin["retrievalId"], spoken["bob"][2]):
+            refused = await rig.refused("GET", f"{path}/{others}", headers=keys["ann"])
+            assert refused[:2] == (404, "RETRIEVAL_NOT_FOUND")
+        theirs = {"conversationId": spoken["bob"][0]}
+        assert (await rig.refused("GET", path, params=theirs, headers=keys["ann"]))[:2] == (
+            404,
+            "CONVERSATION_NOT_FOUND",
+        )
+        elsewhere = f"/api/domains/{other}/retrievals"
+        named = {"conversationId": conversation}
+        assert (await rig.ok("GET", elsewhere, params=named, headers=keys["ann"]))["items"] == []
+        assert (await rig.refused("GET", path, headers=keys["ann"]))[:2] == (403, "FORBIDDEN")
+        by_all = (await rig.ok("GET", path))["items"]
+        assert [each["retrievalId"] for each in by_all] == [spoken["bob"][2], retrieval, by_admin["retrievalId"]]
+        assert "conversationId" not in by_all[2]
+        assert len((await rig.ok("GET", path, params=theirs))["items"]) == 1
+
+
+async def test_the_searches_of_a_conversation_go_with_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("search_documents", query="paid leave"), say("Read.")) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", TEXT)
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Leave?")
+        path = f"/api/domains/{domain}/retrievals"
+        assert len((await rig.ok("GET", path))["items"]) == 1
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert (await rig.ok("GET", path))["items"] == []

@@ -52,7 +52,7 @@ async def connected(*script: Scripted, key: str = "") -> AsyncIterator[tuple[Ant
 
 async def called(model: AnthropicModel) -> Outcome:
     outcome = Outcome()
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         try:
             async with model.stream(HELLO) as events:
                 async for event in events:
@@ -96,10 +96,10 @@ async def test_the_wait_a_service_asks_for_is_passed_on() -> None:
     assert error.kind == "overloaded_error"
 
 
-async def test_a_rate_limit_may_be_tried_again_only_with_a_time_to_wait() -> None:
+async def test_a_rate_limit_may_be_tried_again() -> None:
     _, without = await failed(Fault(status=429))
     _, given = await failed(Fault(status=429, retry_after="2"))
-    assert (without.retryable, without.retry_after) == (False, None)
+    assert (without.retryable, without.retry_after) == (True, None)
     assert (given.retryable, given.retry_after) == (True, 2)
 
 
@@ -262,7 +262,7 @@ def test_pings_are_no_events_so_that_silence_can_be_measured() -> None:
 
 async def test_a_silent_stream_can_be_left_at_any_time() -> None:
     async with connected(Reply(demo(3), Fault(silent_after=5, ping_seconds=0.001))) as (model, api):
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with model.stream(HELLO) as events:
                 seen = [await anext(events) for _ in range(4)]
             await api.calls[0].left.wait()

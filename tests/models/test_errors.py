@@ -7,17 +7,19 @@ from typing import Any
 
 import anthropic
 import httpx2
+import openai
 import pytest
 from anthropic import _error_classes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.errors import ModelError
-from agentic_rag.models.anthropic.errors import (
+from agentic_rag.models.anthropic.errors import SDK_EXCEPTIONS, model_error
+from agentic_rag.models.openai import errors as openai_errors
+from agentic_rag.models.service_errors import (
     FINAL_STATUSES,
     RETRYABLE_STATUSES,
-    SDK_EXCEPTIONS,
-    model_error,
+    Endpoint,
     parse_retry_after,
     stream_error,
 )
@@ -27,7 +29,7 @@ REQUEST = httpx2.Request("POST", "https://api.example.com/v1/messages", headers=
 
 
 def mapped(exc: Exception, *, started: bool = False) -> ModelError:
-    return model_error(exc, model="claude-x", base_url="https://api.example.com", secret=KEY, started=started)
+    return model_error(exc, Endpoint("https://api.example.com", secret=KEY), model="claude-x", started=started)
 
 
 def status_exception(status: int, message: str = "no", **headers: str) -> anthropic.APIStatusError:
@@ -50,7 +52,7 @@ def test_every_exception_of_the_sdk_has_a_rule() -> None:
     }
     assert named - {"AnthropicError"} == SDK_EXCEPTIONS
     statuses = {status for status, _ in _error_classes.ERROR_CLASSES}
-    assert statuses - {429} <= RETRYABLE_STATUSES | FINAL_STATUSES
+    assert statuses <= RETRYABLE_STATUSES | FINAL_STATUSES
     assert not RETRYABLE_STATUSES & FINAL_STATUSES
     declared = {getattr(cls, "status_code", None) for cls in by_status}
     assert {status for status in declared if isinstance(status, int)} <= statuses
@@ -83,11 +85,9 @@ def test_a_final_refusal_is_not_tried_again(status: int) -> None:
     assert not mapped(status_exception(status, **{"retry-after": "3"})).retryable
 
 
-def test_too_many_requests_is_tried_again_only_when_the_service_says_when() -> None:
-    assert not mapped(status_exception(429)).retryable
-    error = mapped(status_exception(429, **{"retry-after": "7"}))
-    assert error.retryable
-    assert error.retry_after == 7
+def test_too_many_requests_is_tried_again_and_waits_as_long_as_the_service_says() -> None:
+    assert mapped(status_exception(429)).retryable
+    assert mapped(status_exception(429, **{"retry-after": "7"})).retry_after == 7
 
 
 @pytest.mark.parametrize(
@@ -166,3 +166,36 @@ def test_retry_after_may_be_a_date() -> None:
 def test_any_retry_after_is_survived(value: str) -> None:
     seconds = parse_retry_after({"retry-after": value, "retry-after-ms": value})
     assert seconds is None or seconds >= 0
+
+
+def openai_exception(status: int, code: str | None = None) -> openai.APIStatusError:
+    body = {"error": {"message": f"no {KEY}", "type": "some_error", "code": code}}
+    response = httpx2.Response(status, json=body, request=REQUEST)
+    return openai.AsyncOpenAI(api_key="k")._make_status_error("Error", body=body, response=response)
+
+
+def test_every_exception_of_the_other_sdk_has_a_rule() -> None:
+    named = {
+        cls.__name__
+        for cls in subclasses(openai.OpenAIError) - subclasses(openai.APIStatusError)
+        if cls.__name__[0] != "_"
+        and cls.__module__ in ("openai", "openai._exceptions")  # its public tree; helpers have their own
+    }
+    named = {name for name in named if not name.startswith("_")}
+    assert named - {"OpenAIError"} | {"APIStatusError", "OAuthError"} == openai_errors.SDK_EXCEPTIONS
+    by_status = {cls.__name__ for cls in subclasses(openai.APIStatusError)} - {"APIStatusError", "OAuthError"}
+    classes = {type(openai_exception(status)).__name__: status for status in range(400, 600)}
+    assert by_status == classes.keys() - {"APIStatusError"}
+    assert {status for status in classes.values() if status < 500} - {499} <= RETRYABLE_STATUSES | FINAL_STATUSES
+    for cls in subclasses(openai.OpenAIError) - subclasses(openai.APIStatusError):
+        exc: Exception = Exception.__new__(cls, "broken")  # their constructors differ
+        error = openai_errors.model_error(exc, Endpoint("https://api.example.com"), model="m")
+        assert isinstance(error, ModelError), cls
+
+
+@pytest.mark.parametrize(("status", "code", "retryable"), [(429, None, True), (429, "insufficient_quota", False)])
+def test_the_other_sdks_failures_are_read_the_same(status: int, code: str | None, retryable: bool) -> None:
+    endpoint = Endpoint("https://api.example.com", secret=KEY)
+    error = openai_errors.model_error(openai_exception(status, code), endpoint, model="m")
+    assert (error.http_status, error.retryable, error.kind) == (status, retryable, code or "some_error")
+    assert KEY not in repr(error)

@@ -195,7 +195,7 @@ async def test_the_cache_counts_the_longest_known_prefix() -> None:
 
 async def test_a_client_that_leaves_is_noticed() -> None:
     async with FakeMessagesAPI(Reply(demo(5), Fault(silent_after=3))) as api:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with httpx2.AsyncClient(trust_env=False) as client:
                 headers = {**VERSION, "x-api-key": api.key}
                 request = {**BODY, "stream": True}
@@ -237,7 +237,7 @@ async def test_stopping_ends_answers_that_would_never_end() -> None:
         group.start_soon(ask)
         while not api.calls:
             await anyio.lowlevel.checkpoint()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await api.stop()
 
 

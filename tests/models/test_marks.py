@@ -20,6 +20,7 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
+from agentic_rag.models.mark_reader import MarkReader
 from agentic_rag.models.marks import (
     INSTRUCTION,
     MarkedAnswer,
@@ -28,6 +29,7 @@ from agentic_rag.models.marks import (
     with_numbered_passages,
     words_of,
 )
+from tests.growth import growth
 
 
 def passage(title: str, *sentences: str) -> Block:
@@ -97,7 +99,7 @@ def test_a_mark_becomes_a_citation_of_the_sentence_it_most_resembles() -> None:
 
 def test_each_marked_statement_gets_its_own_block_and_the_rest_follows() -> None:
     events = read(["25 days [[1]]. Parking is 40 pounds[[2]][[1]]! Anything else?"])
-    assert [block["text"] for block in blocks(events)] == ["25 days. ", "Parking is 40 pounds! ", "Anything else?"]
+    assert [block["text"] for block in blocks(events)] == ["25 days.", " Parking is 40 pounds!", " Anything else?"]
     assert [len(block.get("citations", [])) for block in blocks(events)] == [1, 2, 0]
     indexes = [event.index for event in events if isinstance(event, BlockStarted | BlockStopped)]
     assert indexes == [0, 0, 1, 1, 2, 2]
@@ -111,23 +113,119 @@ def test_a_mark_at_the_very_end_leaves_no_empty_block() -> None:
 def test_marks_nobody_gave_are_removed_and_cite_nothing() -> None:
     events = read(["A [[3]] b [[0]]."])
     assert plain_text(blocks(events)) == "A b."
-    assert citations(events) == []
+    assert all("citations" not in block for block in blocks(events))
+    assert [(each.search_result_index, each.start, each.end) for each in citations(events)] == [(2, 0, 0), (-1, 0, 0)]
 
 
 def test_a_mark_before_any_text_cites_nothing() -> None:
     events = read(["[[1]] So."])
     assert plain_text(blocks(events)) == " So."
-    assert citations(events) == []
+    assert [(each.start, each.end) for each in citations(events)] == [(0, 0)]
 
 
-@pytest.mark.parametrize("text", ["a[1] b", "[[x]] [[1,2]]", "list[[", "[ [1]]", "[[1]", "[[1234567]]", "x [["])
+NO_MARKS = (
+    "[[x]] [x] [^1] [ ]",
+    "list[[",
+    "[ [1]]",
+    "[[1]",
+    "[[1234567]] in [2024]",
+    "x [[",
+    "the items [0] and [0, 1] of it",
+    "see [1](https://example.org) and [[2]](https://example.org)",
+    "over [1-400] days, or [5-2]",
+    "`a[1]` and ``b[[1]] ` 【2】`` end",
+    "```\nx[1]\n```",
+    "- so:\n  ```python\n  x[1] [[2]]\n  ```",
+    "~~~\n[1]\n```\n[2]\n~~~",
+    "````\n```\n[1]\n````",
+)
+
+
+@pytest.mark.parametrize("text", NO_MARKS)
 def test_what_is_no_mark_stays_text(text: str) -> None:
-    assert plain_text(blocks(read(list(text)))) == text
+    for pieces in ([text], list(text)):
+        events = read(pieces)
+        assert plain_text(blocks(events)) == text
+        assert citations(events) == []
 
 
-TEXTS = st.lists(
-    st.sampled_from(["word ", "词。", "[[1]]", " [[2]]", "[[7]]", "[", "[[", "]]", "1", " ", "\n", ".", "[[12"])
-).map("".join)
+@pytest.mark.parametrize(
+    ("marks", "cited"),
+    [
+        ("[1]", [0]),
+        ("【1】", [0]),
+        ("【2†handbook.md】", [1]),
+        ("[[1, 2]]", [0, 1]),
+        ("[1,2]", [0, 1]),
+        ("[1-2]", [0, 1]),
+        ("[[1–2]]", [0, 1]),
+        ("【1、2】", [0, 1]),
+        ("[2][1]", [1, 0]),
+        ("[1] [2]", [0, 1]),
+        ("[1; 1]", [0]),
+    ],
+)
+def test_the_marks_that_models_write_instead_are_taken_too(marks: str, cited: list[int]) -> None:
+    for pieces in ([f"25 days {marks}."], list(f"25 days {marks}.")):
+        events = read(pieces)
+        assert plain_text(blocks(events)) == "25 days."
+        assert [each.search_result_index for each in citations(events)] == cited
+
+
+@pytest.mark.parametrize("marks", ["[[9]]", "[9]", "【9】", "[9, 10]"])
+def test_marks_that_do_not_exist_are_dropped_and_told(marks: str) -> None:
+    events = read([f"25 days {marks}."])
+    assert plain_text(blocks(events)) == "25 days."
+    assert citations(events)
+    assert all(each.start == each.end for each in citations(events))
+
+
+def test_where_nobody_gave_a_passage_only_what_is_surely_a_mark_is_one() -> None:
+    events = read(["The matrix [1, 2] is small [[3]]【4】."], ())
+    assert plain_text(blocks(events)) == "The matrix [1, 2] is small."
+    assert [each.search_result_index for each in citations(events)] == [2, 3]
+
+
+def test_after_code_marks_count_again() -> None:
+    text = "Use `x[1]` so [1].\n```py\ny[2]\n```\nParking costs 40 pounds [2]. A ` alone [1]\n\nends [1]."
+    for pieces in ([text], list(text)):
+        events = read(pieces)
+        assert [each.search_result_index for each in citations(events)] == [0, 1, 0]
+        assert "`x[1]`" in plain_text(blocks(events))
+        assert "y[2]" in plain_text(blocks(events))
+
+
+def test_a_claim_that_shares_no_word_with_its_passage_is_not_verified() -> None:
+    events = read(["Parking costs 40 pounds [[2]]. The moon is made of cheese [[2]]. 新风机 [[1]]."])
+    assert [each.verified for each in citations(events)] == [True, False, False]
+
+
+def test_an_earlier_answer_goes_back_with_its_marks() -> None:
+    (answer,) = blocks(read(["You need a note for sick leave [[1]][[2]]."]))
+    result: Message = {"role": "user", "content": [tool_result_block("t", [LEAVE, PARKING])]}
+    said: Message = {"role": "assistant", "content": [answer]}
+    request, _ = with_numbered_passages(ModelRequest("m", 1, (), (result, said)))
+    assert request.messages[1]["content"] == [{"type": "text", "text": "You need a note for sick leave.[[1]][[2]]"}]
+    strange = {**answer, "citations": [{**answer["citations"][0], "search_result_index": 1}, {"type": "odd"}]}
+    request, _ = with_numbered_passages(ModelRequest("m", 1, (), (result, {**said, "content": [strange]})))
+    assert request.messages[1]["content"] == [{"type": "text", "text": "You need a note for sick leave."}]
+
+
+def test_reading_marks_costs_as_much_as_the_text_is_long() -> None:
+    def feed(text: str) -> None:
+        reader = MarkReader()
+        for at in range(0, len(text), 8):
+            list(reader.feed(text[at : at + 8]))
+        list(reader.end())
+
+    for piece in ("[", "`", "~", "[1,", " ", "【1†x", "\n", "a [[1]] "):
+        short, long = piece * (16_000 // len(piece)), piece * (64_000 // len(piece))
+        assert growth(feed, short, long) < 11, piece
+
+
+PIECES = ("word ", "词。", "[[1]]", " [[2]]", "[[7]]", "[", "[[", "]]", "]", "1", " ", "\n", ".", "[[12", "[1, 2]", "(")
+CODE = ("0", "`", "```", "~~~", "【1】", "†", "-", ",", "[2]")
+TEXTS = st.lists(st.sampled_from((*PIECES, *CODE))).map("".join)
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
@@ -139,7 +237,7 @@ def test_any_chunking_of_an_answer_gives_the_same_blocks_and_no_mark_is_left(tex
     assert citations(events) == citations(whole)
     deltas = "".join(event.text for event in events if isinstance(event, TextDelta))
     assert deltas == plain_text(blocks(events))
-    assert "[[1]]" not in text or len(deltas) < len(text)
+    assert "[[1]] " not in text or set("`~") & set(text) or len(deltas) < len(text)
 
 
 def test_blocks_of_other_kinds_keep_their_place_beside_split_text() -> None:

@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.errors import BadConfiguration
+from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.anthropic.request import BINDING_BETA
+from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest
+from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.models.profile_file import read_profiles
 from agentic_rag.models.profiles import Prices, profile_of, use_operator_profiles, with_capabilities
 from agentic_rag.models.providers import ChosenModel
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.model_rules import RULES
-from agentic_rag.testing.steps import say
+from agentic_rag.testing.steps import Step, Think, say
 from tests.server.rig import Rig
 
 FILE = """
@@ -58,6 +63,13 @@ def test_the_operators_file_counts_more_than_table_and_service(tmp_path: Path) -
         ('[models."m"]\nefforts = ["huge"]', "models.m.efforts.0"),
         ('[models."m"]\nthinking = ["sometimes"]', "models.m.thinking"),
         ('[models."m"]\nprices = { input = 1 }', "models.m.prices.output"),
+        ('[models."m"]\ndisplay = "loud"', "models.m.display"),
+        ('[models."m"]\nheaders = { "a b" = "c" }', "models.m.headers: 'a b' is no header"),
+        ('[models."m"]\nheaders = { a = "c\\nd" }', "models.m.headers: 'a' is no header"),
+        ('[models."m"]\nheaders = { a = " c" }', "models.m.headers: 'a' is no header"),
+        ('[models."m"]\nheaders = { a = 1 }', "models.m.headers.a"),
+        ('[models."m"]\nheaders = { a = "1", A = "2" }', "models.m.headers: 'A' is there twice"),
+        ('[models."m"]\nheaders = { Content-Type = "x" }', "models.m.headers: 'Content-Type' cannot be given"),
         ('[model."m"]', "model:"),
         ("[models", "is no TOML"),
     ],
@@ -72,6 +84,51 @@ def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         read_profiles(tmp_path / "none.toml")
+
+
+SHOWN = """
+[models.claude-sonnet-5-5]
+display = "omitted"
+headers = { X-Desk = "7", anthropic-beta = "one-2026-01-01" }
+
+[models.small-1]
+headers = { X-Desk = "9" }
+"""
+
+
+async def ask(model: AnthropicModel | OpenAIModel, *messages: Message, name: str) -> list[ModelEvent]:
+    async with model.stream(ModelRequest(name, 500, (text_block("Be brief."),), messages, ())) as events:
+        return [event async for event in events]
+
+
+async def test_a_model_is_asked_with_its_own_headers_and_its_thinking_is_shown_as_the_file_says(tmp_path: Path) -> None:
+    use_operator_profiles(read_profiles(write(tmp_path, SHOWN)), {"openai": "openai"})
+    hi = user_message("Hi")
+    async with FakeMessagesAPI(then=Step((Think("hm"), say("So.").blocks[0]))) as api:
+        model = AnthropicModel(api.key, api.url, headers={"anthropic-beta": "all-2026-01-01", "x-desk": "0"})
+        try:
+            events = await ask(model, hi, name="claude-sonnet-5-5")
+            (answer,) = [event.block for event in events if isinstance(event, BlockStopped) and event.index == 0]
+            assert (answer["type"], answer["thinking"]) == ("thinking", "")
+            said: Message = {"role": "assistant", "content": [answer, text_block("So.")]}
+            await ask(model, user_message("Something else"), said, hi, name="claude-sonnet-5-5")
+            await ask(model, hi, name="claude-opus-5-5")
+        finally:
+            await model.aclose()
+        assert model.mismatches == 1
+        shown = [call.request["thinking"]["display"] for call in api.calls]
+        assert shown == ["omitted", "omitted", "omitted", "summarized"]
+        betas = "all-2026-01-01,one-2026-01-01"
+        sent = [(call.headers["anthropic-beta"], call.headers["x-desk"]) for call in api.calls]
+        assert sent == [(betas, "7"), (betas, "7"), (f"{betas},{BINDING_BETA}", "7"), ("all-2026-01-01", "0")]
+    async with FakeChatAPI(then=say("So.")) as chat:
+        other = OpenAIModel(chat.key, chat.base_url, headers={"x-desk": "0"})
+        try:
+            for name in ("small-1", "small-2"):
+                await ask(other, hi, name=name)
+        finally:
+            await other.aclose()
+        assert [call.headers["x-desk"] for call in chat.calls] == ["9", "0"]
 
 
 async def test_a_model_that_the_service_does_not_know_is_refused_when_it_is_named() -> None:

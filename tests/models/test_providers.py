@@ -1,6 +1,7 @@
 """Which model a process talks to: by the setting, from our own providers and from installed distributions."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from agentic_rag.errors import BadConfiguration
+from agentic_rag.errors import ModelError
 from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.names import ModelNames
 from agentic_rag.models.providers import ChosenModel, choose_model
+from agentic_rag.startup_errors import BadConfiguration
 from tests.server.rig import Rig, settings_for
 
 KEY = "sk-test"
@@ -109,3 +113,23 @@ def test_a_broken_provider_is_named(tmp_path: Path, value: str, problem: str) ->
 def test_no_distribution_replaces_a_provider_of_ours(tmp_path: Path) -> None:
     with installed(tmp_path / "site", "extractive", "acme_models:fail"):
         assert isinstance(chosen(tmp_path, "extractive:").model, ExtractiveModel)
+
+
+def test_a_model_is_down_when_every_provider_that_was_asked_is() -> None:
+    calls = ModelCalls("anthropic", ModelNames("anthropic", ("anthropic", "local")))
+
+    def fail(model: str) -> None:
+        with pytest.raises(ModelError), calls.watch(model):
+            raise ModelError("away", http_status=529)
+
+    def state() -> str:
+        return calls.state(time.time()).value
+
+    fail("local:qwen3:8b")
+    assert state() == "down"
+    with calls.watch("claude-sonnet-5-5"):
+        pass
+    assert (state(), sorted(calls.by_provider)) == ("degraded", ["anthropic", "local"])
+    assert calls.by_provider["anthropic"].state(time.time()).value == "ready"
+    fail("claude-sonnet-5-5")
+    assert state() == "degraded", "it answered lately"

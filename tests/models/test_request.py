@@ -7,7 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
+from agentic_rag.messages import (
+    Block,
+    Message,
+    ToolSpec,
+    text_block,
+    tool_result_block,
+    user_message,
+    whole_content,
+)
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.problems import problems, sign
@@ -159,3 +167,11 @@ def test_there_are_never_more_than_four_breakpoints_and_no_private_key(
         "m", 1, (text_block("s"),), (user_message("x"), *messages, user_message("y")), (LOOK,) if tools else ()
     )
     assert problems(request_body(request)) == []
+
+
+def test_what_is_blank_between_two_texts_begins_the_second_and_elsewhere_is_left_out() -> None:
+    cited: Block = {**text_block("25 days."), "citations": [{"cited_text": "25 days"}]}
+    use: Block = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
+    blank = text_block(" \n")
+    kept = whole_content([blank, cited, blank, blank, text_block("So."), blank, use, blank, text_block("Yes."), blank])
+    assert kept == [cited, text_block(" \n \nSo."), use, text_block("Yes.")]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import UnknownRole
 from mcp_servers.promptx.lint import _examine
-from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
+from mcp_servers.promptx.roles import RoleLibrary
 
 from .conftest import DATA
 

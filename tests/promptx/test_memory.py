@@ -14,17 +14,8 @@ import pytest
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import (
-    CLOSER,
-    MAX_BATCH,
-    MAX_CONTENT,
-    MAX_OPEN,
-    NETWORK_LOCK,
-    Memory,
-    Shelf,
-    memory_folder,
-    read_batch,
-)
+from mcp_servers.promptx.memory import CLOSER, MAX_OPEN, NETWORK_LOCK, Memory, Shelf, memory_folder
+from mcp_servers.promptx.new_engrams import MAX_BATCH, MAX_CONTENT, read_batch
 
 from .conftest import ROLE
 
@@ -39,7 +30,7 @@ def engram(**changed: Any) -> dict[str, Any]:
 
 
 def remember(memory: Memory, batch: list[Any], now_ms: int) -> list[Engram]:
-    return memory.remember(read_batch(batch), now_ms)
+    return list(memory.remember(read_batch(batch), now_ms).saved)
 
 
 def network_file(folder: Path) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import BadRoleId, BrokenRole, UnknownRole
-from mcp_servers.promptx.roles import BUILTIN_ROLES, RoleLibrary
+from mcp_servers.promptx.roles import RoleLibrary
 
 
 def role(text: str) -> str:

@@ -15,8 +15,8 @@ from tests.server.rig import Rig
 MARK = "zqxjkvwp"
 ENGRAM = {"content": "steep it for two minutes", "schema": f"{MARK} green", "strength": 0.8, "type": "ATOMIC"}
 LEDGER = "mcp_servers/promptx/ledger.py"
-TURN_ROOMS = 24
-PROMPTX_ROOMS = 8
+TURN_ROOMS = 26
+PROMPTX_ROOMS = 9
 
 
 async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_engrams(tmp_path: Path) -> None:
@@ -26,8 +26,8 @@ async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_en
         trips.append(list(trip.rooms))
         return say("Two minutes.")
 
-    recall = use("promptx_recall", role="assistant", query=MARK)
-    remember = use("promptx_remember", role="assistant", engrams=[ENGRAM])
+    recall = use("promptx_recall", query=MARK)
+    remember = use("promptx_remember", engrams=[ENGRAM])
     with followed(MARK) as trip:  # from before the threads begin
         async with Rig(tmp_path, remember, say("Saved."), recall, answer) as rig:
             domain = await rig.domain(memoryScope="user")

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 
+from mcp_servers.promptx.new_engrams import read_batch
 from mcp_servers.promptx.server import PromptXConfig, create_server
 
 ENGRAM = {"content": "two months' notice", "schema": "contract notice period", "strength": 0.6, "type": "ATOMIC"}
@@ -27,6 +30,7 @@ def bound(workspace: Path, user: str = "alice", scope: str = "user", admin: bool
         "agentic_rag/user": user,
         "agentic_rag/scope": scope,
         "agentic_rag/admin": admin,
+        "agentic_rag/role": "assistant",
     }
 
 
@@ -44,15 +48,21 @@ async def test_the_tools_say_honestly_what_they_do_and_show_no_isolating_argumen
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
     assert list(tools) == [
-        *("promptx_action", "promptx_recall", "promptx_remember", "promptx_discover"),
-        *("role_write", "role_check"),
+        *("promptx_action", "promptx_recall", "promptx_remember", "promptx_forget", "promptx_discover"),
+        *("read_skill_file", "role_write", "role_check"),
     ]
-    assert reading == {"promptx_action", "promptx_recall", "promptx_discover", "role_check"}
+    assert reading == {"promptx_action", "promptx_recall", "promptx_discover", "read_skill_file", "role_check"}
     remember = tools["promptx_remember"].annotations
     assert remember is not None
     assert remember.idempotent_hint is False
     schemas = json.dumps([tool.input_schema for tool in tools.values()])
     assert not any(word in schemas for word in ("workspace", "user", "scope", "admin"))
+    assert not any(
+        "role" in tools[f"promptx_{name}"].input_schema["properties"] for name in ("recall", "remember", "forget")
+    )
+    example = re.search(r"\{.*\}", tools["promptx_remember"].description or "")
+    assert example is not None
+    assert read_batch([json.loads(example[0])])[0].schema
     assert all(len(tool.description or "") < 400 for tool in tools.values())
 
 
@@ -61,7 +71,7 @@ async def test_a_recall_says_when_others_may_have_written_what_it_found(
     client: Client, workspace: Path, scope: str, reader: str, others: bool
 ) -> None:
     meta = bound(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
-    arguments = {"role": "assistant", "query": "contract"}
+    arguments = {"query": "contract"}
     none = await client.call_tool("promptx_recall", arguments, meta=meta)
     assert "othersText" not in none.structured_content  # nothing is nobody's text
     await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
@@ -82,11 +92,14 @@ async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, works
 
 async def test_what_is_remembered_is_recalled_by_the_same_user_alone(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
-    saved = await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
+    saved = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
     assert text(saved) == "Saved 1 memory. Cues: contract · notice · period"
-    found = await client.call_tool("promptx_recall", {"role": "assistant", "query": "contract"}, meta=meta)
-    assert "- [ATOMIC 0.6] two months' notice (contract · notice · period)" in text(found)
+    found = await client.call_tool("promptx_recall", {"query": "contract"}, meta=meta)
     content = found.structured_content
+    engram_id = content["engrams"][0]["id"]
+    today = datetime.fromtimestamp(int(engram_id.split("_")[0]) / 1000, UTC).date()
+    line = f"- [ATOMIC 0.6 {today} {engram_id}] two months' notice (contract · notice · period)"
+    assert line in text(found)
     assert content["activated"] == ["mind", "contract", "notice", "period"]
     assert (content["center"], content["mode"], content["fallback"]) == ("contract", "balanced", None)
     [engram] = content["engrams"]
@@ -102,7 +115,7 @@ async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Cl
     for arguments in ({}, {"query": None}, {"query": ""}):
         found = await client.call_tool("promptx_recall", {"role": "assistant", **arguments}, meta=meta)
         assert text(found).startswith("mindmap\n  root((mind))\n    contract")
-        assert "Strongest memories:\n- [ATOMIC 0.6] two months' notice" in text(found)
+        assert re.search(r"Strongest memories:\n- \[ATOMIC 0\.6 \S+ \S+\] two months' notice", text(found))
         assert found.structured_content["engrams"] == []
         assert len(found.structured_content["overview"]) == 1
     missed = await client.call_tool("promptx_recall", {"role": "assistant", "query": "weather"}, meta=meta)
@@ -117,17 +130,23 @@ async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Cl
         ("promptx_action", {"role": "a\0"}, "role 'a\\x00' is not a valid id"),
         ("promptx_action", {}, "role"),
         ("promptx_action", {"role": "nuwa", "roleResources": "everything"}, "roleResources"),
-        ("promptx_recall", {"role": "nobody"}, "Known roles: assistant, nuwa, researcher"),
-        ("promptx_recall", {"role": "assistant", "mode": "wild"}, "mode"),
-        ("promptx_recall", {"role": "assistant", "query": 5}, "query must be text, a list of cues, or null"),
-        ("promptx_remember", {"role": "nobody", "engrams": [ENGRAM]}, "Known roles: assistant, nuwa, researcher"),
-        ("promptx_remember", {"role": "assistant", "engrams": []}, "the batch is empty"),
-        ("promptx_remember", {"role": "assistant", "engrams": "x"}, "engrams"),
-        ("promptx_remember", {"role": "assistant", "engrams": [ENGRAM, {}]}, "engrams[1]: content must be text"),
+        ("promptx_recall", {"mode": "wild"}, "mode"),
+        ("promptx_recall", {"query": 5}, "query must be text, a list of cues, or null"),
+        ("promptx_recall", {"query": "a\0"}, "query: contains NUL"),
+        ("promptx_remember", {"engrams": []}, "the batch is empty"),
+        ("promptx_remember", {"engrams": "x"}, "engrams"),
+        ("promptx_remember", {"engrams": [ENGRAM, {}]}, "engrams[1]: content must be text"),
+        ("promptx_remember", {"engrams": [ENGRAM | {"content": "a\0"}]}, "engrams[0]: content or schema contains NUL"),
+        ("promptx_remember", {"engrams": [ENGRAM | {"replaces": "1_x"}]}, "engrams[0]: replaces: there is no memory"),
+        ("promptx_remember", {"engrams": [ENGRAM | {"replaces": 5}]}, "engrams[0]: replaces must be the id"),
+        ("promptx_remember", {"engrams": [ENGRAM | {"replaces": "\0"}]}, "engrams[0]: replaces must be the id"),
         ("role_write", {"role": "x", "files": [{"kind": "x"}]}, "files[0] must be an object with kind"),
         ("role_write", {"role": "x", "files": [{"kind": "role", "id": "x", "content": "x"}]}, "no-tag"),
         ("role_check", {"role": "nobody"}, "Known roles"),
-        ("promptx_forget", {}, "promptx_forget"),
+        ("promptx_forget", {}, "id"),
+        ("promptx_forget", {"id": "1_x"}, "There is no memory '1_x' here."),
+        ("promptx_forget", {"id": "a\0"}, "There is no memory 'a\\x00' here."),
+        ("promptx_forget", {"id": "x" * 100_000}, "There is no memory 'xxx"),
     ],
 )
 async def test_bad_arguments_are_results_that_say_what_is_wrong(
@@ -144,7 +163,7 @@ async def test_errors_are_structured_for_machines(client: Client, workspace: Pat
     assert unknown.structured_content["error"] == "UnknownRole"
     assert unknown.structured_content["known"] == ["assistant", "nuwa", "researcher"]
     bad = [ENGRAM, ENGRAM | {"strength": 2}]
-    refused = await client.call_tool("promptx_remember", {"role": "nuwa", "engrams": bad}, meta=bound(workspace))
+    refused = await client.call_tool("promptx_remember", {"engrams": bad}, meta=bound(workspace))
     assert (refused.structured_content["error"], refused.structured_content["index"]) == ("BadEngram", 1)
 
 
@@ -158,6 +177,7 @@ async def test_errors_are_structured_for_machines(client: Client, workspace: Pat
         {"agentic_rag/user": ""},
         {"agentic_rag/user": "../bob"},
         {"agentic_rag/user": 5},
+        {"agentic_rag/role": None},
     ],
 )
 async def test_a_call_that_is_not_bound_is_refused(client: Client, workspace: Path, change: dict[str, Any]) -> None:
@@ -215,9 +235,8 @@ async def test_alone_meta_is_ignored_and_author_tools_are_absent(workspace: Path
     async with Client(create_server(PromptXConfig(workspace))) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
         await client.call_tool("remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
-    assert names == {
-        f"{prefix}{name}" for prefix in ("", "promptx_") for name in ("action", "recall", "remember", "discover")
-    }
+    bare = {"action", "recall", "remember", "forget", "discover"}
+    assert names == bare | {f"promptx_{name}" for name in bare}
     assert (workspace / ".promptx" / "cognition" / "assistant" / "engrams.db").exists()
     assert not (tmp_path / "elsewhere").exists()
 

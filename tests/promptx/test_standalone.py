@@ -19,7 +19,7 @@ from mcp_servers.promptx.errors import BadScope
 ROOT = Path(__file__).parents[2]
 MODULE = ["-m", "mcp_servers.promptx"]
 SECONDS = 60
-BARE = {"action", "recall", "remember", "discover"}
+BARE = {"action", "recall", "remember", "forget", "discover"}
 
 
 def environment(workspace: Path, **more: str) -> dict[str, str]:

@@ -37,22 +37,35 @@ async def in_process(tmp_path: Path) -> AsyncIterator[Index]:
 
 
 @asynccontextmanager
-async def on_server(location: str) -> AsyncIterator[Index]:
+async def on_server(location: str, **options: Any) -> AsyncIterator[Index]:
     from qdrant_client import AsyncQdrantClient
 
     from mcp_servers.retriever.server_index import ServerIndex
 
-    client = AsyncQdrantClient(":memory:") if location == ":memory:" else AsyncQdrantClient(url=location, timeout=30)
+    client = (
+        AsyncQdrantClient(":memory:")
+        if location == ":memory:"
+        else AsyncQdrantClient(url=location, timeout=30, **options)
+    )
     async with aclosing(ServerIndex(client)) as index:
         yield index
 
 
-@pytest.fixture(params=["embedded", "process", "memory", "server"])
+@asynccontextmanager
+async def over_http(_: Path) -> AsyncIterator[Index]:
+    """The index on a server, over the real client and a socket."""
+    from .qdrant_shim import Shim, serving
+
+    async with serving(Shim()) as url, on_server(url, check_compatibility=False) as index:
+        yield index
+
+
+@pytest.fixture(params=["embedded", "process", "memory", "http", "server"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Index]:
     url = os.environ.get("QDRANT_URL", "")
     if request.param == "server" and not url:
         pytest.skip("QDRANT_URL is not set: the conformance suite does not run against a real Qdrant server")
-    own = {"embedded": embedded, "process": in_process}.get(request.param)
+    own = {"embedded": embedded, "process": in_process, "http": over_http}.get(request.param)
     async with own(tmp_path) if own else on_server(url or ":memory:") as index:
         yield index
 

@@ -179,11 +179,13 @@ async def test_a_part_that_is_refused_ends_a_write_with_its_reason(tmp_path: Pat
 
 async def test_collections_take_turns(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
-        long = long_section(3_000)
+        long = long_section(15_000)
         await index.upsert("large", long)
+        await index.upsert("small", handbook())  # making a collection takes longer than a turn in it
         order: list[str] = []
 
-        async def remove() -> None:
+        async def rewrite() -> None:
+            await index.upsert("large", long)
             await index.delete_document("large", long[0].document_id)
             order.append("large")
 
@@ -192,7 +194,7 @@ async def test_collections_take_turns(tmp_path: Path) -> None:
             order.append("small")
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(remove)
+            tasks.start_soon(rewrite)
             tasks.start_soon(add)
         assert order == ["small", "large"]
 

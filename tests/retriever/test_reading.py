@@ -226,3 +226,61 @@ def test_an_outline_is_the_highest_headings_below_a_title() -> None:
     assert outline_of(handbook()) == ("Annual leave", "Sick leave")
     assert outline_of(paged(30)) == ("Chapter 1", "Chapter 2", "Chapter 3")
     assert outline_of(chunk_document(ParsedDocument((Block("prose", "No heading."),)), "d", "d.txt")) == ()
+
+
+def plain(*texts: str, name: str = "note") -> list[Chunk]:
+    """A document without headings and pages."""
+    blocks = tuple(Block("prose", text) for text in texts)
+    return chunk_document(ParsedDocument(blocks, None), f"doc-{name}", f"{name}.txt")
+
+
+async def test_a_document_of_one_sentence_is_read_searched_and_listed(index: EdgeIndex) -> None:
+    async with open_client(index, plain("The gate closes at nine.")) as client:
+        assert texts(await call(client, "read_document", document="note")) == ["The gate closes at nine."]
+        assert texts(await call(client, "search_documents", query="gate")) == ["The gate closes at nine."]
+        assert texts(await call(client, "find_in_document", document="note", pattern="NINE.")) == [
+            "The gate closes at nine."
+        ]
+        assert "1. note.txt (en; 1 passages)" in text_of(await call(client, "list_documents"))
+        for arguments in ({"section": "Gates"}, {"pages": "1"}, {"around": 2}, {"from": 2}):
+            assert (await call(client, "read_document", document="note", **arguments)).is_error
+
+
+async def test_a_document_without_headings_is_read_on_by_passages() -> None:
+    shelf = Shelf(plain(*(f"Line {number} of the long letter, which has no headings." for number in range(2_000))))
+    (document,) = await shelf.documents("c")
+    begin: int | None = 1
+    found: list[str] = []
+    while begin is not None:
+        reading = await read(shelf, "c", document, Place(start=begin))
+        found += [sentence.text for hit in reading.hits for sentence in hit.sentences]
+        begin = reading.following
+    whole = "".join(found)
+    assert all(f"Line {number} of" in whole for number in range(2_000))
+    with pytest.raises(UnreadableRequest, match="no pages"):
+        await read(shelf, "c", document, Place(pages="3"))
+    with pytest.raises(UnreadableRequest, match="Its first headings: none"):
+        await read(shelf, "c", document, Place(section="Summary"))
+
+
+async def test_ten_thousand_pages_are_read_at_a_page_and_looked_through_once() -> None:
+    chunks = paged(10_000)
+    shelf = Shelf(chunks)
+    (document,) = await shelf.documents("c")
+    reading = await read(shelf, "c", document, Place(pages="9901-9902"))
+    assert [hit.page for hit in reading.hits] == [9_901, 9_902]
+    assert shelf.handed < 300
+    shelf.handed = 0
+    found = await find_words(shelf, "c", document, "P-9999")
+    assert [hit.page for hit in found.hits] == [9_999]
+    assert shelf.handed <= len(chunks)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", "a" * 199 + "b", "^(.*)*$", "[", "\\", "a" * 200])
+async def test_a_pattern_made_to_be_slow_is_words_and_costs_one_look_at_each_passage(pattern: str) -> None:
+    chunks = plain(*("a" * 5_000 for _ in range(200)))
+    shelf = Shelf(chunks)
+    (document,) = await shelf.documents("c")
+    found = await find_words(shelf, "c", document, pattern)
+    assert bool(found.hits) == (pattern == "a" * 200)
+    assert shelf.handed <= len(chunks)

@@ -135,6 +135,7 @@ async def test_the_dense_leg_finds_what_shares_no_word(index: EdgeIndex, embedde
     assert retrieval.hits[0].sentences[0].text == "The automobile needs oil."
     best = retrieval.candidates[0]
     assert best.lexical is None
+    assert (best.lexical_rank, best.dense_rank, best.fused_rank, best.hit) == (None, 1, 1, 1)
     assert best.dense == pytest.approx(max(each.dense or 0 for each in retrieval.candidates))
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from agentic_rag.access.users import User
 from agentic_rag.testing.steps import Step, say, use
-from agentic_rag.tools.base import CallRequest
+from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.server.rig import Json, Rig
 
 NEW_ROLE = [
@@ -150,5 +150,6 @@ async def test_the_right_to_write_roles_is_asked_for_again_at_the_call(tmp_path:
                 binding = replace(definition.binding, admin=cast(Any, right))
                 call = CallRequest("c", tools[name], arguments, "turn_1", binding)
                 outcome = await toolset.call(call, 30)
+                assert isinstance(outcome, CallOutcome)
                 assert (outcome.status, "only for administrators" in str(outcome.content)) == ("error", True)
         assert (await rig.refused("GET", f"/api/domains/{domain}/roles/clerk"))[0] == 404

@@ -15,24 +15,24 @@ from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
 
-def remember(content: str, schema: str = "tea green", role: str = "assistant") -> Step:
-    engram = {"content": content, "schema": schema, "strength": 0.8, "type": "ATOMIC"}
-    return use("promptx_remember", role=role, engrams=[engram])
+def remember(content: str, schema: str = "tea green", **more: str) -> Step:
+    engram = {"content": content, "schema": schema, "strength": 0.8, "type": "ATOMIC", **more}
+    return use("promptx_remember", engrams=[engram])
 
 
-def recall(role: str = "assistant") -> Step:
-    return use("promptx_recall", role=role, query="tea")
+def recall() -> Step:
+    return use("promptx_recall", query="tea")
 
 
 def member(name: str, domain: str) -> User:
     return User(name, domains=frozenset({domain}))
 
 
-async def turn(rig: Rig, user: User, domain: str) -> str:
+async def turn(rig: Rig, user: User, domain: str, content: str = "Hi") -> str:
     """Run a turn of a user and return all the model was told in it."""
     business: Conversations = rig.application.business.conversations
     talk = await business.create(user, domain)
-    accepted = await business.send(user, talk.id, "Hi")
+    accepted = await business.send(user, talk.id, content)
     with anyio.fail_after(WAIT_SECONDS):
         while (await business.turn(user, accepted.turn_id)).status in ("running", "queued"):
             await pause()
@@ -118,11 +118,13 @@ async def test_memory_survives_a_restart(tmp_path: Path) -> None:
 
 async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: Path) -> None:
     steps = [step for number in range(3) for step in (remember(f"Fact {number}", f"cue{number} tea"), say("1"))]
-    async with Rig(tmp_path, *steps, remember("Other", role="researcher"), say("1")) as rig:
+    async with Rig(tmp_path, *steps, remember("Other"), say("1")) as rig:
         domain = await rig.domain()
         talk = await rig.conversation(domain)
-        for _ in range(4):
+        for _ in range(3):
             await rig.say(talk, "Hi")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "researcher"}})
+        await rig.say(talk, "Hi")  # the memory is the role's, which is no argument
         everything = await browse(rig, domain)
         assert (everything["total"], everything["roles"]) == (4, ["assistant", "researcher"])
         assert everything["scope"] == "domain"
@@ -164,3 +166,66 @@ async def test_a_forged_import_is_refused_whole(tmp_path: Path, field: str, valu
         assert (await browse(rig, domain, role="clerk"))["total"] == 0
         assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 1, "known": 0}
         assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 0, "known": 1}
+
+
+async def test_what_was_replaced_is_shown_when_asked_for_and_goes_with_what_replaced_it(tmp_path: Path) -> None:
+    old = {"id": "1_a", "content": "Sencha", "cues": ["tea", "green"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+    async with Rig(tmp_path, remember("Black tea now.", replaces="1_a"), say("1"), recall(), say("2")) as rig:
+        domain = await rig.domain()
+        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=assistant", {"engrams": [old]})
+        talk = await rig.conversation(domain)
+        await rig.say(talk, "Hi")
+        [current] = (await browse(rig, domain))["items"]
+        [replaced] = (await browse(rig, domain, show="replaced"))["items"]
+        assert (current["replaces"], replaced["replacedBy"]) == ("1_a", current["id"])
+        assert "replacedBy" not in current
+        assert (await browse(rig, domain, show="all"))["total"] == 2
+        assert (await browse(rig, domain, show="proposed"))["total"] == 0
+        assert (await rig.refused("GET", f"/api/domains/{domain}/memories", params={"show": "x"}))[0] == 422
+        await rig.say(talk, "What tea?")
+        assert "Sencha" not in str(rig.model.requests[-1].messages).split("What tea?")[1]
+        exported = await rig.ok("GET", f"/api/domains/{domain}/memories/export?role=assistant")
+        path = f"/api/domains/{domain}/memories/import?role=clerk"
+        assert (await rig.ok("POST", path, {"engrams": exported["engrams"]}))["added"] == 2
+        assert (await browse(rig, domain, role="clerk"))["total"] == 1
+        await rig.ok("DELETE", f"/api/domains/{domain}/memories/{current['id']}?role=assistant")
+        assert (await browse(rig, domain, role="assistant", show="all"))["total"] == 0
+
+
+async def test_a_model_forgets_a_memory_of_its_user_and_none_of_another(tmp_path: Path) -> None:
+    forgets: list[Step] = []
+
+    def forget(_: Any) -> Step:
+        return forgets[0]
+
+    async with Rig(tmp_path, remember("Anna likes sencha."), say("1"), forget, say("2"), forget, say("3")) as rig:
+        domain = await rig.domain(memoryScope="user")
+        anna, ben = member("anna", domain), member("ben", domain)
+        await turn(rig, anna, domain)
+        memories = rig.application.business.memories
+
+        async def kept() -> list[str]:
+            page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)
+            return [engram.id for _, engram in page.items]
+
+        [known] = await kept()
+        forgets.append(use("promptx_forget", id=known))
+        assert f"There is no memory '{known}' here." in await turn(rig, ben, domain)
+        assert await kept() == [known]
+        assert "Forgotten: Anna likes sencha." in await turn(rig, anna, domain)
+        assert await kept() == []
+
+
+async def test_forgetting_for_all_users_of_a_domain_needs_the_admins_word(tmp_path: Path) -> None:
+    async with Rig(tmp_path, use("promptx_forget", id="1_a"), say("Done.")) as rig:
+        domain = await rig.domain(memoryScope="domain")
+        await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # nobody is alone here any more
+        assert "Denied (shared-memory)" in await turn(rig, member("anna", domain), domain)
+
+
+async def test_a_delegate_remembers_as_its_own_role(tmp_path: Path) -> None:
+    task = use("delegate", role="researcher", task="Keep it.")
+    async with Rig(tmp_path, task, remember("Other"), say("Kept."), say("Done.")) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        await rig.say(await rig.conversation(domain), "Hi")
+        assert [each["role"] for each in (await browse(rig, domain))["items"]] == ["researcher"]

@@ -1,5 +1,6 @@
 """Roles over REST: shown with their files, written as nuwa writes them, removed from the workspace only."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from agentic_rag.access.users import User
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig, types_of
+from tests.tools.support import SERVERS
 
 CLERK = {"kind": "role", "id": "书记员", "content": "<role><personality>@!thought://书记员思维</personality></role>"}
 THINKING = {"kind": "thought", "id": "书记员思维", "content": "<thought><plan>Count twice.</plan></thought>"}
@@ -152,6 +154,37 @@ async def test_the_effective_prompt_is_what_the_model_gets(tmp_path: Path) -> No
         assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
 
+async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+    async with Rig(tmp_path, say("Hi."), say("Hi."), any_command=True) as rig:
+        domain = await rig.domain(mcpServers={"a": entry})
+        path = f"/api/domains/{domain}/effective-prompt"
+        costs = {each["name"]: each for each in (await rig.ok("GET", path))["servers"]}
+        assert costs["a"] == {"name": "a", "tools": 0, "tokens": 0, "deferred": False}, "it was started"
+        assert costs["promptx"]["tools"] >= 4
+        assert costs["promptx"]["tokens"] > 300
+        await rig.say(await rig.conversation(domain), "Hi")
+        shown = await rig.ok("GET", path)
+        (cost,) = [each for each in shown["servers"] if each["name"] == "a"]
+        assert (cost["tools"], cost["deferred"], shown["catalogue"]) == (26, False, None)
+        assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
+
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": entry}}})
+        await rig.say(await rig.conversation(domain), "Hi")
+        shown = await rig.ok("GET", path)
+        assert [(each["tools"], each["deferred"]) for each in shown["servers"] if each["name"] in "ab"] == [
+            (26, True)
+        ] * 2
+        assert "- b (26): asks_widely, chatter, close_output" in shown["catalogue"]["text"]
+        assert set(shown["tools"]) == {
+            tool["name"] for tool in rig.model.requests[-1].tools if not tool.get("defer_loading")
+        }
+        assert "find_tools" in shown["tools"]
+        told = [block["text"] for block in rig.model.requests[-1].system]
+        assert [shown[part]["text"] for part in ("bootstrap", "catalogue", "present")] == told
+        assert shown["system"]["characters"] == sum(map(len, told))
+
+
 async def test_a_prompt_whose_role_is_gone_says_so(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -170,7 +203,7 @@ async def test_only_an_admin_may_have_the_author_tools(tmp_path: Path) -> None:
         business = rig.application.business
         for user, allowed in (
             (User("olga", operator=True), True),
-            (User("anna", admin=True, domains=frozenset({domain})), True),
+            (User("anna", domains=frozenset({domain}), administered=frozenset({domain})), True),
             (User("mara", domains=frozenset({domain})), False),
         ):
             conversation = await business.conversations.create(user, domain)

@@ -37,7 +37,7 @@ def test_roles_are_for_admins_and_their_changes_are_audited(method: str, path: s
     assert rule.audited is (method != "GET")
     with pytest.raises(Forbidden):
         rule.check(MEMBER, "dom_1")
-    rule.check(User("anna", admin=True, domains=frozenset({"dom_1"})), "dom_1")
+    rule.check(User("anna", domains=frozenset({"dom_1"}), administered=frozenset({"dom_1"})), "dom_1")
 
 
 @pytest.mark.parametrize(

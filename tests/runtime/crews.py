@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from agentic_rag.events import AgentEvent, ToolStatus
+from agentic_rag.ids import TurnId
 from agentic_rag.messages import plain_text
 from agentic_rag.models.base import Model, ModelRequest
 from agentic_rag.runtime.children import Delegations
@@ -83,12 +84,12 @@ async def crew(
 
 
 async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
-    return await b.database.read(lambda conn: sessions.list_delegated(conn, turn_id))
+    return await b.database.read(lambda conn: sessions.list_delegated(conn, TurnId(turn_id)))
 
 
 async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
-    with anyio.fail_after(20):
-        return [event async for event in b.runtime.follow(turn_id)]
+    with anyio.fail_after(30):
+        return [event async for event in b.runtime.follow(TurnId(turn_id))]
 
 
 def agents_of(events: list[AgentEvent]) -> set[str]:

@@ -1,9 +1,10 @@
 """A runtime with a real store, a scripted model and tools that live in memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,37 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.messages import Message, text_block
 from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
+from agentic_rag.runtime.log.fanout import Fanout
+from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.services import Patience
-from agentic_rag.runtime.session import Accepted
-from agentic_rag.store import sessions, turns
+from agentic_rag.runtime.services import Answers, Patience
+from agentic_rag.runtime.spending import Spending
+from agentic_rag.store import budgets, sessions, turns
+from agentic_rag.store.budgets import BudgetRecord, Period, ReservationRecord, Unit
 from agentic_rag.store.clock import now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.signal_feed import SignalFeed
 from agentic_rag.store.turns import TurnRecord
-from agentic_rag.tools.base import CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.store.usage import Scope
+from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputNeeded, ProgressSink, ToolInfo
+from tests.runtime.served import served
 
-SESSION = "sess_test"
+SESSION = SessionId("sess_test")
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
-Tool = Callable[[CallRequest], Awaitable[CallOutcome]]
+Tool = Callable[[CallRequest], Awaitable[CallOutcome | InputNeeded]]
 
 
 def info(name: str, *, origin: Any = "user", read_only: bool = False) -> ToolInfo:
@@ -77,7 +86,9 @@ class MemoryToolset:
     def tools(self) -> tuple[ToolInfo, ...]:
         return tuple(tool for tool, _ in self.functions.values())
 
-    async def call(self, request: CallRequest, timeout: float, progress: ProgressSink | None = None) -> CallOutcome:
+    async def call(
+        self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
+    ) -> CallOutcome | InputNeeded:
         self.requests.append(request)
         return await self.functions[request.tool.name][1](request)
 
@@ -146,10 +157,10 @@ class Hooks:
         self.ended_turns.append((turn, final))
 
     def session_branched(self, conn: Connection, session_id: str) -> None:
-        self.branched_sessions.append((session_id, sessions.count_messages(conn, session_id).every))
+        self.branched_sessions.append((session_id, sessions.count_messages(conn, SessionId(session_id)).every))
 
     def session_compacted(self, conn: Connection, session_id: str) -> None:
-        self.compacted_sessions.append((session_id, sessions.count_messages(conn, session_id)))
+        self.compacted_sessions.append((session_id, sessions.count_messages(conn, SessionId(session_id))))
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
         self.denied_calls.append(call)
@@ -179,7 +190,9 @@ class Bench:
     async def again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
         """Answer a user's message again, or with other words."""
         session = await self.runtime.session(SESSION)
-        return await session.branch(message_id, content, options.pop("definition", None) or definition(), **options)
+        return await session.branch(
+            MessageId(message_id), content, options.pop("definition", None) or definition(), **options
+        )
 
     async def compact(self, settings: Definition | None = None) -> CompactionRecord:
         return await (await self.runtime.session(SESSION)).compact(settings or definition())
@@ -187,15 +200,19 @@ class Bench:
     async def say(self, content: str, **options: Any) -> list[AgentEvent]:
         """Send a message and return all events of its turn."""
         accepted = await self.send(content, options.pop("definition", None), **options)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             return [event async for event in self.runtime.follow(accepted.turn_id)]
 
     async def transcript(self) -> list[Message]:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
         return [{"role": row.role, "content": row.content} for row in rows]
 
+    async def reserved(self) -> list[ReservationRecord]:
+        """Return what calls of the domain have reserved of its budget."""
+        return await self.database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_test"))
+
     async def turn(self, turn_id: str) -> TurnRecord:
-        row = await self.database.read(lambda conn: turns.get(conn, turn_id))
+        row = await self.database.read(lambda conn: turns.get(conn, TurnId(turn_id)))
         assert row is not None
         return row
 
@@ -252,35 +269,74 @@ async def bench(
     redactor: Redactor | None = None,
     delegations: Delegations | None = None,
     model_idle: float = 60,
+    wait_seconds: float = 60,
+    answers: Answers | None = None,
+    hard: str | None = None,
+    hears: bool = False,
+    fanout: Fanout | None = None,
+    most_turns: int = 0,
 ) -> AsyncIterator[Bench]:
     """Open a runtime on a store in the folder; a second one on the same folder finds what the first left.
 
-    ``store``: the address of a PostgreSQL database that is used in its place; ``database``: what the runtime sees.
+    ``store``: the address of a PostgreSQL database that is used in its place; ``database``: what the runtime sees;
+    ``hard``: tokens that the domain may spend a day. ``hears``: it hears the signals of others there, and live events
+    by PostgreSQL's notifications or ``fanout``.
     """
     own = await Database.open(store or folder / "test.db")
+    feed = None
+    if hears and own.server is not None:
+        feed, fanout = SignalFeed(own), fanout or PostgresFanout(own.server.notifications)
     services = services or Services(model, tools or toolset())
     hooks = hooks or Hooks()
     delegations = delegations or Delegations()
 
     def create(conn: Connection) -> None:
         if sessions.get(conn, SESSION) is None:
-            sessions.create(conn, SESSION, SessionLabels(conversation_id="conv_test"), created_at=now())
+            sessions.create(conn, SESSION, SessionLabels(conversation_id=ConversationId("conv_test")), created_at=now())
 
+    spending = Spending(database or own)
     try:
         await own.write(create)
-        async with Runtime(
-            services,
-            hooks,
-            database=database or own,
-            payloads=PayloadFiles(folder / "payloads"),
-            redactor=redactor or Redactor(),
-            delegations=delegations,
-            patience=Patience(model_idle, retry_budget=5.0),
-        ) as runtime:
+        if hard is not None:
+            await own.write(partial(_put_budget, hard=hard))
+            await spending.refresh()
+        async with (
+            feed or nullcontext(),
+            served(services.given_model, own, SESSION) as services.given_model,
+            Runtime(
+                services,
+                hooks,
+                database=database or own,
+                payloads=PayloadFiles(folder / "payloads"),
+                redactor=redactor or Redactor(),
+                delegations=delegations,
+                patience=Patience(model_idle, retry_budget=5.0, wait_seconds=wait_seconds, memory_seconds=0),
+                answers=answers,
+                spending=spending,
+                feed=feed,
+                fanout=fanout,
+                most_turns=most_turns,
+            ) as runtime,
+        ):
             yield Bench(own, runtime, services, hooks, delegations)
     finally:
         with anyio.CancelScope(shield=True):
             await own.aclose()
+
+
+def _put_budget(conn: Connection, hard: str) -> None:
+    budget = BudgetRecord(
+        id="bud_test",
+        scope=Scope.DOMAIN,
+        subject="dom_test",
+        unit=Unit.TOKENS,
+        period=Period.DAY,
+        soft=None,
+        hard=hard,
+        created_at=now(),
+        updated_at=now(),
+    )
+    budgets.put(conn, budget)
 
 
 def kinds(events: Sequence[AgentEvent]) -> list[str]:

@@ -93,13 +93,12 @@ class StrictModel(Model):
 
 
 def images_in(body: Json) -> list[Block]:
-    """Return the images in a request's tool results."""
+    """Return the images in a request: those of its users, and those in tool results."""
     return [
         part
         for message in body["messages"]
         for block in message["content"]
-        if block["type"] == "tool_result"
-        for part in block["content"]
+        for part in (block["content"] if block["type"] == "tool_result" else (block,))
         if part["type"] == "image"
     ]
 

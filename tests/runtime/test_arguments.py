@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.runtime.core.arguments import find_problem
+from agentic_rag.runtime.core.arguments import find_problem, fit_arguments
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -78,3 +78,15 @@ def test_what_was_sent_is_not_repeated_and_many_problems_are_bounded() -> None:
 )
 def test_a_schema_of_any_form_is_read(schema: dict[str, Any]) -> None:
     find_problem(schema, {"a": 1}, user=True)
+
+
+def test_a_null_for_what_a_strangers_tool_may_go_without_is_left_out() -> None:
+    given = {"query": "abc", "mode": "far", "top_k": None}
+    assert fit_arguments(SCHEMA, given, user=True) == ({"query": "abc", "mode": "far"}, None)
+    nullable = {"type": "object", "properties": {"top_k": {"type": ["integer", "null"]}}}
+    assert fit_arguments(nullable, {"top_k": None}, user=True) == ({"top_k": None}, None)
+    for wrong in ({**given, "query": None}, {**given, "mode": "up"}):
+        kept, problem = fit_arguments(SCHEMA, wrong, user=True)
+        assert kept == wrong
+        assert problem == find_problem(SCHEMA, wrong, user=True)
+    assert fit_arguments({**SCHEMA, "required": 7}, given, user=True)[0] == given

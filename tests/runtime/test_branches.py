@@ -9,6 +9,7 @@ import pytest
 
 from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, StorageFull, TurnInProgress
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId, MessageId, TurnId
 from agentic_rag.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Limits
@@ -24,7 +25,7 @@ from tests.runtime.test_append_only import BASE, ask, bare, brain, opened, perso
 
 async def follow(b: Bench, turn_id: str) -> list[AgentEvent]:
     with anyio.fail_after(60):
-        return [event async for event in b.runtime.follow(turn_id)]
+        return [event async for event in b.runtime.follow(TurnId(turn_id))]
 
 
 async def answer_again(b: Bench, message_id: str, content: str | None = None, **options: Any) -> list[AgentEvent]:
@@ -69,9 +70,9 @@ async def test_an_answer_is_given_again_and_a_question_in_other_words_and_all_br
         await b.say("More")
         assert await branch_now(b) == ["Other", "A4.", "More", "A5."]
         session = await b.runtime.session(SESSION)
-        await session.activate(question(second))
+        await session.activate(MessageId(question(second)))
         assert await branch_now(b) == ["Q0", "A0.", "Q1", "A2.", "Q2", "A3."], "the newest branch with that message"
-        await session.activate(str(second[0].fields()["messageId"]))
+        await session.activate(MessageId(str(second[0].fields()["messageId"])))
         assert await branch_now(b) == ["Q0", "A0.", "Q1", "A1."]
         await b.say("Go on")
         assert sent(model.requests[-1]) == ["Q0", "A0.", "Q1", "A1.", "Go on"]
@@ -86,7 +87,7 @@ async def test_the_same_client_message_makes_one_branch_and_another_one_is_refus
     async with ScriptedModel(say("A."), slow, say("Queued.")) as model, bench(tmp_path, model) as b:
         first = await b.say("Q", client_message_id="c0")
         made = await b.again(question(first), client_message_id="c1")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await slow.reached.wait()
         repeated = await b.again(question(first), client_message_id="c1")
         assert (repeated.turn_id, repeated.duplicate) == (made.turn_id, True)
@@ -97,14 +98,14 @@ async def test_the_same_client_message_makes_one_branch_and_another_one_is_refus
             await b.again(question(first))
         session = await b.runtime.session(SESSION)
         with pytest.raises(TurnInProgress):
-            await session.activate(question(first))
+            await session.activate(MessageId(question(first)))
         queued = await b.send("Next", on_busy="queue")
         with pytest.raises(NotFound):
             await b.again(queued.user_message_id)
         slow.until.set()
         await follow(b, queued.turn_id)
         assert await branch_now(b) == ["Q", "Again.", "Next", "Queued."]
-        for unknown in (b.again("msg_x"), session.activate("msg_x")):
+        for unknown in (b.again("msg_x"), session.activate(MessageId("msg_x"))):
             with pytest.raises(NotFound):
                 await unknown
 
@@ -112,7 +113,11 @@ async def test_the_same_client_message_makes_one_branch_and_another_one_is_refus
 @pytest.mark.parametrize("dies_at", range(1, 6))
 async def test_a_kill_between_the_fork_and_its_answer_goes_on_on_the_right_branch(tmp_path: Path, dies_at: int) -> None:
     real = await Database.open(tmp_path / "test.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
+    await real.write(
+        lambda conn: sessions.create(
+            conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026"
+        )
+    )
     disk = Disk(real)
     async with bench(tmp_path, ScriptedModel(say("A0."), say("A1."), say("B."), strict=False), database=disk) as b:
         first, second = await b.say("Q0"), await b.say("Q1")
@@ -135,7 +140,7 @@ async def test_a_kill_between_the_fork_and_its_answer_goes_on_on_the_right_branc
             assert [event.type for event in events if event.terminal] == ["done"]
             assert await branch_now(b) == ["Q0", "A0.", "Other", "B."]
             assert all(sent(request) == ["Q0", "A0.", "Other"] for request in model.requests)
-        await (await b.runtime.session(SESSION)).activate(str(second[0].fields()["messageId"]))
+        await (await b.runtime.session(SESSION)).activate(MessageId(str(second[0].fields()["messageId"])))
         assert await branch_now(b) == ["Q0", "A0.", "Q1", "A1."]
         assert question(first) != question(second)
 
@@ -160,7 +165,7 @@ async def test_a_branch_keeps_the_prefix_byte_for_byte_and_no_thought_is_lost(tm
         assert "Be brief." in str(api.requests[-1]["messages"]), "what changed is told on the new branch too"
         session = await b.runtime.session(SESSION)
         for leaf in (asked[2], again, edited):
-            await session.activate(str(leaf[0].fields()["messageId"]))
+            await session.activate(MessageId(str(leaf[0].fields()["messageId"])))
             await ask(b, world, "And now?")
             assert str(api.requests[-1]["messages"]).count("Be brief.") == 1
     assert api.refused == []
@@ -177,7 +182,7 @@ async def test_branches_before_and_behind_a_window_that_moved_fit_together(tmp_p
         world.settings = BASE
         session = await b.runtime.session(SESSION)
         for leaf in (asked[4], edited, asked[4]):
-            await session.activate(str(leaf[0].fields()["messageId"]))
+            await session.activate(MessageId(str(leaf[0].fields()["messageId"])))
             await ask(b, world, "And now?")
         await answer_again(b, question(asked[1]), definition=world.settings)
     assert api.refused == []
@@ -199,7 +204,7 @@ async def test_branches_before_and_behind_a_compaction_are_sent_what_was_sent_th
         shown = await b.database.read(lambda conn: sessions.get(conn, SESSION))
         assert shown is not None
         assert shown.compacted_to == 0
-        await (await b.runtime.session(SESSION)).activate(str(behind[0].fields()["messageId"]))
+        await (await b.runtime.session(SESSION)).activate(MessageId(str(behind[0].fields()["messageId"])))
         await ask(b, world, "And now?")
         assert "Holidays were asked about" in str(api.requests[-1]["messages"])
         counts = await b.database.read(lambda conn: sessions.count_messages(conn, SESSION))

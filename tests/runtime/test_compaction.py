@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from agentic_rag.errors import CompactionNotNeeded, GenerationAborted, GenerationTimeout, ModelError, TurnInProgress
+from agentic_rag.errors import (
+    CompactionNotNeeded,
+    GenerationAborted,
+    GenerationTimeout,
+    ModelError,
+    StorageFull,
+    TurnInProgress,
+)
 from agentic_rag.events import Usage
 from agentic_rag.messages import Message, plain_text, text_block, user_message
 from agentic_rag.models.base import ModelRequest
@@ -20,11 +27,12 @@ from agentic_rag.runtime.core.summary import Documents, Summary, ask_apart, head
 from agentic_rag.runtime.core.transcript import tokens_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.compactions import CompactionRecord
+from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import SESSION, Bench, MemoryToolset, bench, definition, info, kinds, ok, text_of
+from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, definition, info, kinds, ok, text_of
 
 FACT = "They spoke of pumps."
 SUMMARY = json.dumps({"facts": [{"fact": FACT, "documents": []}], "wishes": ["Short answers."]})
@@ -119,6 +127,28 @@ async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
         assert await state(b) == before
 
 
+async def test_a_summary_whose_cost_cannot_be_stored_keeps_nothing_reserved(tmp_path: Path) -> None:
+    own = await Database.open(tmp_path / "test.db")
+    disk = Disk(own)
+
+    def refuse(request: ModelRequest) -> ModelError:
+        disk.fill(refusals=1)
+        return ModelError("no", http_status=400)
+
+    try:
+        async with (
+            ScriptedModel(*long_chat(), say("No summary."), refuse) as model,
+            bench(tmp_path, model, tools(), database=disk, hard="1000000") as b,
+        ):
+            await chat(b)
+            with pytest.raises(StorageFull):
+                await b.compact()
+            assert disk.refusals == 0
+            assert await b.reserved() == []
+    finally:
+        await own.aclose()
+
+
 @pytest.mark.parametrize(
     "failing",
     [
@@ -155,7 +185,7 @@ async def test_an_interrupted_compaction_leaves_everything_and_a_send_waits_for_
         async def send() -> None:
             heard.append(text_of(await b.say("Meanwhile")))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(compact)
                 await slow.reached.wait()
@@ -177,7 +207,7 @@ async def test_a_compaction_that_races_sends_loses_nothing_and_answers_all(tmp_p
         async def send(number: int) -> None:
             said.append(text_of(await b.say(f"Meanwhile {number}", on_busy="queue")))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(b.compact)
                 await slow.reached.wait()
@@ -203,7 +233,7 @@ async def test_a_manual_compaction_during_a_turn_is_refused(tmp_path: Path) -> N
             await b.compact()
         assert caught.value.turn_id == accepted.turn_id
         slow.until.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
 
 

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId
 from agentic_rag.messages import plain_text, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
@@ -71,13 +72,17 @@ def check_numbers(events: list[AgentEvent]) -> None:
 async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_path: Path, dies_at: int) -> None:
     tools = Tools()
     real = await Database.open(tmp_path / "test.db")
-    await real.write(lambda conn: sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026"))
+    await real.write(
+        lambda conn: sessions.create(
+            conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026"
+        )
+    )
     disk = Disk(real)
     disk.fill(at=dies_at)
     model = ScriptedModel(then=answer, strict=False)
     async with bench(tmp_path, model, tools.toolset(), database=disk) as b:
         accepted = await b.send("How much?", definition(), client_message_id="m1")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             before: list[AgentEvent] = []
             async for event in b.runtime.follow(accepted.turn_id):
                 before.append(event)
@@ -89,7 +94,7 @@ async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_p
         assert resumed == (not before[-1].terminal)
         again = await b.send("How much?", definition(), client_message_id="m1")
         assert (again.turn_id, again.duplicate) == (accepted.turn_id, True)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert [event.terminal for event in events].count(True) == 1
         assert events[-1].type == "done"

@@ -7,6 +7,7 @@ import pytest
 
 from agentic_rag.conversations.shown_messages import shown_messages
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId
 from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import sessions
@@ -42,7 +43,7 @@ def notices(events: list[AgentEvent]) -> list[str]:
 async def shown(b: Bench, turn_id: str) -> str:
     turn = await b.turn(turn_id)
     rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
-    return shown_messages("conv_test", rows, {turn.id: turn}, {})[-1].content
+    return shown_messages(ConversationId("conv_test"), rows, {turn.id: turn}, {})[-1].content
 
 
 @pytest.mark.parametrize("max_steps", [1, 6])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from agentic_rag.events import IterationStart, Text
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store.database import Database
 
@@ -10,7 +11,7 @@ from agentic_rag.store.database import Database
 async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durable(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "test.db")
     try:
-        log = RunLog(Journal(database), "conv_test", "turn_test")
+        log = RunLog(Journal(database), ConversationId("conv_test"), TurnId("turn_test"))
         for body in (Text("one"), IterationStart(2), Text("two")):
             log.append(body)
         assert [event.type for event in log.since(0) or ()] == ["text"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.events import Delegate, Text, Thinking, decode
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.log.runlog import Encoder
 
@@ -35,7 +36,7 @@ def test_a_delta_has_the_form_of_every_event(
         **({"agent": agent, "parentToolCallId": conversation} if agent else {}),
         "text": text,
     }
-    encoder = Encoder(conversation, turn)
+    encoder = Encoder(ConversationId(conversation), TurnId(turn))
     for _ in range(2):  # the second one from what the first has prepared
         event = encoder.encode(kind(text), seq, TS, Delegate(agent, conversation) if agent else None)
         assert event.data == orjson.dumps(expected)
@@ -45,10 +46,10 @@ def test_a_delta_has_the_form_of_every_event(
 def test_secrets_are_taken_out_of_deltas_too() -> None:
     redaction = Redaction()
     redaction.add("KEY", "hunter2-hunter2")
-    encoder = Encoder("conv_1", "turn_1", redaction)
+    encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
     assert encoder.encode(Text("it is hunter2-hunter2"), 1, TS).fields()["text"] == "it is [secret KEY]"
 
 
 def test_a_text_that_is_no_unicode_is_refused() -> None:
     with pytest.raises(TypeError):
-        Encoder("conv_1", "turn_1").encode(Text("\ud800"), 1, TS)
+        Encoder(ConversationId("conv_1"), TurnId("turn_1")).encode(Text("\ud800"), 1, TS)

@@ -9,10 +9,12 @@ import pytest
 
 from agentic_rag.errors import ModelError, TurnInProgress
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import TurnId
 from agentic_rag.messages import user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
+from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import run_events, turns
 from agentic_rag.testing.problems import problems
@@ -38,7 +40,7 @@ async def test_a_database_that_another_program_locks_only_delays_a_turn(tmp_path
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
         accepted = await b.send("Hi", definition())
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await slow.reached.wait()
             other = sqlite3.connect(tmp_path / "test.db", isolation_level=None, check_same_thread=False)
             try:
@@ -73,7 +75,6 @@ async def test_a_stream_dropped_at_any_event_is_run_again_and_garbles_nothing(tm
         (ModelError("no connection", retryable=True, retry_after=0.0), 2),
         (ModelError("slow down", http_status=429, retryable=True, retry_after=0.0), 2),
         (ModelError("slow down", http_status=429, retryable=True, retry_after=999.0), 1),
-        (ModelError("slow down", http_status=429), 1),
         (ModelError("bad request", http_status=400), 1),
         (ModelError("no key", http_status=401), 1),
     ],
@@ -146,8 +147,8 @@ async def test_fifty_concurrent_and_duplicate_sends_make_one_turn(tmp_path: Path
         assert len(set(accepted) | set(refused)) == 1
         assert (len(accepted), len(refused)) == (40, 10)
         slow.until.set()
-        with anyio.fail_after(20):
-            events = [event async for event in b.runtime.follow(accepted[0])]
+        with anyio.fail_after(30):
+            events = [event async for event in b.runtime.follow(TurnId(accepted[0]))]
         assert kinds(events).count("turn_started") == 1
         assert await b.database.read(lambda conn: len(turns.of_session(conn, SESSION))) == 1
 
@@ -218,7 +219,7 @@ async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) 
         assert await b.database.write(lambda conn: turns.take_lease(conn, accepted.turn_id, "other")) == 2
         before = await b.transcript()
         slow.until.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert not any(event.terminal for event in events)
         assert await b.transcript() == before
@@ -237,7 +238,7 @@ async def test_who_resumes_a_turn_takes_its_fencing_number(tmp_path: Path) -> No
         first = await b.turn(accepted.turn_id)
     async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
         row = await b.turn(accepted.turn_id)
         assert (row.fence, row.lease_until) == (2, None)
@@ -259,3 +260,30 @@ async def test_draining_lets_turns_end_and_leaves_what_waits(tmp_path: Path) -> 
         await b.runtime.recover()
         assert await b.runtime.drain(20) == 0
         assert (await b.transcript())[-1]["content"][0]["text"] == "Second."
+
+
+def test_a_service_that_does_not_say_until_when_is_asked_three_times_more() -> None:
+    busy, delays, attempts = ModelError("slow down", http_status=429, retryable=True), [], Attempts()
+    while (delay := retry_delay(busy, attempts, 60, 1.0)) is not None:
+        delays.append(delay)
+        attempts = after(busy, attempts, delay)
+    assert delays == [0.5, 1.0, 2.0]
+    assert retry_delay(ModelError("busy", http_status=529, retryable=True), attempts, 60, 1.0) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (
+            "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8",
+            (9000, 8192),
+        ),
+        ("prompt is too long: 250000 tokens > 200000 maximum", (250000, 200000)),
+        ("This model's maximum context length is 8192 tokens, your messages resulted in 9001 tokens.", (9001, 8192)),
+        ("the request exceeds the available context size", None),
+    ],
+)
+def test_what_a_service_says_of_lengths_is_understood(text: str, sizes: tuple[int, int] | None) -> None:
+    error = ModelError(text, http_status=400)
+    assert is_too_long(error)
+    assert sizes_of(error) == sizes

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
@@ -31,7 +32,7 @@ def test_rules_written_in_another_order_are_the_same_image_since_they_decide_the
     other = definition(tool_policy={"fs__write": "allow", "*": "deny"})
     assert Image.of(one).id == Image.of(other).id
     tool = info("fs__write")
-    verdicts = [Policy(each.tool_policy, effects_allowed=False).denial(tool) for each in (one, other)]
+    verdicts = [Policy(each.tool_policy, effects_allowed=False).ruling(tool) for each in (one, other)]
     assert verdicts == [None, None]
 
 
@@ -46,7 +47,9 @@ def test_images_of_many_users_are_right_beyond_what_is_remembered() -> None:
 def test_a_message_that_was_changed_is_counted_anew() -> None:
     messages = [user_message("one"), user_message("two " * 50)]
     session = Transcript(
-        "sess_1", SessionLabels(), entries=[Entry(seq, "turn_1", 0, "msg_1", each) for seq, each in enumerate(messages)]
+        SessionId("sess_1"),
+        SessionLabels(),
+        entries=[Entry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), each) for seq, each in enumerate(messages)],
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     messages[0]["content"] = [text_block("a longer note " * 20), *messages[0]["content"]]

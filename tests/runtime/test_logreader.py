@@ -12,6 +12,7 @@ import pytest
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store import run_events, turns
@@ -28,11 +29,11 @@ class Desk:
     def __init__(self, database: Database, journal: Journal) -> None:
         self.database = database
         self.journal = journal
-        self.log = RunLog(journal, "conv_test", "turn_test")
+        self.log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
         journal.add(self.log)
 
     def reader(self, after: int = 0) -> LogReader:
-        return LogReader(self.journal, "turn_test", after)
+        return LogReader(self.journal, TurnId("turn_test"), after)
 
     async def end(self) -> None:
         await self.log.commit([DONE], lambda conn: None)
@@ -165,7 +166,7 @@ async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_wa
             await write(desk, [Text(f"part {n}") for n in range(5 * GROUP_EVENTS)])
             await anyio.wait_all_tasks_blocked()
             readers.cancel_scope.cancel()
-        stored = await desk.database.read(lambda conn: run_events.read(conn, "turn_test", 0, 1000))
+        stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_test"), 0, 1000))
         delivered = [(event.seq, event.data) for event in heard]
         assert stored == delivered[: len(stored)]
         assert len(stored) >= len(delivered) - MAX_UNJOURNALLED
@@ -173,7 +174,7 @@ async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_wa
 
 async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path: Path) -> None:
     async with running(tmp_path) as desk:
-        refused, other = desk.log, RunLog(desk.journal, "conv_test", "turn_other")
+        refused, other = desk.log, RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
         refused.append(Text("lost"))
         refused.take()
         refused.take_failure(StorageFull("disk full"))
@@ -182,9 +183,9 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
             await refused.commit([DONE], lambda conn: None)
         other.append(IterationStart(1))
         desk.journal.add(other)
-        await read_one(LogReader(desk.journal, "turn_other"))
-        assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_other")) == 1
-        assert await desk.database.read(lambda conn: run_events.last_seq(conn, "turn_test")) == 0
+        await read_one(LogReader(desk.journal, TurnId("turn_other")))
+        assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_other"))) == 1
+        assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_test"))) == 0
 
 
 async def read_one(reader: LogReader) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.events import ToolStatus
+from agentic_rag.ids import TurnId
 from agentic_rag.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
@@ -79,7 +80,7 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_read_on_to_its_end(tm
         payload = await b.database.read(lambda conn: payloads.get(conn, SESSION, read[0]))
         assert payload is not None
         assert payload.size == len(LONG.encode())
-        calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, events[0].turn_id))
+        calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, TurnId(events[0].turn_id)))
         assert (calls[0].size, calls[0].ref) == (payload.size, read[0])
         assert (calls[1].ref, calls[1].status) == (None, "ok")
 
@@ -155,7 +156,7 @@ async def test_a_result_that_cannot_be_kept_is_waited_for_and_kept_whole(tmp_pat
     steps = (use("dump", query="x"), say("Works."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         accepted = await b.send("Go", definition())
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "notice":
                     assert event.fields()["code"] == "STORAGE_STALLED"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.events import ToolStatus
+from agentic_rag.ids import TurnId
 from agentic_rag.messages import Block, text_block
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.extractive import ExtractiveModel
@@ -24,6 +25,7 @@ from agentic_rag.testing.steps import Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.pictures import read_picture
+from tests.growth import growth
 from tests.runtime.harness import Services, bench, definition, kinds, toolset
 from tests.runtime.strict_model import NAME, StrictModel, images_in, results_of
 
@@ -76,7 +78,7 @@ async def test_a_tool_that_returns_only_images_is_seen_and_kept_beside_the_trans
         shown = [event.fields()["content"] for event in events if event.type == "tool_result"]
         assert all(text.startswith("[image, image/png, 600×500 pixels, kept as ref ref_") for text in shown)
         stored = str(await b.transcript()) + str(
-            await b.database.read(lambda conn: tool_calls.of_turn(conn, events[0].turn_id))
+            await b.database.read(lambda conn: tool_calls.of_turn(conn, TurnId(events[0].turn_id)))
         )
         assert base64.b64encode(png()).decode()[:40] not in stored
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
@@ -179,3 +181,12 @@ def test_the_size_of_an_image_is_read_from_its_header(kind: str) -> None:
 def test_any_bytes_have_a_size_or_none(kind: str, rest: bytes, cut: int) -> None:
     picture = read_picture(SIZED[kind][:cut] + rest)
     assert picture is None or min(picture.width, picture.height) > 0
+
+
+@pytest.mark.parametrize("filling", ["\xff", "\xd0\xff"])
+def test_markers_without_end_are_not_followed(filling: str) -> None:
+    def look(text: str) -> None:
+        assert read_picture(text.encode("latin-1")) is None
+
+    short, long = ("\xff\xd8\xff" + filling * size for size in (250_000, 2_000_000))
+    assert growth(look, short, long) < 3

@@ -3,18 +3,21 @@
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.events import ToolStatus, Usage
+from agentic_rag.ids import MessageId
 from agentic_rag.messages import Message, text_block
-from agentic_rag.runtime.core.calls import PlannedCall, Policy, plan_call
+from agentic_rag.runtime.core.calls import Approval, PlannedCall, Policy, plan_call
+from agentic_rag.runtime.core.questions import ASK_TOOL
 from agentic_rag.runtime.core.turn import Commit, Turn
+from agentic_rag.runtime.kept_results import READ_TOOL
 from agentic_rag.testing.steps import Step, Use, step_events
-from agentic_rag.tools.base import CallOutcome, ToolInfo
+from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from tests.runtime.harness import info
 
 pytestmark = pytest.mark.attack(kind="model")
@@ -54,9 +57,7 @@ def text(tool: ToolInfo, policy: Policy) -> str:
         (info("search_documents", origin="builtin"), {}, "runs"),
     ],
 )
-def test_a_call_with_effects_needs_the_admins_word(
-    tool: ToolInfo, rules: Mapping[str, Literal["allow", "deny"]], expected: str
-) -> None:
+def test_a_call_with_effects_needs_the_admins_word(tool: ToolInfo, rules: Mapping[str, Verdict], expected: str) -> None:
     assert status(tool, Policy(rules, effects_allowed=False)) == expected
 
 
@@ -78,14 +79,15 @@ def test_a_call_with_effects_needs_the_admins_word(
     ],
 )
 def test_a_patterns_allow_does_not_cover_effects_once_text_of_others_was_read(
-    name: str, rules: Mapping[str, Literal["allow", "deny"]], expected: str | None
+    name: str, rules: Mapping[str, Verdict], expected: str | None
 ) -> None:
     tool = info(name, origin="user" if "__" in name else "system", read_only=name == "srv__read")
-    denial = Policy(rules, effects_allowed=False).denial(tool, others=True)
+    denial = Policy(rules, effects_allowed=False).ruling(tool, others=True)
+    assert not isinstance(denial, Approval)
     assert (None if denial is None else str(denial.because)) == expected
     if denial is not None and denial.because == "others-text":
         assert f'{{"{name}": "allow"}}' in denial.text
-        assert Policy(rules, effects_allowed=False).denial(tool) is None
+        assert Policy(rules, effects_allowed=False).ruling(tool) is None
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,13 @@ def test_a_patterns_allow_does_not_cover_effects_once_text_of_others_was_read(
     ],
 )
 def test_remembering_for_all_users_of_a_domain_is_an_effect(
-    rules: Mapping[str, Literal["allow", "deny"]], others: bool, expected: str | None
+    rules: Mapping[str, Verdict], others: bool, expected: str | None
 ) -> None:
     tool = info("promptx_remember", origin="system")
-    denial = Policy(rules, effects_allowed=False, shared_memory=True).denial(tool, others=others)
+    denial = Policy(rules, effects_allowed=False, shared_memory=True).ruling(tool, others=others)
+    assert not isinstance(denial, Approval)
     assert (None if denial is None else str(denial.because)) == expected
-    assert Policy(rules, effects_allowed=False).denial(info("promptx_recall", origin="system")) is None
+    assert Policy(rules, effects_allowed=False).ruling(info("promptx_recall", origin="system")) is None
 
 
 def test_a_single_users_default_allows_what_nothing_denies() -> None:
@@ -113,7 +116,7 @@ def test_a_single_users_default_allows_what_nothing_denies() -> None:
     assert status(info("srv__write"), Policy({"srv__*": "deny"})) == "denied"
 
 
-Rules = dict[str, Literal["allow", "deny"]]
+Rules = dict[str, Verdict]
 GLOBS = ("*", "a__*", "*__x", "a__?", "[ab]__*", "a__x", "a__x*", "b__*", "*_*")
 
 
@@ -140,6 +143,44 @@ def test_the_order_in_which_rules_were_written_decides_nothing(rules: Rules, cha
     chance.shuffle(other)
     for name in ("a__x", "a__xy", "b__x", "c"):
         assert status(info(name), Policy(rules)) == status(info(name), Policy(dict(other)))
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"a__*": "allow", "b__*": "deny", "a__x": "ask"}, "owner"),
+        ({"*": "ask", "a__*": "ask-admin"}, "admin"),
+        ({"a__?": "ask", "?__x": "ask-admin"}, "admin"),
+        ({"a__?": "ask-admin", "?__x": "deny"}, "denied"),
+        ({"a__?": "allow", "?__x": "ask"}, "owner"),
+        ({"a__x": "allow", "*": "ask"}, "runs"),
+        ({}, "owner"),
+    ],
+)
+def test_a_person_is_asked_where_the_rules_say_so_or_say_nothing_of_effects(rules: Rules, expected: str) -> None:
+    call = planned(info("a__x"), Policy(rules, effects_allowed=False, has_person=True))
+    ruling = call.approval.answerer.value if call.approval else ("denied" if call.refusal else "runs")
+    assert ruling == expected
+    lonely = planned(info("a__x"), Policy(rules, effects_allowed=False))
+    assert lonely.approval is None
+    assert (lonely.refusal is None) == (expected == "runs")
+
+
+def test_what_the_agent_does_itself_is_not_asked_for() -> None:
+    for has_person in (True, False):
+        policy = Policy({"*": "ask"}, effects_allowed=False, has_person=has_person)
+        assert policy.ruling(READ_TOOL) is None
+        assert policy.ruling(ASK_TOOL) is None
+    assert Policy({"*": "deny"}).ruling(READ_TOOL) is not None
+
+
+def test_what_a_pattern_allows_is_asked_for_once_text_of_others_was_read() -> None:
+    policy = Policy({"srv__*": "allow"}, effects_allowed=False, has_person=True)
+    assert policy.ruling(info("srv__write")) is None
+    ruling = policy.ruling(info("srv__write"), others=True)
+    assert isinstance(ruling, Approval)
+    assert "Texts of others" in str(ruling.warning)
+    assert policy.ruling(info("srv__read", read_only=True), others=True) is None
 
 
 def test_a_denial_names_the_setting_and_lets_the_turn_go_on() -> None:
@@ -264,7 +305,7 @@ HIT = {"document_id": "d", "document_name": "n", "sentences": [{"text": "x", "ch
 
 def machine(messages: list[Message]) -> Turn:
     """Return a turn that goes on after these messages, as after a restart."""
-    turn = Turn(message_id="m", model="m", policy=PATTERN, max_steps=9)
+    turn = Turn(message_id=MessageId("m"), model="m", policy=PATTERN, max_steps=9)
     turn.offer([SEND, *OURS.values()])
     turn.restore(messages, {}, Usage())
     return turn

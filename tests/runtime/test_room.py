@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentic_rag.ids import SessionId
 from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.testing.steps import Say, Step, Think, Use
@@ -48,7 +49,7 @@ class Plan:
         assert self.bench is not None
         size = int(request.arguments["query"])
         if size == STOP:
-            await self.bench.runtime.interrupt("sess_test")
+            await self.bench.runtime.interrupt(SessionId("sess_test"))
         text = f"{request.id}: " + "word " * (size // 5)
         self.made[request.id] = text, len(self.model.requests)
         return ok(text)

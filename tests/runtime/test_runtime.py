@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, TurnInProgress
 from agentic_rag.events import EventBody, Notice, Title
+from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
@@ -118,7 +119,7 @@ async def test_a_second_message_waits_or_is_refused(tmp_path: Path) -> None:
         second = await b.send("C", definition(), on_busy="queue")
         assert second.queued
         slow.until.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             assert await b.runtime.next_turn(SESSION, first.turn_id) == second.turn_id
             events = [event async for event in b.runtime.follow(second.turn_id)]
         assert text_of(events) == "Second."
@@ -132,7 +133,7 @@ async def test_an_interrupt_keeps_what_was_said(tmp_path: Path) -> None:
         accepted = await b.send("A", definition())
         await slow.reached.wait()
         assert await b.runtime.interrupt(SESSION)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "interrupted"
         assert await b.runtime.interrupt(SESSION, turn_id=accepted.turn_id) is False
@@ -147,7 +148,7 @@ async def test_an_interrupt_while_it_thinks_leaves_no_unsigned_thought(tmp_path:
     slow = Stalled(Step((Think("One two three four five."), Say("Six."))), 3)
     async with ScriptedModel(slow, say("Next.")) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await slow.reached.wait()
             await b.runtime.interrupt(SESSION)
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
@@ -173,7 +174,7 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
     async with ScriptedModel(step, say("Next.")) as model, bench(tmp_path, model, tools) as b:
         accepted = await b.send("A", definition())
         seen: list[str] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await running.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
@@ -233,7 +234,7 @@ class Titling(Hooks):
 async def test_opening_events_follow_the_start_and_refusals_leave_nothing(tmp_path: Path) -> None:
     async with ScriptedModel(say("Hello.")) as model, bench(tmp_path, model, hooks=Titling()) as b:
         with pytest.raises(NotFound):
-            await b.runtime.session("sess_other")
+            await b.runtime.session(SessionId("sess_other"))
         with pytest.raises(NotFound):
             await b.send("Refuse this", definition())
         assert await b.transcript() == []
@@ -247,5 +248,5 @@ async def test_a_reader_from_any_number_gets_what_follows(tmp_path: Path) -> Non
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:
         events = await b.say("How much?")
         for after in range(len(events)):
-            rest = [event async for event in b.runtime.follow(events[0].turn_id, after)]
+            rest = [event async for event in b.runtime.follow(TurnId(events[0].turn_id), after)]
             assert [event.data for event in rest] == [event.data for event in events[after:]]

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import EPOCH
 from agentic_rag.store import run_events, sessions, turns
 from agentic_rag.store.database import Database
@@ -50,7 +51,7 @@ async def full_disk(
 
     def create(conn: Connection) -> None:
         if sessions.get(conn, SESSION) is None:
-            sessions.create(conn, SESSION, SessionLabels(conversation_id="c"), created_at="2026")
+            sessions.create(conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026")
 
     try:
         await real.write(create)
@@ -62,7 +63,7 @@ async def full_disk(
 
 
 async def read(b: Bench, turn_id: str, into: list[AgentEvent], until: str = "") -> None:
-    async for event in b.runtime.follow(turn_id):
+    async for event in b.runtime.follow(TurnId(turn_id)):
         into.append(event)
         if event.type == until:
             return

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_rag.errors import ModelError
 from agentic_rag.events import TERMINAL_TYPES, ToolStatus, Usage
+from agentic_rag.ids import MessageId
 from agentic_rag.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import BlockStarted, BlockStopped, MessageCompleted
@@ -60,7 +61,7 @@ class Run:
 
     def __init__(self, scripted: list[Step], cut: int, end: str) -> None:
         self.transcript: list[Message] = [user_message("question")]
-        self.turn = Turn(message_id="msg_1", model="m", policy=Policy({"beta*": "deny"}), max_steps=3)
+        self.turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy({"beta*": "deny"}), max_steps=3)
         self.turn.offer(TOOLS)
         self.terminals: list[str] = []
         self._scripted = scripted
@@ -158,7 +159,7 @@ def test_a_name_that_cannot_be_sent_back_is_stored_in_a_form_that_can_and_runs_n
     assert result["is_error"]
     assert f"There is no tool {name[:100]!r}"[:60] in result["content"][0]["text"]
     valid(run.transcript)
-    resumed = Turn(message_id="msg_1", model="m", policy=Policy(), max_steps=3)
+    resumed = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     resumed.offer(TOOLS)
     (call,) = resumed.restore(run.transcript[1:2], {}, Usage())
     assert call.refusal is not None
@@ -176,7 +177,7 @@ def test_an_endpoint_that_numbers_its_calls_anew_in_each_answer_is_understood() 
 
 @pytest.mark.parametrize("given", [[1, 2], "text", 7, None, DEEP])
 def test_arguments_that_are_no_object_or_nested_without_end_are_refused_and_stored_as_none(given: Any) -> None:
-    turn = Turn(message_id="m", model="m", policy=Policy(), max_steps=2)
+    turn = Turn(message_id=MessageId("m"), model="m", policy=Policy(), max_steps=2)
     turn.offer(TOOLS)
     turn.next()
     turn.begin_step(())
@@ -192,7 +193,7 @@ def test_arguments_that_are_no_object_or_nested_without_end_are_refused_and_stor
 
 
 def test_usage_of_all_steps_adds_up() -> None:
-    turn = Turn(message_id="m", model="m", policy=Policy(), max_steps=2)
+    turn = Turn(message_id=MessageId("m"), model="m", policy=Policy(), max_steps=2)
     turn.next()
     turn.begin_step(())
     turn.receive(MessageCompleted("end_turn", Usage(1, 2, 3, 4)))

@@ -1,5 +1,6 @@
 """Every model call leaves a usage row, whatever became of it."""
 
+from contextlib import aclosing
 from pathlib import Path
 
 import anyio
@@ -7,13 +8,16 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
+from agentic_rag.ids import ConversationId
+from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
 from agentic_rag.store.usage import UsageRecord
+from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
-from agentic_rag.testing.steps import Cite, Say, Step, Use, say
+from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, ok, toolset
+from tests.runtime.harness import SESSION, Bench, bench, definition, hits, kinds, ok, text_of, toolset
 
 
 async def lookup(request: CallRequest) -> CallOutcome:
@@ -51,7 +55,7 @@ async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Pat
         accepted = await b.send("Go", definition())
         await stalled.reached.wait()
         await b.runtime.interrupt(SESSION)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "interrupted"
         assert sorted((row.step, row.input, row.output) for row in await rows_of(b)) == [(1, 100, 1), (1, 101, 1)]
@@ -75,7 +79,9 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
         await b.say("Again")
 
         def statuses(conn: Connection) -> list[tuple[str, str]]:
-            return [(call.tool_name, call.status) for call in tool_calls.of_conversation(conn, "conv_test")]
+            return [
+                (call.tool_name, call.status) for call in tool_calls.of_conversation(conn, ConversationId("conv_test"))
+            ]
 
         assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]
 
@@ -85,3 +91,38 @@ async def test_a_citation_that_is_not_what_its_passage_says_is_counted(tmp_path:
     async with ScriptedModel(forged) as model, bench(tmp_path, model) as b:
         await b.say("Go")
         assert [row.dropped_citations for row in await rows_of(b)] == [2]
+
+
+async def test_marks_that_nobody_gave_are_dropped_and_a_claim_without_a_shared_word_is_shown_and_counted(
+    tmp_path: Path,
+) -> None:
+    async def search(request: CallRequest) -> CallOutcome:
+        return ok("found", hits("The pump holds 3 litres.", "It weighs 2 kg."))
+
+    said = "The pump holds 3 litres [1]. Cats sleep 【1】. `x[1]` it weighs 2 kg [[1, 9]]."
+    async with (
+        FakeMessagesAPI(use("search_documents", query="pump"), say(said)) as api,
+        aclosing(AnthropicModel(api.key, api.url, citations="marks")) as model,
+        bench(tmp_path, model, toolset(search_documents=search)) as b,
+    ):
+        events = await b.say("How much?")
+        assert text_of(events) == "The pump holds 3 litres. Cats sleep. `x[1]` it weighs 2 kg."
+        sources = [each.fields() for each in events if each.type == "source_reference"]
+        assert [(each["number"], each.get("verified")) for each in sources] == [(1, None), (2, False), (3, None)]
+        shown = [(each["number"], each.get("verified", True)) for each in events[-1].fields()["references"]]
+        assert shown == [(1, True), (2, False), (3, True)]
+        assert [(row.dropped_citations, row.unverified_citations) for row in await rows_of(b)] == [(0, 0), (1, 1)]
+
+
+async def test_an_attempt_that_has_cost_stays_reserved_when_the_next_one_is_refused(tmp_path: Path) -> None:
+    broken = Broken(say("Half an answer"), 3, ModelError("dropped", retryable=True, started=True, retry_after=0.0))
+    busy = ModelError("busy", http_status=529, retryable=True, retry_after=0.0)
+    last = Stalled(say("Whole."), 1)
+    async with ScriptedModel(broken, busy, last) as model, bench(tmp_path, model, hard="100000") as b:
+        accepted = await b.send("Hi")
+        await last.reached.wait()
+        assert len(await b.reserved()) == 2, "the first, of which nothing is stored yet, and the running one"
+        last.until.set()
+        with anyio.fail_after(30):
+            assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
+        assert await b.reserved() == []

@@ -17,7 +17,7 @@ def build() -> MCPServer:
     @server.tool(description=f"Use {TOKEN} well.")
     async def leak(ctx: Context) -> dict[str, str]:
         await ctx.report_progress(1, 2, f"half of {TOKEN}")
-        return {"token": TOKEN, "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
+        return {"token": TOKEN, TOKEN: "its name", "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
 
     @server.tool()
     async def fail() -> str:

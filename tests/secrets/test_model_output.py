@@ -95,7 +95,7 @@ def cut(text: str) -> tuple[str, ...]:
 
 TALKS: dict[str, tuple[Any, ...]] = {
     "text": (Step((Say(f"It is {SECRET}, keep it.", pieces=cut(f"It is {SECRET}, keep it.")),)),),
-    "arguments": (use("promptx_recall", role="assistant", query=f"find {SECRET}"), say("Done.")),
+    "arguments": (use("promptx_recall", query=f"find {SECRET}"), say("Done.")),
     "name of an argument": (use("promptx_recall", **{"role": "assistant", "query": "x", SECRET: 1}), say("Done.")),
     "name of a tool": (Step((Use(SECRET, {}),)), say("Done.")),
     "broken arguments": (Step((Use("promptx_recall", raw=f'{{"query": "{SECRET}'),)), say("Done.")),

@@ -88,7 +88,7 @@ Gag = Callable[[Admin], Awaitable[None]]
 @pytest.mark.parametrize("gag", [as_a_secret, in_an_entry, in_a_dry_run])
 async def test_the_secret_of_one_domain_gags_no_other(tmp_path: Path, gag: Gag) -> None:
     steps = (
-        use("promptx_recall", role="assistant", query=f"rules of {WORDS}"),
+        use("promptx_recall", query=f"rules of {WORDS}"),
         use("search_documents", query=WORDS),
         say(f"You have 25 days of {WORDS}."),
     )
@@ -109,7 +109,7 @@ async def test_the_secret_of_one_domain_gags_no_other(tmp_path: Path, gag: Gag) 
 
 
 async def test_a_guess_in_another_domain_or_in_none_confirms_nothing(tmp_path: Path) -> None:
-    steps = (use("promptx_recall", role="assistant", query=f"find {SECRET}"), say(f"It is {SECRET}."))
+    steps = (use("promptx_recall", query=f"find {SECRET}"), say(f"It is {SECRET}."))
     async with two(tmp_path, *steps) as (ann, mallory), serving(ann.rig.application.app) as address:
         await ann.keep("ANNA_CRM_TOKEN", SECRET)
         conversation = await mallory.begin()
@@ -157,7 +157,7 @@ async def test_outside_of_domains_a_key_hides_the_secrets_of_its_domains_without
 
 
 async def test_a_value_of_a_dry_run_is_taken_out_of_its_answer_and_forgotten_with_it(tmp_path: Path) -> None:
-    steps = (use("promptx_recall", role="assistant", query=SECRET), say("Done."))
+    steps = (use("promptx_recall", query=SECRET), say("Done."))
     with everything_logged() as log:
         async with Rig(tmp_path, *steps, any_command=True) as rig:
             domain = await rig.domain()
@@ -282,7 +282,7 @@ async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_do
         bench(tmp_path, model, redactor=redactor) as b,
     ):
         await b.runtime.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             resumed = [event.data.decode() async for event in b.runtime.follow(running.turn_id)]
             begun = [event.data.decode() async for event in b.runtime.follow(waiting.turn_id)]
     assert "It is [secret KEY]." in "".join(resumed)

@@ -16,8 +16,9 @@ from pydantic import SecretStr
 
 from agentic_rag.domains.vault import Vault, rotate, seal, unseal
 from agentic_rag.domains.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
-from agentic_rag.errors import BadConfiguration, NotFound, SecretUnreadable
+from agentic_rag.errors import NotFound, SecretUnreadable
 from agentic_rag.redaction import Redactor
+from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
 

@@ -9,27 +9,32 @@ from typing import Any, Self
 import anyio
 import httpx2
 import orjson
+from starlette.routing import Match, Route
 
 from agentic_rag import failpoints
 from agentic_rag.app import Application, open_application
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.models.base import Model
 from agentic_rag.operations.upkeep import SCAN_SECONDS
+from agentic_rag.server.openapi import documented_statuses
+from agentic_rag.server.routes import Endpoint
 from agentic_rag.settings import Settings
+from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from tests.waiting import pause
 
 WAIT_SECONDS = 30.0
+TURN_SECONDS = 240.0
 
 Json = dict[str, Any]
 
 
 def settings_for(folder: Path, **given: Any) -> Settings:
-    """Return settings that read neither ``.env`` nor keys and models of the machine."""
-    given = {"embedding": "none", "qdrant_url": None, **given}
+    """Return settings that read neither ``.env`` nor keys and models of the machine, and ask no model for titles."""
+    given = {"embedding": "none", "qdrant_url": None, "titles": "message", **given}
+    given.setdefault("data", folder / "data")
     return Settings(
         _env_file=None,
-        data=folder / "data",
         anthropic_api_key=None,
         **given,
     )
@@ -52,6 +57,7 @@ class Rig:
         failpoint: Callable[[str], object] | None = None,
         scan_seconds: float = SCAN_SECONDS,
         first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
+        revisions: Revisions = OWN,
         **settings: Any,
     ) -> None:
         self.settings = settings_for(folder, **settings)
@@ -63,6 +69,7 @@ class Rig:
             any_command=any_command,
             scan_seconds=scan_seconds,
             first_document_seconds=first_document_seconds,
+            revisions=revisions,
         )
         self.application: Application
         self.http: httpx2.AsyncClient
@@ -78,7 +85,8 @@ class Rig:
             await stack.enter_async_context(self.model)
             self.application = await stack.enter_async_context(self._opening)
             transport = httpx2.ASGITransport(self.application.app)
-            client = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)
+            hooks = {"response": [self._check_documented]}
+            client = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport, event_hooks=hooks)
             self.http = await stack.enter_async_context(client)
             self._stack = stack.pop_all()
         return self
@@ -87,6 +95,17 @@ class Rig:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         return await self._stack.__aexit__(exc_type, exc, tb)
+
+    async def _check_documented(self, response: httpx2.Response) -> None:
+        """Each answer to each request of each test has a status that the OpenAPI document says of its operation."""
+        request = response.request
+        asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
+        for route in self.application.app.routes:
+            if isinstance(route, Route) and route.matches(asked)[0] is Match.FULL:
+                assert isinstance(route.endpoint, Endpoint)
+                declared = route.endpoint.declared
+                said = f"{request.method} {declared.path} does not say that it answers {response.status_code}"
+                assert response.status_code in documented_statuses(declared), said
 
     async def ok(self, method: str, path: str, json: Any = None, **options: Any) -> Any:
         """Make a request that must succeed and return its JSON."""
@@ -113,7 +132,8 @@ class Rig:
     async def say(self, conversation: str, content: str, **fields: Any) -> list[Json]:
         """Send a message and return the events of its turn, read from the stream."""
         path = f"/api/conversations/{conversation}/messages"
-        response = await self.http.post(path, json={"content": content, **fields})
+        with anyio.fail_after(TURN_SECONDS):  # one that waits for a person whom no test plays would hang for ever
+            response = await self.http.post(path, json={"content": content, **fields})
         assert response.status_code == 200, response.text
         return events_of(response.text)
 

@@ -8,6 +8,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.users import LOCAL
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.messages import Block, text_block, tool_result_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import conversations, payloads, sessions, turns
@@ -20,17 +21,17 @@ from tests.server.rig import Rig, types_of
 
 async def plant(rig: Rig, conversation: str, count: int) -> None:
     """Store so many ended turns as the runtime does, before the conversation was ever spoken in."""
-    record = await rig.application.business.conversations.get(LOCAL, conversation)
+    record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
 
     def store(conn: Connection) -> None:
         for number in range(count):
             turn = TurnRecord(
-                id=new_id("turn"),
+                id=TurnId(new_id("turn")),
                 session_id=record.session_id,
-                conversation_id=conversation,
+                conversation_id=ConversationId(conversation),
                 content=f"Question {number}?",
-                user_message_id=new_id("msg"),
-                message_id=new_id("msg"),
+                user_message_id=MessageId(new_id("msg")),
+                message_id=MessageId(new_id("msg")),
                 status=TurnStatus.DONE,
                 image_id="img_x",
                 started_at=now(),
@@ -48,7 +49,7 @@ async def plant(rig: Rig, conversation: str, count: int) -> None:
             turns.TURNS.insert(conn, turn)
             sessions.append_question(conn, turn, number * 2 + 1)
             sessions.append_message(conn, answer)
-        conversations.add_messages(conn, conversation, count * 2, now())
+        conversations.add_messages(conn, ConversationId(conversation), count * 2, now())
 
     await rig.application.database.write(store)
 
@@ -115,7 +116,7 @@ async def test_a_full_conversation_takes_messages_again_once_it_is_compacted(tmp
         path = f"/api/conversations/{conversation}"
         for number in range(10):
             await rig.say(conversation, f"q{number}")
-        full = partial(conversations.update, conversation_id=conversation, message_count=1_000)
+        full = partial(conversations.update, conversation_id=ConversationId(conversation), message_count=1_000)
         await rig.application.database.write(full)
         assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_FULL")
         await rig.ok("POST", f"{path}/compact")
@@ -130,7 +131,7 @@ async def test_a_compaction_is_refused_below_the_threshold_and_during_a_turn(tmp
         path = f"/api/conversations/{conversation}"
         assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "COMPACTION_NOT_NEEDED")
         await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers={"accept": "application/json"})
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await stalled.reached.wait()
         assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "TURN_IN_PROGRESS")
         assert (await rig.refused("POST", "/api/conversations/conv_x/compact"))[0] == 404
@@ -162,20 +163,19 @@ async def test_stored_references_are_resolved_and_a_bad_one_costs_one_item(tmp_p
         good, gone, foreign = new_id("ref"), new_id("ref"), new_id("ref")
         folder = rig.settings.data / "payloads"
         folder.mkdir()
-        (folder / good).write_bytes(b'{"bars": [1, 2], "_kept": true}')
-        (folder / foreign).write_bytes(b'"secret"')
-        record = await rig.application.business.conversations.get(LOCAL, conversation)
+        chart, secret = b'{"bars": [1, 2], "_kept": true}', b'"secret"'
+        (folder / good).write_bytes(chart)
+        (folder / foreign).write_bytes(secret)
+        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
         structured = {
             "title": "Sales",
             "charts": [{"_ref": good}, {"_ref": gone}, {"_ref": foreign}, {"_ref": "../x"}, {"_ref": 5}],
         }
 
         def plant(conn: Connection) -> None:
-            for ref, owner in ((good, record.session_id), (gone, record.session_id), (foreign, "sess_other")):
-                payloads.put(
-                    conn,
-                    payloads.record_of(ref, owner, "application/json", b"x"),
-                )
+            own, other = record.session_id, SessionId("sess_other")
+            for ref, owner, data in ((good, own, chart), (gone, own, b"x"), (foreign, other, secret)):
+                payloads.put(conn, payloads.record_of(ref, owner, "application/json", data))
             rows = sessions.transcript(conn, record.session_id)
             row = next(row for row in rows if row.content[0]["type"] == "tool_result")
             block: Block = tool_result_block(row.content[0]["tool_use_id"], [text_block("shown")])
@@ -197,7 +197,7 @@ async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_pat
     async with Rig(tmp_path, say("Hi.")) as rig:
         conversation = await rig.conversation()
         assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
-        record = await rig.application.business.conversations.get(LOCAL, conversation)
+        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
         ref, other = new_id("ref"), new_id("ref")
         folder = rig.settings.data / "payloads"
         folder.mkdir()

@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from agentic_rag.errors import ModelError
-from agentic_rag.store import branches, sessions, turns
+from agentic_rag.ids import ConversationId
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.store import branches, conversations, sessions, turns
 from agentic_rag.testing.scripted import Stalled
-from agentic_rag.testing.steps import say, use
+from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import Rig, events_of, types_of
 from tests.ws.serving import client, serving
 
@@ -99,7 +101,7 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
         assert await read(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
         await rig.ok("PATCH", path, {"status": "active"})
         await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await slow.reached.wait()
         for method, place, body in (("POST", edit, {"content": "x"}), ("PATCH", path, {"activeLeaf": message})):
             assert (await rig.refused(method, place, body))[:2] == (409, "TURN_IN_PROGRESS")
@@ -108,3 +110,76 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
         for each in tables:
             count = sa.select(sa.func.count()).select_from(each.table)
             assert await rig.application.database.read(lambda conn, query=count: conn.execute(query).scalar()) == 0  # type: ignore[misc]
+
+
+async def test_nothing_of_the_old_branchs_delegates_is_in_the_new_one(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def child(answer: str) -> Any:
+        def step(request: ModelRequest) -> Step:
+            asked.append(str(request.messages))
+            return say(answer)
+
+        return step
+
+    def last(request: ModelRequest) -> Step:
+        asked.append(str(request.messages))
+        return say("Summed up anew.")
+
+    first = (use("delegate", role="assistant", task="Dig at the OLD place."), child("OLDGOLD found."), say("OLDSUM."))
+    again = (use("delegate", role="assistant", task="Dig at the new place."), child("Newly found."), last)
+    async with Rig(tmp_path, *first, *again, say("On.")) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["assistant"]))
+        path = f"/api/conversations/{conversation}"
+        old = await rig.say(conversation, "Where is it?")
+        edit = f"{path}/messages/{old[0]['userMessageId']}/edit"
+        new = events_of((await rig.http.post(edit, json={"content": "Where else?"})).text)
+        assert new[-1]["type"] == "done"
+        assert not any("OLD" in each for each in asked[1:])
+        assert {event.get("agent", "assistant") for event in new} == {"assistant"}, "paths begin anew in each turn"
+        texts = [event["text"] for event in new if event["type"] == "text"]
+        assert "OLD" not in "".join(texts)
+        (child_of_new,) = (await rig.ok("GET", f"/api/turns/{new[0]['turnId']}/children"))["items"]
+        assert child_of_new["messages"][0]["content"] == "Dig at the new place."
+        (child_of_old,) = (await rig.ok("GET", f"/api/turns/{old[0]['turnId']}/children"))["items"]
+        assert child_of_old["messages"][1]["content"] == "OLDGOLD found.", "the other branch keeps its own"
+        assert await read(rig, conversation) == ["Where else?", "Summed up anew."]
+        await rig.say(conversation, "Go on.")
+        assert (await rig.ok("GET", path))["messageCount"] == 4
+        await rig.ok("DELETE", path)
+        count = sa.select(sa.func.count()).select_from(sessions.SESSIONS.table)
+        assert await rig.application.database.read(lambda conn: conn.execute(count).scalar()) == 0
+
+
+async def test_a_full_conversation_can_be_answered_again_since_that_makes_it_no_longer(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One."), say("Two."), say("Three.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        message = (await rig.say(conversation, "Count."))[0]["userMessageId"]
+        await rig.say(conversation, "On.")
+        database = rig.application.database
+        await database.write(lambda conn: conversations.update(conn, ConversationId(conversation), message_count=1_000))
+        send = f"{path}/messages"
+        assert (await rig.refused("POST", send, {"content": "More"}))[:2] == (409, "CONVERSATION_FULL")
+        events = events_of((await rig.http.post(f"{path}/messages/{message}/retry")).text)
+        assert events[-1]["type"] == "done"
+        assert (await rig.ok("GET", path))["messageCount"] == 2
+
+
+async def test_what_waits_in_the_queue_goes_on_where_the_running_answer_ends(tmp_path: Path) -> None:
+    slow = Stalled(say("Slowly."), 1)
+    async with Rig(tmp_path, say("One."), slow, say("Queued.")) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}"
+        message = (await rig.say(conversation, "Count."))[0]["userMessageId"]
+        again = await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        body = {"content": "Then?", "onBusy": "queue"}
+        queued = await rig.ok("POST", f"{path}/messages", body, headers=AS_JSON)
+        assert queued["status"] == "queued"
+        assert (await rig.refused("POST", f"{path}/messages/{message}/retry"))[:2] == (409, "TURN_IN_PROGRESS")
+        slow.until.set()
+        for turn in (again, queued):
+            assert types_of(events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text))[-1] == "done"
+        assert await read(rig, conversation) == ["Count.", "Slowly.", "Then?", "Queued."]

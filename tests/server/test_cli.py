@@ -85,6 +85,14 @@ def test_a_bad_configuration_is_exit_code_2(tmp_path: Path, arguments: tuple[str
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked")
+def test_a_server_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> None:
+    line = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', PROGRAM, "serve", "--port", "0"]
+    result = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert_one_line(result, 2, "open files", "64", "ulimit")
+
+
 def test_serving_as_root_needs_a_word(tmp_path: Path) -> None:
     variables = {name: value for name, value in environment().items() if name != "AGENTIC_RAG_ALLOW_ROOT"}
     for program in (PROGRAM, str(Path(__file__).parents[2] / "scripts/serve")):

@@ -7,13 +7,14 @@ import pytest
 from agentic_rag.access.users import LOCAL, User
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.errors import NotFound
+from agentic_rag.ids import ConversationId
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig
 
 
 async def _refusal(service: Conversations, user: User, conversation_id: str) -> NotFound:
     with pytest.raises(NotFound) as caught:
-        await service.send(user, conversation_id, "Again.")
+        await service.send(user, ConversationId(conversation_id), "Again.")
     return caught.value
 
 

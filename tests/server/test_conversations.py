@@ -7,6 +7,7 @@ import pytest
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import ModelError, NotFound, StorageFull
+from agentic_rag.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import conversations, run_events
 from agentic_rag.testing.scripted import Broken, Scripted, Stalled
@@ -126,11 +127,11 @@ async def test_another_owners_conversation_looks_like_none(tmp_path: Path) -> No
         events = await rig.say(conversation, "Hi")
         eve, business = User("eve"), rig.application.business.conversations
         for attempt in (
-            business.get(eve, conversation),
-            business.send(eve, conversation, "hi"),
-            business.messages(eve, conversation),
-            rig.application.business.deletion.conversation(eve, conversation),
-            business.interrupt(eve, conversation),
+            business.get(eve, ConversationId(conversation)),
+            business.send(eve, ConversationId(conversation), "hi"),
+            business.messages(eve, ConversationId(conversation)),
+            rig.application.business.deletion.conversation(eve, ConversationId(conversation)),
+            business.interrupt(eve, ConversationId(conversation)),
             business.turn(eve, events[0]["turnId"]),
         ):
             with pytest.raises(NotFound):
@@ -157,7 +158,7 @@ async def test_a_running_turn_refuses_a_second_message_queues_one_and_can_be_int
         path = f"/api/conversations/{conversation}"
         as_json = {"accept": "application/json"}
         turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await stalled.reached.wait()
         assert (await rig.refused("POST", f"{path}/messages", {"content": "Me too"}))[:2] == (409, "TURN_IN_PROGRESS")
         queued = await rig.ok("POST", f"{path}/messages", {"content": "Later", "onBusy": "queue"}, headers=as_json)
@@ -191,7 +192,9 @@ async def test_an_archived_or_full_conversation_takes_no_message(tmp_path: Path)
         assert (await rig.ok("PATCH", path, {"status": "archived"}))["status"] == "archived"
         assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_ARCHIVED")
         await rig.ok("PATCH", path, {"status": "active"})
-        await rig.application.database.write(lambda conn: conversations.update(conn, conversation, message_count=1000))
+        await rig.application.database.write(
+            lambda conn: conversations.update(conn, ConversationId(conversation), message_count=1000)
+        )
         assert (await rig.refused("POST", f"{path}/messages", {"content": "Hi"}))[:2] == (409, "CONVERSATION_FULL")
         assert (await rig.ok("GET", f"{path}/messages"))["items"] == []
 
@@ -232,7 +235,7 @@ async def test_deleting_a_conversation_ends_its_turn_and_leaves_nothing(tmp_path
         path = f"/api/conversations/{conversation}"
         as_json = {"accept": "application/json"}
         turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await stalled.reached.wait()
         await rig.ok("DELETE", path)
         assert (await rig.refused("GET", path))[0] == 404

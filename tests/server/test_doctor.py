@@ -15,12 +15,15 @@ from sqlalchemy import Connection, text
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.commands.doctor import examine
+from agentic_rag.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import DatabaseMissing
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.steps import say
-from mcp_servers.promptx.memory import Memory, NewEngram, memory_folder
+from mcp_servers.promptx.memory import Memory, memory_folder
+from mcp_servers.promptx.new_engrams import NewEngram
 from tests.server.rig import Rig, settings_for
 from tests.waiting import pause
 
@@ -68,8 +71,8 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
         await rig.say(hollow, "Hi")
         await rig.say(lost, "What was said must stay")
         business = rig.application.business
-        hollow_session = (await business.conversations.get(LOCAL, hollow)).session_id
-        lost_session = (await business.conversations.get(LOCAL, lost)).session_id
+        hollow_session = (await business.conversations.get(LOCAL, ConversationId(hollow))).session_id
+        lost_session = (await business.conversations.get(LOCAL, ConversationId(lost))).session_id
         folder = rig.settings.data / "payloads"
         folder.mkdir()
         orphan, missing = new_id("ref"), new_id("ref")
@@ -77,7 +80,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
 
         def break_it(conn: Connection) -> None:
             sessions.delete(conn, hollow_session)
-            conversations.delete(conn, lost)
+            conversations.delete(conn, ConversationId(lost))
             payloads.put(
                 conn,
                 payloads.record_of(missing, lost_session, "text/plain", b"x"),
@@ -106,7 +109,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["What was said must stay", "Two."]
         assert (await rig.say(hollow, "Again"))[-1]["type"] == "done"
-        left = await rig.application.database.read(lambda conn: turns.get(conn, "turn_left"))
+        left = await rig.application.database.read(lambda conn: turns.get(conn, TurnId("turn_left")))
         assert left is not None
         assert (left.fence, left.lease_until) == (4, None)
         queued = await rig.application.database.read(lambda conn: documents.get(conn, document["id"]))
@@ -209,7 +212,7 @@ async def test_the_command_tells_of_a_damaged_database_in_a_line(tmp_path: Path)
 
 
 def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:
-    found = documents.get(conn, document_id)
+    found = documents.get(conn, DocumentId(document_id))
     return found is not None and found.sha256 == digest and found.status == "indexed"
 
 
@@ -248,7 +251,7 @@ async def test_a_kept_result_that_is_not_what_was_kept_is_told(tmp_path: Path) -
     async with Rig(tmp_path, say("Hi.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Hi")
-        session = (await rig.application.business.conversations.get(LOCAL, conversation)).session_id
+        session = (await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))).session_id
         sound, spoilt = new_id("ref"), new_id("ref")
         files = rig.application.ground.payloads
         for ref in (sound, spoilt):
@@ -328,3 +331,21 @@ async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_
     (finding,) = await examine(rig.settings, True)
     assert finding.code == "SECRET_KEY_UNUSABLE"
     assert not key.exists(), "a new one would open nothing"
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+async def test_a_lost_database_is_told_and_not_taken_for_a_new_folder(tmp_path: Path, left: str) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        await rig.upload(await rig.domain(), "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
+        file = rig.settings.data / "agentic-rag.db"
+    for each in file.parent.glob("agentic-rag.db*"):
+        each.unlink()
+    if left == "an empty file":
+        file.touch()
+    with pytest.raises(DatabaseMissing, match="Put the database back from a backup"):
+        async with Rig(tmp_path):
+            raise AssertionError("it began anew")
+    (file.parent / "index").rename(tmp_path / "old index")
+    async with Rig(tmp_path) as rig:
+        assert len((await rig.ok("GET", "/api/domains"))["items"]) <= 1

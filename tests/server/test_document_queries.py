@@ -1,8 +1,17 @@
-"""What is asked of documents: a filter that can match nothing is refused with its place, not answered with nothing."""
+"""What is asked of documents: a filter that matches nothing is refused with its place, and no list holds up others."""
 
 from pathlib import Path
+from threading import Event
 
+import anyio
+import anyio.from_thread
+
+from agentic_rag.access.users import LOCAL
+from agentic_rag.server.document_routes import DocumentFilter, DocumentRoutes
+from agentic_rag.server.replies import Items
+from agentic_rag.threads import one_thread
 from tests.server.rig import Rig
+from tests.waiting import pause
 
 
 async def test_a_state_that_no_document_can_have_is_refused_with_those_there_are(tmp_path: Path) -> None:
@@ -54,3 +63,36 @@ async def test_a_citations_chunk_is_shown_where_it_stands(tmp_path: Path) -> Non
         assert (await rig.ok("GET", f"{base}/chunks/{chunks[0]['chunkId']}"))["before"] is None
         for unknown in ("nothing", "00000000-0000-0000-0000-000000000000"):
             assert (await rig.refused("GET", f"{base}/chunks/{unknown}"))[:2] == (404, "CHUNK_NOT_FOUND")
+
+
+async def test_a_list_of_all_documents_is_made_beside_the_event_loop(tmp_path: Path) -> None:
+    thread, begun, free, found = one_thread(), anyio.Event(), Event(), list[int]()
+
+    def hold() -> None:
+        anyio.from_thread.run_sync(begun.set)
+        free.wait()
+
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "one.txt", b"One document.")
+        business = rig.application.business
+        routes = DocumentRoutes(business.documents, business.deletion, thread)
+
+        async def ask() -> None:
+            answer = await DocumentRoutes.list_documents.handler(routes, LOCAL, domain, DocumentFilter())
+            assert isinstance(answer, Items)
+            found.append(len(answer.items))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(thread.run, "somebody", hold)
+                await begun.wait()
+                try:
+                    tasks.start_soon(ask)
+                    while LOCAL.id not in thread.owners and not found:
+                        await pause()
+                    assert not found
+                finally:
+                    free.set()
+    assert found == [1]
+    assert DocumentRoutes.list_documents.large

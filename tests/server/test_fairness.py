@@ -18,7 +18,7 @@ IMPORTED = {"content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.
 MANY = 45
 """More than the forty threads that everything shared once."""
 
-REMEMBER = use("promptx_remember", role="assistant", engrams=[ENGRAM])
+REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 
 @contextmanager
@@ -50,8 +50,9 @@ class Stuck:
 @pytest.mark.parametrize("act", ["add", "remember"])
 async def test_what_hangs_in_one_domain_holds_up_nothing_of_another(tmp_path: Path, act: str) -> None:
     turns = act == "remember"
-    hanging: list[Scripted] = [REMEMBER] * MANY if turns else []
-    recall = use("promptx_recall", role="assistant", query="archive")
+    engrams = [{**ENGRAM, "content": f"Shelf {number} is empty."} for number in range(MANY if turns else 0)]
+    hanging: list[Scripted] = [use("promptx_remember", engrams=[each]) for each in engrams]
+    recall = use("promptx_recall", query="archive")
     rest: list[Scripted] = [say("Kept.")] * len(hanging)
     steps = [REMEMBER, say("Kept."), REMEMBER, say("Kept."), *hanging, recall, say("At five."), *rest]
     async with Rig(tmp_path, *steps, messages_per_minute=1000) as rig:

@@ -1,13 +1,19 @@
 """The guard around the application: foreign pages, unknown paths, unexpected failures."""
 
+import io
+import logging
+from functools import partial
 from pathlib import Path
 
+import anyio.lowlevel
 import httpx2
 import pytest
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agentic_rag.errors import BadConfiguration
 from agentic_rag.server.auth import Guard
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.terminal import log_handler
 from tests.server.rig import Rig
 
 
@@ -79,3 +85,49 @@ async def test_without_a_key_the_server_does_not_start_where_others_could_connec
 async def test_without_a_key_the_server_starts_on_loopback(tmp_path: Path, host: str) -> None:
     async with Rig(tmp_path, host=host) as rig:
         assert (await rig.http.get("/api/ready")).status_code == 200
+
+
+async def test_a_requests_own_id_is_in_its_answer_and_in_its_error(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        for given in ("a", "trace-1.2_3", "x" * 128):
+            answer = await rig.http.get("/api/turns/turn_none", headers={"x-request-id": given})
+            assert answer.headers.get_list("x-request-id") == [given]
+            assert answer.json()["error"]["requestId"] == given
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
+async def test_an_id_that_is_none_is_replaced_by_one_of_ours(tmp_path: Path, given: str) -> None:
+    async with Rig(tmp_path) as rig:
+        for headers in ([("x-request-id", given)], [("x-request-id", "one"), ("x-request-id", "two")]):
+            answer = await rig.http.get("/api/version", headers=headers)
+            assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_every_log_line_of_a_request_names_it_and_no_other_does() -> None:
+    lines = io.StringIO()
+    handler, log = log_handler(lines), logging.getLogger("agentic_rag.tests.guard")
+    log.addHandler(handler)
+    entered = anyio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        log.warning("begins")
+        entered.set()
+        await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+        await Response()(scope, receive, send)
+
+    async def work() -> None:
+        log.warning("works")
+
+    try:
+        transport = httpx2.ASGITransport(Guard(slow))
+        http = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)
+        async with http, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(http.get, "/", headers={"x-request-id": "mine-1"}))
+            await entered.wait()
+            log.warning("outside")
+    finally:
+        log.removeHandler(handler)
+    said = [line.split("guard: ")[1] for line in lines.getvalue().splitlines()]
+    assert sorted(said) == ["begins [mine-1]", "outside", "works [mine-1]"]

@@ -1,11 +1,13 @@
 """MCP servers of a domain over REST and through turns: who shares a child, what a save or a removal does."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Step, say, use
@@ -13,7 +15,9 @@ from agentic_rag.tools.launch.environment import MARKER
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of, types_of
 from tests.tools.captives import allow_captive, marked, needs_bubblewrap
+from tests.tools.registry import package_registry
 from tests.tools.support import SERVERS, until
+from tests.waiting import pause
 
 MEMORY = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}
 
@@ -105,20 +109,42 @@ async def test_users_of_an_entry_of_their_own_have_a_child_each_and_share_it_wit
         assert {each.user for each in rig.application.machinery.tools._hub.status(domain)} == {"anna", "ben"}
 
 
-async def test_a_save_of_a_package_that_is_not_installed_says_so_and_starts_nothing(tmp_path: Path) -> None:
-    async with Rig(tmp_path) as rig:
-        domain = await rig.domain()
-        saved = await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": MEMORY}}})
-        warning = saved["warnings"][0]
-        assert warning["path"] == "settings.mcpServers.notes"
-        assert "server-memory@" in warning["text"]
-        assert "test or restart the server to install it" in warning["text"]
-        found = await shown(rig, domain, "notes")
-        assert (found["state"], found["reason"], found["connections"]) == ("stopped", warning["text"], 0)
-        disabled = {"settings": {"mcpServers": {"notes": {**MEMORY, "disabled": True}}}}
-        assert (await rig.ok("PATCH", f"/api/domains/{domain}", disabled))["warnings"] == []
-        assert children(rig) == 0
-        assert not (rig.settings.data / "mcp" / "npm").exists()
+@pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
+async def test_a_save_installs_the_package_in_the_background_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with package_registry() as registry:
+        for name, text in registry.environment(tmp_path).items():
+            monkeypatch.setenv(name, text)
+        async with Rig(tmp_path) as rig:
+            domain = await rig.domain()
+            disabled = {"settings": {"mcpServers": {"notes": {**MEMORY, "disabled": True}}}}
+            assert (await rig.ok("PATCH", f"/api/domains/{domain}", disabled))["warnings"] == []
+            saved = await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": MEMORY}}})
+            warning = saved["warnings"][0]
+            assert warning["path"] == "settings.mcpServers.notes"
+            assert "server-memory@" in warning["text"]
+            assert "it is being installed now" in warning["text"]
+            found = await shown(rig, domain, "notes")
+            assert (found["state"], found["reason"], found["connections"]) == ("installing", warning["text"], 0)
+            failed = await settled(rig, domain, "notes")
+            assert failed["state"] == "stopped"
+            assert "does not know it in this version" in failed["reason"]
+            name, version = "@modelcontextprotocol/server-memory", "2026.8.31"
+            registry.publish_npm(name, version, bin={"mcp-server-memory": "server.js"})
+            again = {"settings": {"mcpServers": {"notes": {**MEMORY, "timeoutMs": 1000}}}}
+            assert "being installed" in str((await rig.ok("PATCH", f"/api/domains/{domain}", again))["warnings"])
+            installed = await settled(rig, domain, "notes")
+            assert (installed["state"], installed["reason"]) == ("stopped", "")
+            assert children(rig) == 0
+
+
+async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+    """Return a server once nothing is being installed for it."""
+    with anyio.fail_after(60):
+        while (found := await shown(rig, domain, name))["state"] == "installing":
+            await pause()
+    return found
 
 
 @needs_bubblewrap

@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 from starlette.routing import Route
 
+from agentic_rag.ids import ConversationId
 from agentic_rag.server.routes import Declaration, Endpoint
 from agentic_rag.store.conversations import update
 from tests.server.rig import Rig
@@ -96,7 +97,9 @@ async def test_a_list_shows_what_was_stored_deeper_than_it_can_be_written(tmp_pa
         conversation = await rig.conversation()
         for levels in (200, 300, 450):
             meta = {"big": 2**70, "deep": nested(levels)}
-            await rig.application.database.write(partial(update, conversation_id=conversation, meta=meta))
+            await rig.application.database.write(
+                partial(update, conversation_id=ConversationId(conversation), meta=meta)
+            )
             listed = (await rig.ok("GET", "/api/conversations"))["items"]
             assert [each["id"] for each in listed] == [conversation]
             assert listed[0]["metadata"]["big"] == 2**70

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from agentic_rag.ids import ConversationId, SessionId
 from agentic_rag.store import conversations, payloads
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadFiles
@@ -12,7 +13,7 @@ async def test_a_kept_result_is_a_file_that_no_browser_renders(tmp_path: Path) -
     async with Rig(tmp_path) as rig:
         conversation = await rig.conversation(await rig.domain())
         database = rig.application.database
-        record = await database.read(lambda conn: conversations.get(conn, conversation))
+        record = await database.read(lambda conn: conversations.get(conn, ConversationId(conversation)))
         assert record is not None
         plain, other = ("text/plain", "text/plain; charset=utf-8"), ("text/html", "application/octet-stream")
         for media_type, shown in (plain, other):
@@ -26,7 +27,7 @@ async def test_a_kept_result_is_a_file_that_no_browser_renders(tmp_path: Path) -
             assert answer.headers["content-disposition"].startswith("attachment;")
             assert answer.headers["x-content-type-options"] == "nosniff"
         assert (await rig.http.get(f"/api/payloads/{new_id('ref')}")).status_code == 404
-        elsewhere = payloads.record_of(new_id("ref"), "sess_of_nobody", "text/plain", b"x")
+        elsewhere = payloads.record_of(new_id("ref"), SessionId("sess_of_nobody"), "text/plain", b"x")
         await database.write(lambda conn: payloads.put(conn, elsewhere))
         refused = await rig.http.get(f"/api/payloads/{elsewhere.ref}")
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "PAYLOAD_NOT_FOUND")

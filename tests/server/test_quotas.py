@@ -75,7 +75,7 @@ async def test_conversations_made_at_once_do_not_pass_the_bound_together(tmp_pat
 
 
 async def test_a_full_memory_is_told_to_the_model_and_nothing_of_the_batch_is_saved(tmp_path: Path) -> None:
-    remember = use("promptx_remember", role="assistant", engrams=[ENGRAM, {**ENGRAM, "content": "And opens at nine."}])
+    remember = use("promptx_remember", engrams=[ENGRAM, {**ENGRAM, "content": "And opens at nine."}])
     async with Rig(tmp_path, remember, say("It is full."), quota_memories=1) as rig:
         domain = await rig.domain()
         events = await rig.say(await rig.conversation(domain), "Remember both.")

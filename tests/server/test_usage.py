@@ -8,7 +8,8 @@ from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig
 
 SPENT = Step((Say("Hello."),), usage=Usage(10, 20, 30, 4))
-TOTAL = {"calls": 1, "input": 10, "cacheRead": 20, "cacheWrite": 30, "output": 4, "droppedCitations": 0}
+CHECKED = {"droppedCitations": 0, "unverifiedCitations": 0}
+TOTAL = {"calls": 1, "input": 10, "cacheRead": 20, "cacheWrite": 30, "output": 4, **CHECKED}
 
 
 async def test_usage_outlives_its_conversation_and_its_domain(tmp_path: Path) -> None:
@@ -62,3 +63,24 @@ async def test_members_see_their_own_usage_admins_their_domains_and_operators_al
         everything = {(one, "mia"), (one, "max"), (two, "max")}
         assert {(row["domainId"], row["userId"]) for row in rows} == everything
         assert seen == {"mia": {(one, "mia")}, "max": {(one, "max"), (two, "max")}, "ann": {(one, "mia"), (one, "max")}}
+
+
+async def test_usage_is_grouped_by_the_key_with_which_a_message_was_sent(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[SPENT] * 4, requests_per_second=10_000) as rig:
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "Hi")
+        keys = [await make_key(rig, "mia", "member", domain) for _ in range(2)]
+        idents = [each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"]]
+        rig.http.headers.update(bearer(keys[0]))
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
+        rig.http.headers.update(bearer(keys[1]))
+        message = (await rig.say(conversation, "Again"))[0]["userMessageId"]
+        await rig.http.post(f"/api/conversations/{conversation}/messages/{message}/retry")
+        as_operator(rig)
+        rows = (await rig.ok("GET", "/api/usage?groupBy=user,key"))["items"]
+        spent = {(row["userId"], row["keyId"]): row["calls"] for row in rows}
+        assert spent == {("local", ""): 1, ("mia", idents[0]): 1, ("mia", idents[1]): 2}
+        rig.http.headers.update(bearer(keys[0]))
+        own = (await rig.ok("GET", "/api/usage?groupBy=key"))["items"]
+        assert {(row["keyId"], row["calls"]) for row in own} == {(idents[0], 1), (idents[1], 2)}

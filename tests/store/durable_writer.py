@@ -5,6 +5,7 @@ import sys
 
 from sqlalchemy import Connection
 
+from agentic_rag.ids import SessionId
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import SessionLabels
@@ -16,7 +17,9 @@ async def main(url: str, session_id: str) -> None:
     database = await Database.open(url)
 
     def begin(conn: Connection) -> int:
-        session = sessions.get(conn, session_id) or sessions.create(conn, session_id, SessionLabels(), created_at=AT)
+        session = sessions.get(conn, SessionId(session_id)) or sessions.create(
+            conn, SessionId(session_id), SessionLabels(), created_at=AT
+        )
         return session.last_seq
 
     seq = await database.write(begin, durable=True)

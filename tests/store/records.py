@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from agentic_rag.ids import SessionId
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.documents import DocumentRecord
@@ -96,7 +97,9 @@ def document(document_id: str = "doc_1", **fields: Any) -> DocumentRecord:
 
 
 def payload(ref: str = "ref_1", session_id: str = "sess_1") -> PayloadRecord:
-    return PayloadRecord(ref=ref, session_id=session_id, media_type="text/plain", size=3, sha256="", created_at=AT)
+    return PayloadRecord(
+        ref=ref, session_id=SessionId(session_id), media_type="text/plain", size=3, sha256="", created_at=AT
+    )
 
 
 def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> UsageRecord:

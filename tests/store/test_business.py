@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.store import conversations, documents, domains, images, retrievals
 from agentic_rag.store.conversations import SortBy, TitleSource
 from agentic_rag.store.database import Database
@@ -79,13 +80,13 @@ async def test_deleting_a_domain_takes_its_documents_images_and_retrievals(datab
     def left(conn: Connection) -> list[object]:
         return [
             domains.get(conn, "dom_1"),
-            documents.get(conn, "doc_1"),
+            documents.get(conn, DocumentId("doc_1")),
             images.get(conn, "img_1"),
             retrievals.get(conn, "ret_1"),
         ]
 
     assert await database.read(left) == [None] * 4
-    assert await database.read(lambda conn: documents.get(conn, "doc_2")) is not None
+    assert await database.read(lambda conn: documents.get(conn, DocumentId("doc_2"))) is not None
 
 
 async def test_an_image_stays_as_it_was_first_put(database: Database) -> None:
@@ -101,11 +102,11 @@ async def test_a_conversation_is_its_owners_alone(database: Database) -> None:
 
     def lookups(conn: Connection) -> list[bool]:
         found = (
-            conversations.get(conn, "conv_1"),
-            conversations.get(conn, "conv_1", "ann"),
-            conversations.get(conn, "conv_1", "bob"),
-            conversations.by_session(conn, "sess_conv_1"),
-            conversations.by_session(conn, "sess_9"),
+            conversations.get(conn, ConversationId("conv_1")),
+            conversations.get(conn, ConversationId("conv_1"), "ann"),
+            conversations.get(conn, ConversationId("conv_1"), "bob"),
+            conversations.by_session(conn, SessionId("sess_conv_1")),
+            conversations.by_session(conn, SessionId("sess_9")),
         )
         return [one is not None and one.meta == {"k": [1]} for one in found]
 
@@ -162,16 +163,20 @@ async def test_pages_have_no_gap_or_repeat_where_values_are_equal(database: Data
 async def test_a_conversation_changes_by_field_and_counts_its_messages(database: Database) -> None:
     await database.write(lambda conn: conversations.insert(conn, conversation()))
     change = await database.write(
-        lambda conn: conversations.update(conn, "conv_1", title="New", title_source=TitleSource.USER, meta={"a": 1})
+        lambda conn: conversations.update(
+            conn, ConversationId("conv_1"), title="New", title_source=TitleSource.USER, meta={"a": 1}
+        )
     )
-    counted = await database.write(lambda conn: conversations.add_messages(conn, "conv_1", 2, LATER))
+    counted = await database.write(lambda conn: conversations.add_messages(conn, ConversationId("conv_1"), 2, LATER))
     assert (change, counted) == (True, True)
-    found = await database.read(lambda conn: conversations.get(conn, "conv_1"))
+    found = await database.read(lambda conn: conversations.get(conn, ConversationId("conv_1")))
     assert found is not None
     assert (found.title, found.title_source, found.meta, found.status) == ("New", "user", {"a": 1}, "active")
     assert (found.message_count, found.last_message_at, found.updated_at) == (2, LATER, LATER)
-    assert await database.write(lambda conn: conversations.update(conn, "conv_9", title="x")) is False
-    assert await database.write(lambda conn: conversations.add_messages(conn, "conv_9", 2, LATER)) is False
+    assert await database.write(lambda conn: conversations.update(conn, ConversationId("conv_9"), title="x")) is False
+    assert (
+        await database.write(lambda conn: conversations.add_messages(conn, ConversationId("conv_9"), 2, LATER)) is False
+    )
 
 
 async def test_conversations_of_a_domain_are_named_with_their_sessions(database: Database) -> None:
@@ -181,8 +186,8 @@ async def test_conversations_of_a_domain_are_named_with_their_sessions(database:
 
     await database.write(fill)
     assert await database.read(lambda conn: conversations.ids_of_domain(conn, "dom_1")) == [("conv_1", "sess_conv_1")]
-    assert await database.write(lambda conn: conversations.delete(conn, "conv_1")) is True
-    assert await database.write(lambda conn: conversations.delete(conn, "conv_1")) is False
+    assert await database.write(lambda conn: conversations.delete(conn, ConversationId("conv_1"))) is True
+    assert await database.write(lambda conn: conversations.delete(conn, ConversationId("conv_1"))) is False
     assert await database.read(lambda conn: conversations.ids_of_domain(conn, "dom_1")) == []
 
 
@@ -224,7 +229,7 @@ async def test_a_document_changes_by_field_until_it_is_deleted(database: Databas
     def fail(conn: Connection) -> bool:
         return documents.update(
             conn,
-            "doc_1",
+            DocumentId("doc_1"),
             status=DocumentStatus.FAILED,
             progress=DocumentProgress(stage=DocumentStatus.PARSING, pages=12),
             error_code="NO_TEXT",
@@ -233,7 +238,7 @@ async def test_a_document_changes_by_field_until_it_is_deleted(database: Databas
         )
 
     assert await database.write(fail) is True
-    found = await database.read(lambda conn: documents.get(conn, "doc_1"))
+    found = await database.read(lambda conn: documents.get(conn, DocumentId("doc_1")))
     assert found is not None
     assert (found.status, found.progress, found.error_code, found.name) == (
         DocumentStatus.FAILED,
@@ -241,6 +246,6 @@ async def test_a_document_changes_by_field_until_it_is_deleted(database: Databas
         "NO_TEXT",
         "handbook.md",
     )
-    assert await database.write(lambda conn: documents.delete(conn, "doc_1")) is True
+    assert await database.write(lambda conn: documents.delete(conn, DocumentId("doc_1"))) is True
     assert await database.write(fail) is False
-    assert await database.write(lambda conn: documents.delete(conn, "doc_1")) is False
+    assert await database.write(lambda conn: documents.delete(conn, DocumentId("doc_1"))) is False

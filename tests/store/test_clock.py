@@ -14,3 +14,8 @@ def test_ids_are_prefixed_and_never_the_same() -> None:
 
 def test_times_are_utc_with_milliseconds() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", now())
+
+
+def test_ids_of_a_process_sort_as_they_were_made() -> None:
+    made = [new_id("turn") for _ in range(5_000)]
+    assert made == sorted(set(made))

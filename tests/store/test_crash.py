@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
 
@@ -29,9 +30,13 @@ def _write_and_kill(url: str, session_id: str, lines: int) -> int:
 
 async def _stored(url: str, session_id: str) -> tuple[int, int, int]:
     def counts(conn: Connection) -> tuple[int, int, int]:
-        found = sessions.get(conn, session_id)
+        found = sessions.get(conn, SessionId(session_id))
         assert found is not None
-        return found.last_seq, len(sessions.transcript(conn, session_id)), run_events.last_seq(conn, session_id)
+        return (
+            found.last_seq,
+            len(sessions.transcript(conn, SessionId(session_id))),
+            run_events.last_seq(conn, TurnId(session_id)),
+        )
 
     database = await Database.open(url)
     try:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import StorageFull, StorageUnavailable
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.store import conversations, images, run_events
 from agentic_rag.store.database import Database
 
@@ -53,7 +54,7 @@ async def test_an_integrity_error_passes_and_leaves_nothing(database: Database) 
 async def test_reads_see_every_committed_write(database: Database) -> None:
     for number in range(1, 101):
         await database.write(_append(number), durable=number % 2 == 0)
-        assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == number
+        assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == number
 
 
 async def test_a_read_cannot_write(database: Database) -> None:
@@ -72,13 +73,13 @@ async def test_readers_beside_many_writers_see_whole_transactions(database: Data
 
             def one(conn: Connection, number: int = number) -> None:
                 run_events.append(conn, [(f"turn_{writer}", number, b"x")])
-                conversations.add_messages(conn, "conv_1", 1, AT)
+                conversations.add_messages(conn, ConversationId("conv_1"), 1, AT)
 
             await database.write(one, durable=number == 10)
 
     async def read() -> None:
         def both(conn: Connection) -> tuple[int, int]:
-            found = conversations.get(conn, "conv_1")
+            found = conversations.get(conn, ConversationId("conv_1"))
             assert found is not None
             return found.message_count, _count(conn)
 
@@ -95,7 +96,7 @@ async def test_readers_beside_many_writers_see_whole_transactions(database: Data
                 for writer in range(8):
                     writers.start_soon(write, writer)
             done.set()
-    found = await database.read(lambda conn: conversations.get(conn, "conv_1"))
+    found = await database.read(lambda conn: conversations.get(conn, ConversationId("conv_1")))
     assert found is not None
     assert found.message_count == 80
     assert len(seen) > 1
@@ -225,13 +226,14 @@ async def test_a_server_that_went_away_is_unavailable_and_is_used_again_once_it_
     with postgresql_server() as server:
         database = await Database.open(server.url)
         try:
-            await database.write(_append(1), durable=True)
-            server.stop()
+            await database.write(_append(1))
+            server.stop()  # as if it had crashed
             with pytest.raises(StorageUnavailable):
                 await database.write(_append(2))
             with pytest.raises(StorageUnavailable):
                 await database.read(_count)
             server.start()
+            assert await database.read(_count) == 1  # who was told that it is stored has gone on from there
             await database.write(_append(2))
             assert await database.read(_count) == 2
         finally:

@@ -1,5 +1,6 @@
 """Usage, payloads, compactions and leases on each database."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import LeaseLost, StorageFull
 from agentic_rag.events import Usage
+from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.store import compactions, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
@@ -20,15 +22,15 @@ async def test_usage_comes_back_as_it_was_and_adds_up_by_turn(database: Database
     rows = [spent("usage_1", turn_id="turn_1", step=1), spent("usage_2", turn_id="turn_1", step=2, agent="a/b")]
     await database.write(lambda conn: usage.put(conn, [*rows, spent("usage_3")]))
     await database.write(lambda conn: usage.put(conn, []))
-    assert await database.read(lambda conn: usage.of_session(conn, "sess_1")) == [spent("usage_3"), *rows]
-    assert await database.read(lambda conn: usage.of_turn(conn, "turn_1")) == Usage(2, 4, 6, 8)
-    assert await database.read(lambda conn: usage.of_turn(conn, "turn_9")) == Usage()
+    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) == [spent("usage_3"), *rows]
+    assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_1"))) == Usage(2, 4, 6, 8)
+    assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_9"))) == Usage()
 
 
 async def test_a_payload_is_its_sessions_alone(database: Database) -> None:
     await database.write(lambda conn: payloads.put(conn, payload()))
-    assert await database.read(lambda conn: payloads.get(conn, "sess_1", "ref_1")) == payload()
-    assert await database.read(lambda conn: payloads.get(conn, "sess_2", "ref_1")) is None
+    assert await database.read(lambda conn: payloads.get(conn, SessionId("sess_1"), "ref_1")) == payload()
+    assert await database.read(lambda conn: payloads.get(conn, SessionId("sess_2"), "ref_1")) is None
     assert await database.read(payloads.all_refs) == {"ref_1"}
     await database.write(lambda conn: payloads.forget(conn, ["ref_1"]))
     assert await database.read(payloads.all_refs) == set()
@@ -38,48 +40,51 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
     head = [{"type": "text", "text": "summary"}]
 
     def fill(conn: Connection) -> None:
-        sessions.create(conn, "sess_1", SessionLabels(), created_at=AT)
+        sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
         for seq in (1, 2, 3):
             sessions.append_message(conn, message(seq))
         compactions.put(conn, compaction())
-        sessions.archive(conn, "sess_1", "comp_1", 2, head)
+        sessions.archive(conn, SessionId("sess_1"), "comp_1", 2, head)
         compactions.put(conn, compaction("comp_2", from_seq=3, to_seq=3))
-        sessions.archive(conn, "sess_1", "comp_2", 3, head)
+        sessions.archive(conn, SessionId("sess_1"), "comp_2", 3, head)
 
     await database.write(fill)
-    archives = await database.read(lambda conn: compactions.of_session(conn, "sess_1"))
+    archives = await database.read(lambda conn: compactions.of_session(conn, SessionId("sess_1")))
     assert [archive.id for archive in archives] == ["comp_2", "comp_1"]
-    assert await database.read(lambda conn: compactions.get(conn, "sess_1", "comp_1")) == compaction()
-    assert await database.read(lambda conn: compactions.get(conn, "sess_2", "comp_1")) is None
-    rows = await database.read(lambda conn: sessions.page(conn, "sess_1", 10, places=(1, 2)))
+    assert await database.read(lambda conn: compactions.get(conn, SessionId("sess_1"), "comp_1")) == compaction()
+    assert await database.read(lambda conn: compactions.get(conn, SessionId("sess_2"), "comp_1")) is None
+    rows = await database.read(lambda conn: sessions.page(conn, SessionId("sess_1"), 10, places=(1, 2)))
     assert [row.seq for row in rows] == [1, 2]
-    assert await database.read(lambda conn: sessions.count_messages(conn, "sess_1")) == (3, 3)
-    session = await database.read(lambda conn: sessions.get(conn, "sess_1"))
+    assert await database.read(lambda conn: sessions.count_messages(conn, SessionId("sess_1"))) == (3, 3)
+    session = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
     assert session is not None
     assert (session.window_start, session.head, session.compaction_id) == (4, head, "comp_2")
 
 
 async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(fence=1)))
-    await database.write(lambda conn: turns.hold(conn, "turn_1", 1))
-    assert await database.write(lambda conn: turns.is_held(conn, "turn_1", 1))
-    assert await database.write(lambda conn: turns.take_lease(conn, "turn_1", "other")) == 2
+    await database.write(lambda conn: turns.hold(conn, TurnId("turn_1"), 1))
+    assert await database.write(lambda conn: turns.is_held(conn, TurnId("turn_1"), 1))
+    assert await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "other")) == 2
     with pytest.raises(LeaseLost):
-        await database.write(lambda conn: turns.hold(conn, "turn_1", 1))
-    assert not await database.write(lambda conn: turns.is_held(conn, "turn_1", 1))
-    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+        await database.write(lambda conn: turns.hold(conn, TurnId("turn_1"), 1))
+    assert not await database.write(lambda conn: turns.is_held(conn, TurnId("turn_1"), 1))
+    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
     assert (found.owner, found.fence) == ("other", 2)
 
 
 async def test_payload_files_are_written_once_and_removed(tmp_path: Path) -> None:
     files = PayloadFiles(tmp_path / "payloads")
-    ref = new_id("ref")
+    ref, data = new_id("ref"), "文字".encode()
+    sha256 = hashlib.sha256(data).hexdigest()
     assert files.list_refs() == set()
-    assert await files.read(ref) is None
-    await files.write(ref, "文字".encode())
-    assert await files.read(ref) == "文字".encode()
+    assert await files.read(ref, sha256) is None
+    await files.write(ref, data)
+    assert await files.read(ref, sha256) == data
     assert files.list_refs() == {ref}
+    files.path_of(ref).write_bytes(data[:-1])
+    assert await files.read(ref, sha256) is None
     await files.remove([ref, ref])
     assert files.list_refs() == set()
 
@@ -87,7 +92,7 @@ async def test_payload_files_are_written_once_and_removed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ref", ["../test.db", "", "ref_", "ref_/etc/passwd", "ref_" + "0" * 25 + "\x00"])
 async def test_a_ref_is_never_a_path(tmp_path: Path, ref: str) -> None:
     files = PayloadFiles(tmp_path / "payloads")
-    assert await files.read(ref) is None
+    assert await files.read(ref, "") is None
     with pytest.raises(ValueError, match="not a ref"):
         await files.write(ref, b"x")
 

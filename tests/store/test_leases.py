@@ -9,13 +9,15 @@ from sqlalchemy import update
 
 from agentic_rag.errors import TurnInProgress
 from agentic_rag.events import AgentEvent
+from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.runlog import EPOCH
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.harness import Bench, bench, definition, kinds, text_of, toolset
+from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text_of, toolset
+from tests.runtime.test_waits import ASKING, answer, echo, open_waits, put_down
 
 from .conftest import empty, needs_postgresql
 
@@ -43,7 +45,7 @@ async def expire(b: Bench) -> None:
 
 async def listen(b: Bench, turn_id: str) -> list[AgentEvent]:
     with anyio.fail_after(PATIENCE):
-        return [event async for event in b.runtime.follow(turn_id)]
+        return [event async for event in b.runtime.follow(TurnId(turn_id))]
 
 
 async def test_a_second_server_leaves_what_a_living_one_runs_and_has_queued(tmp_path: Path, store: str) -> None:
@@ -86,12 +88,60 @@ async def test_what_a_dead_server_left_is_taken_once_its_lease_is_over(tmp_path:
         # it was only asleep, and goes on with what it had in hand: more than the journal takes without a commit
         slow.until.set()
         heard = await listen(a, accepted.turn_id)
-        assert not any(event.terminal for event in heard)
-        assert heard[-1].seq < EPOCH
+        own = [event for event in heard if event.seq < EPOCH]
+        assert own
+        assert not any(event.terminal for event in own)
+        assert heard[len(own) :] == [event for event in events if event.seq > EPOCH]  # who reads here reads on there
         stored = await b.database.read(lambda conn: run_events.read(conn, accepted.turn_id, 0, 10_000))
         assert [seq for seq, _ in stored] == [event.seq for event in events]
         assert a.ended == []
         assert len(b.ended) == 2
+
+
+async def test_what_a_dead_server_had_reserved_does_not_hold_up_the_turn_that_another_takes(
+    tmp_path: Path, store: str
+) -> None:
+    slow = Stalled(LONG_STEP, 100)
+    async with (
+        ScriptedModel(slow) as first,
+        ScriptedModel(say("Whole.")) as other,
+        bench(tmp_path, first, store=store, hard="10") as a,
+        bench(tmp_path, other, store=store, hard="10") as b,
+    ):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        (left,) = await a.reserved()
+        await expire(a)
+        assert await b.runtime.recover() == 1
+        assert left not in await b.reserved()
+        events = await listen(b, accepted.turn_id)
+        assert (kinds(events)[-1], text_of(events[kinds(events).index("step_reset") :])) == ("done", "Whole.")
+        assert await b.reserved() == []
+
+
+async def test_a_server_that_loses_a_turn_gives_back_what_it_had_reserved(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        assert len(await a.reserved()) == 1
+        await a.database.write(lambda conn: turns.take_lease(conn, accepted.turn_id, "other"))
+        session = await a.runtime.session(SESSION)
+        with anyio.fail_after(PATIENCE):
+            await a.runtime.renew_leases()
+            while session.running:
+                await session.change()
+        assert await a.reserved() == []
+
+
+async def test_a_server_that_stops_gives_back_what_its_calls_had_reserved(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with ScriptedModel() as other, bench(tmp_path, other, store=store) as b:
+        async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
+            await a.send("Hi", definition())
+            await slow.reached.wait()
+            assert len(await b.reserved()) == 1
+        assert await b.reserved() == []
 
 
 async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its_calls(
@@ -125,7 +175,7 @@ async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its
         await a.runtime.renew_leases()
         with anyio.fail_after(PATIENCE):
             await cancelled.wait()
-        assert not any(event.terminal for event in await listen(a, accepted.turn_id))
+        assert kinds(await listen(a, accepted.turn_id))[-1] == "done"
         assert a.ended == []
 
 
@@ -162,3 +212,29 @@ async def test_two_servers_that_look_at_once_take_each_turn_once(tmp_path: Path,
             tasks.start_soon(look, c)
         assert sorted(taken) == [0, 1]
         assert kinds(await listen(taken[1], accepted.turn_id))[-1] == "done"
+
+
+async def test_a_turn_that_waited_here_and_was_ended_elsewhere_is_let_go(tmp_path: Path, store: str) -> None:
+    async with (
+        ScriptedModel(use("write", query="a"), say("Next.")) as first,
+        ScriptedModel(say("Written.")) as other,
+        bench(tmp_path, first, toolset(write=echo), store=store) as a,
+    ):
+        accepted = await a.send("Write it.", definition(**ASKING))
+        (wait,) = await open_waits(a)
+        await put_down(a, accepted)
+        queued = await a.send("And then?", definition(**ASKING), on_busy="queue")
+        heard: list[AgentEvent] = []
+
+        async def follow() -> None:
+            heard.extend(await listen(a, accepted.turn_id))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            async with bench(tmp_path, other, toolset(write=echo), store=store) as b:
+                await answer(b, wait)
+                there = await listen(b, accepted.turn_id)
+            await a.runtime.recover()
+        assert kinds(heard)[-1] == "done"
+        assert heard == there
+        assert text_of(await listen(a, queued.turn_id)) == "Next."

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -11,10 +12,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from agentic_rag.errors import BadConfiguration, StorageDamaged, StorageFull, StorageUnavailable
-from agentic_rag.store import migrations
+from agentic_rag.errors import StorageDamaged, StorageFull, StorageUnavailable
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import migrations, probe
+from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.records import METADATA
+from tests.backup.later import NEXT, make_later
 
 from .conftest import needs_postgresql
 
@@ -26,6 +30,21 @@ def _differences(conn: Connection) -> list[object]:
 
 async def test_migrations_make_exactly_the_tables(database: Database) -> None:
     assert await database.write(_differences) == []
+
+
+def test_the_package_brings_every_table_along_whatever_the_program_uses() -> None:
+    """What lists, copies or deletes all tables must know them all."""
+    program = (
+        "import importlib, pkgutil\n"
+        "import agentic_rag.store as store\n"
+        "from agentic_rag.store.records import METADATA\n"
+        "known = set(METADATA.tables)\n"
+        "for each in pkgutil.iter_modules(store.__path__):\n"
+        "    importlib.import_module(f'agentic_rag.store.{each.name}')\n"
+        "print(sorted(set(METADATA.tables) - known))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60, text=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_head_is_the_newest_revision() -> None:
@@ -57,6 +76,28 @@ async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) ->
     finally:
         await database.write(lambda conn: _set_version(conn, migrations.HEAD))
         await database.aclose()
+
+
+@needs_postgresql
+async def test_newer_tables_that_serve_this_program_too_are_used(tmp_path: Path, postgresql_url: str) -> None:
+    schema = "newer"
+    server = await asyncpg.connect(postgresql_url)
+    try:
+        await server.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
+        running = await Database.open(postgresql_url, schema=schema)
+        newer = await Database.open(postgresql_url, make_later(tmp_path / "a", serves_before=True), schema=schema)
+        again = await Database.open(postgresql_url, schema=schema)
+        for database in (running, newer, again):
+            await database.write(lambda conn: probe.touch(conn, now()))
+            assert await database.read(migrations.version) == NEXT
+            await database.aclose()
+        await server.execute(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}")
+        await (await Database.open(postgresql_url, make_later(tmp_path / "b"), schema=schema)).aclose()
+        with pytest.raises(BadConfiguration, match=f"version '{NEXT}'"):
+            await Database.open(postgresql_url, schema=schema)
+    finally:
+        await server.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        await server.close()
 
 
 def _set_version(conn: Connection, revision: str) -> None:

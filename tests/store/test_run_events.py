@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
+from agentic_rag.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 
@@ -22,7 +23,7 @@ async def test_neighbours_stored_together_share_a_row(database: Database) -> Non
     events = [("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)] + [("turn_2", 1, b"other")]
     await database.write(lambda conn: run_events.append(conn, events))
     assert await database.read(rows) == 3
-    assert await database.read(lambda conn: run_events.read(conn, "turn_1", 0, 10)) == [
+    assert await database.read(lambda conn: run_events.read(conn, TurnId("turn_1"), 0, 10)) == [
         (seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)
     ]
 
@@ -33,9 +34,9 @@ async def test_a_group_is_read_from_its_middle(database: Database) -> None:
         lambda conn: run_events.append(conn, [("turn_1", 5 + at, payload) for at, payload in enumerate(payloads)])
     )
     for after in range(4, 9):
-        found = await database.read(lambda conn, after=after: run_events.read(conn, "turn_1", after, 10))  # type: ignore[misc]
+        found = await database.read(lambda conn, after=after: run_events.read(conn, TurnId("turn_1"), after, 10))  # type: ignore[misc]
         assert found == [(5 + at, payload) for at, payload in enumerate(payloads)][after - 4 :]
-    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == 8
+    assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 8
 
 
 async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:

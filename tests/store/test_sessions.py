@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Usage
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.json_form import from_text, to_text
 from agentic_rag.store import compactions, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
@@ -19,26 +20,28 @@ from agentic_rag.store.sessions import SessionLabels
 from .records import AT, compaction, message, payload, spent, tool_call, turn
 
 
-def _new(conn: Connection, session_id: str = "sess_1", **fields: str) -> None:
-    sessions.create(conn, session_id, SessionLabels(conversation_id="conv_1"), created_at=AT, **fields)
+def _new(conn: Connection, session_id: str = "sess_1", **fields: Any) -> None:
+    sessions.create(
+        conn, SessionId(session_id), SessionLabels(conversation_id=ConversationId("conv_1")), created_at=AT, **fields
+    )
 
 
 async def test_a_session_comes_back_as_it_was_made(database: Database) -> None:
     def make(conn: Connection) -> sessions.SessionRecord:
         return sessions.create(
             conn,
-            "sess_1",
+            SessionId("sess_1"),
             SessionLabels(user_id="local"),
             created_at=AT,
-            parent_turn_id="turn_0",
+            parent_turn_id=TurnId("turn_0"),
             tool_call_id="toolu_0",
         )
 
     made = await database.write(make)
-    assert await database.read(lambda conn: sessions.get(conn, "sess_1")) == made
-    assert await database.read(lambda conn: sessions.by_tool_call(conn, "turn_0", "toolu_0")) == made
-    assert await database.read(lambda conn: sessions.by_tool_call(conn, "turn_9", "toolu_0")) is None
-    assert await database.read(lambda conn: sessions.get(conn, "sess_9")) is None
+    assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_1"))) == made
+    assert await database.read(lambda conn: sessions.by_tool_call(conn, TurnId("turn_0"), "toolu_0")) == made
+    assert await database.read(lambda conn: sessions.by_tool_call(conn, TurnId("turn_9"), "toolu_0")) is None
+    assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_9"))) is None
 
 
 async def test_appended_messages_come_back_in_order_and_move_the_session(database: Database) -> None:
@@ -59,9 +62,9 @@ async def test_appended_messages_come_back_in_order_and_move_the_session(databas
         sessions.append_message(conn, second)
 
     await database.write(append)
-    assert await database.read(lambda conn: sessions.transcript(conn, "sess_1")) == [first, second]
-    assert await database.read(lambda conn: sessions.transcript(conn, "sess_1", from_seq=2)) == [second]
-    found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))) == [first, second]
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"), from_seq=2)) == [second]
+    found = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
     assert found is not None
     assert found.last_seq == 2
 
@@ -74,14 +77,14 @@ async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
         sessions.append_message(conn, message(1, content=[block]))
 
     await database.write(append)
-    found = (await database.read(lambda conn: sessions.transcript(conn, "sess_1")))[0].content[0]
+    found = (await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))))[0].content[0]
     assert to_text(found) == to_text(block)
 
 
 @pytest.mark.parametrize("value", [2**70, 1e300, "\ud800", "\x00", "a\u202eb", "𝔘", [[]], {"": None}, True])
 async def test_odd_arguments_come_back_exactly(database: Database, value: object) -> None:
     await database.write(lambda conn: tool_calls.start(conn, [tool_call(arguments={"value": value})]))
-    found = await database.read(lambda conn: tool_calls.get(conn, "turn_1", "toolu_1"))
+    found = await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_1"), "toolu_1"))
     assert found is not None
     assert found.arguments == {"value": value}
 
@@ -107,7 +110,7 @@ async def test_a_taken_place_is_refused(database: Database) -> None:
 async def test_a_message_for_a_deleted_session_is_refused_and_leaves_nothing(database: Database) -> None:
     with pytest.raises(NotFound):
         await database.write(lambda conn: sessions.append_message(conn, message(1, session_id="sess_9")))
-    assert await database.read(lambda conn: sessions.transcript(conn, "sess_9")) == []
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_9"))) == []
 
 
 async def test_a_place_before_the_last_message_is_refused(database: Database) -> None:
@@ -131,19 +134,19 @@ async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
 
     await database.write(three_turns)
 
-    async def ids(limit: int, before: str | None = None) -> list[str]:
-        rows = await database.read(lambda conn: sessions.page(conn, "sess_1", limit, before))
+    async def ids(limit: int, before: MessageId | None = None) -> list[str]:
+        rows = await database.read(lambda conn: sessions.page(conn, SessionId("sess_1"), limit, before))
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
         return [row.message_id for row in rows]
 
     assert await ids(2) == ["u3", *["a3"] * 4]
     assert await ids(3) == [*["a2"] * 4, "u3", *["a3"] * 4]
-    assert await ids(2, "u3") == ["u2", *["a2"] * 4]
-    assert await ids(1, "a2") == ["u2"]
-    assert await ids(5, "u1") == []
+    assert await ids(2, MessageId("u3")) == ["u2", *["a2"] * 4]
+    assert await ids(1, MessageId("a2")) == ["u2"]
+    assert await ids(5, MessageId("u1")) == []
     assert len(await ids(100)) == 15
     with pytest.raises(NotFound) as caught:
-        await ids(2, "nothing")
+        await ids(2, MessageId("nothing"))
     assert caught.value.code == "MESSAGE_NOT_FOUND"
 
 
@@ -155,19 +158,19 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
 
     blocks = [{"type": "text", "text": "a note"}, {"type": "text", "text": "hello"}]
     await database.write(append)
-    await database.write(lambda conn: sessions.set_content(conn, "sess_1", 2, blocks))
-    found = await database.read(lambda conn: sessions.transcript(conn, "sess_1"))
+    await database.write(lambda conn: sessions.set_content(conn, SessionId("sess_1"), 2, blocks))
+    found = await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1")))
     assert found == [message(1), message(2, content=blocks, rewritten_at=2)]
     with pytest.raises(NotFound):
-        await database.write(lambda conn: sessions.set_content(conn, "sess_1", 3, blocks))
+        await database.write(lambda conn: sessions.set_content(conn, SessionId("sess_1"), 3, blocks))
 
 
 async def test_the_window_and_what_stands_before_it_are_kept(database: Database) -> None:
     await database.write(_new)
     await database.write(lambda conn: sessions.append_message(conn, message(9)))
     head = [{"type": "text", "text": "before"}]
-    await database.write(lambda conn: sessions.set_window(conn, "sess_1", 7, head))
-    found = await database.read(lambda conn: sessions.get(conn, "sess_1"))
+    await database.write(lambda conn: sessions.set_window(conn, SessionId("sess_1"), 7, head))
+    found = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
     assert found is not None
     assert (found.window_start, found.window_set_at, found.head) == (7, 9, head)
 
@@ -192,10 +195,12 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
         return [conn.execute(select(func.count()).select_from(METADATA.tables[noun])).scalar_one() for noun in nouns]
 
     await database.write(fill)
-    refs = await database.read(lambda conn: payloads.refs_of(conn, "sess_1"))
+    refs = await database.read(lambda conn: payloads.refs_of(conn, SessionId("sess_1")))
     assert sorted(refs) == ["ref_1", "ref_child", "ref_grandchild"]
-    assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is True
+    assert await database.write(lambda conn: sessions.delete(conn, SessionId("sess_1"))) is True
     assert await database.read(counts) == [1] * 7
-    assert await database.read(lambda conn: usage.of_session(conn, "sess_1")) != [], "what was spent stays spent"
-    assert await database.read(lambda conn: sessions.get(conn, "sess_other")) is not None
-    assert await database.write(lambda conn: sessions.delete(conn, "sess_1")) is False
+    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) != [], (
+        "what was spent stays spent"
+    )
+    assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_other"))) is not None
+    assert await database.write(lambda conn: sessions.delete(conn, SessionId("sess_1"))) is False

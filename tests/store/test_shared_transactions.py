@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
 from agentic_rag.errors import StorageFull
+from agentic_rag.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 
@@ -28,7 +29,7 @@ def _append(number: int) -> Callable[[Connection], None]:
 
 
 def _kept(conn: Connection) -> list[int]:
-    return [number for number in range(10) if run_events.last_seq(conn, f"turn_{number}")]
+    return [number for number in range(10) if run_events.last_seq(conn, TurnId(f"turn_{number}"))]
 
 
 @asynccontextmanager

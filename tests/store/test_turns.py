@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Error, Reference, ToolStatus, Usage
+from agentic_rag.ids import ConversationId, SessionId, TurnId
 from agentic_rag.store import run_events, tool_calls, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime
@@ -31,11 +32,13 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
         error=Error("LLM_SERVICE_ERROR", "gone", True),
     )
     await database.write(lambda conn: turns.TURNS.insert(conn, accepted), durable=True)
-    assert await database.read(lambda conn: turns.get(conn, "turn_1")) == accepted
-    assert await database.read(lambda conn: turns.by_client_message(conn, "sess_1", "cm_1")) == accepted
-    assert await database.read(lambda conn: turns.by_client_message(conn, "sess_2", "cm_1")) is None
-    assert await database.read(lambda conn: turns.by_ids(conn, ["turn_1", "turn_9"])) == {"turn_1": accepted}
-    assert await database.read(lambda conn: turns.get(conn, "turn_9")) is None
+    assert await database.read(lambda conn: turns.get(conn, TurnId("turn_1"))) == accepted
+    assert await database.read(lambda conn: turns.by_client_message(conn, SessionId("sess_1"), "cm_1")) == accepted
+    assert await database.read(lambda conn: turns.by_client_message(conn, SessionId("sess_2"), "cm_1")) is None
+    assert await database.read(lambda conn: turns.by_ids(conn, [TurnId("turn_1"), TurnId("turn_9")])) == {
+        "turn_1": accepted
+    }
+    assert await database.read(lambda conn: turns.get(conn, TurnId("turn_9"))) is None
 
 
 async def test_one_client_message_makes_one_turn_of_its_session(database: Database) -> None:
@@ -61,9 +64,9 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
     def ids(conn: Connection) -> list[list[str]]:
         lists = (
             turns.list_running(conn),
-            turns.list_queued(conn, "sess_1"),
+            turns.list_queued(conn, SessionId("sess_1")),
             turns.list_queued(conn),
-            turns.of_session(conn, "sess_1"),
+            turns.of_session(conn, SessionId("sess_1")),
         )
         return [[found.id for found in one] for one in lists]
 
@@ -78,7 +81,7 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
 async def test_a_queued_turn_starts_once(database: Database) -> None:
     def start(conn: Connection) -> bool:
         return turns.start(
-            conn, "turn_1", image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER
+            conn, TurnId("turn_1"), image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER
         )
 
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="queued", image_id="img_1")))
@@ -86,7 +89,7 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
     await database.write(lambda conn: turns.take_queued(conn, ["turn_1"], "host:1"))
     assert await database.write(start) is True
     assert await database.write(start) is False
-    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
     assert (found.status, found.image_id, found.role_hashes, found.owner, found.started_at) == (
         "running",
@@ -106,7 +109,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
     def finish(conn: Connection, status: TurnStatus = TurnStatus.DONE) -> bool:
         return turns.finish(
             conn,
-            "turn_1",
+            TurnId("turn_1"),
             status=status,
             end_reason="end_turn",
             ended_at=LATER,
@@ -118,7 +121,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
 
     assert await database.write(finish) is True
     assert await database.write(lambda conn: finish(conn, TurnStatus.FAILED)) is False
-    assert await database.read(lambda conn: turns.get(conn, "turn_1")) == turn(
+    assert await database.read(lambda conn: turns.get(conn, TurnId("turn_1"))) == turn(
         status="done",
         end_reason="end_turn",
         ended_at=LATER,
@@ -136,7 +139,7 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
     def fail(conn: Connection) -> bool:
         return turns.finish(
             conn,
-            "turn_1",
+            TurnId("turn_1"),
             status=TurnStatus.FAILED,
             end_reason="error",
             ended_at=LATER,
@@ -146,23 +149,23 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
         )
 
     assert await database.write(fail) is True
-    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
     assert found.error == error
 
 
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(owner="host:1")))
-    fences = [await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2")) for _ in range(3)]
+    fences = [await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2")) for _ in range(3)]
     assert fences == [1, 2, 3]
-    assert [await database.write(lambda conn: turns.count_resume(conn, "turn_1")) for _ in range(2)] == [1, 2]
-    found = await database.read(lambda conn: turns.get(conn, "turn_1"))
+    assert [await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_1"))) for _ in range(2)] == [1, 2]
+    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
     assert (found.owner, found.fence, found.resumes) == ("host:2", 3, 2)
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.take_lease(conn, "turn_9", "host:2"))
+        await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_9"), "host:2"))
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.count_resume(conn, "turn_9"))
+        await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_9")))
 
 
 def begin_turn(conn: Connection, row: turns.TurnRecord) -> None:
@@ -173,7 +176,7 @@ def begin_turn(conn: Connection, row: turns.TurnRecord) -> None:
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
     with pytest.raises(NotFound):
-        await database.write(lambda conn: turns.take_lease(conn, "turn_1", "host:2"))
+        await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2"))
 
 
 async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Database) -> None:
@@ -218,16 +221,16 @@ async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(datab
     await database.write(fill)
 
     async def read(turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        return await database.read(lambda conn: run_events.read(conn, turn_id, after, limit))
+        return await database.read(lambda conn: run_events.read(conn, TurnId(turn_id), after, limit))
 
     assert await read("turn_1", 0, 2) == [(1, b"1"), (2, b"2")]
     assert await read("turn_1", 2, 100) == [(3, b"3"), (70, b"70"), (71, bytes(range(256)))]
     assert await read("turn_1", 71, 100) == []
     assert await read("turn_9", 0, 100) == []
-    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_1")) == 71
-    assert await database.read(lambda conn: run_events.last_seq(conn, "turn_9")) == 0
-    assert await database.read(lambda conn: run_events.exists(conn, "turn_2")) is True
-    assert await database.read(lambda conn: run_events.exists(conn, "turn_9")) is False
+    assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 71
+    assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_9"))) == 0
+    assert await database.read(lambda conn: run_events.exists(conn, TurnId("turn_2"))) is True
+    assert await database.read(lambda conn: run_events.exists(conn, TurnId("turn_9"))) is False
 
 
 async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(database: Database) -> None:
@@ -251,7 +254,7 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
     assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 0
 
     def logged(conn: Connection) -> list[str]:
-        return [found.id for found in turns.of_session(conn, "sess_1") if run_events.exists(conn, found.id)]
+        return [found.id for found in turns.of_session(conn, SessionId("sess_1")) if run_events.exists(conn, found.id)]
 
     assert await database.read(logged) == ["turn_4", "turn_5"]
 
@@ -259,20 +262,20 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
 async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Database) -> None:
     started = [tool_call("toolu_1"), tool_call("toolu_2", tool_name="promptx_recall")]
     await database.write(lambda conn: tool_calls.start(conn, started))
-    assert await database.read(lambda conn: tool_calls.of_turn(conn, "turn_1")) == started
+    assert await database.read(lambda conn: tool_calls.of_turn(conn, TurnId("turn_1"))) == started
     block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "found"}]}
 
     def finish(conn: Connection, status: ToolStatus) -> bool:
         return tool_calls.finish(
-            conn, "turn_1", "toolu_1", status=status, result=block, duration_ms=7, size=5, ref="ref_1"
+            conn, TurnId("turn_1"), "toolu_1", status=status, result=block, duration_ms=7, size=5, ref="ref_1"
         )
 
     assert await database.write(lambda conn: finish(conn, ToolStatus.OK)) is True
     assert await database.write(lambda conn: finish(conn, ToolStatus.ERROR)) is False
-    assert await database.read(lambda conn: tool_calls.get(conn, "turn_1", "toolu_1")) == tool_call(
+    assert await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_1"), "toolu_1")) == tool_call(
         status="ok", result=block, duration_ms=7, size=5, ref="ref_1"
     )
-    assert await database.read(lambda conn: tool_calls.get(conn, "turn_9", "toolu_1")) is None
+    assert await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_9"), "toolu_1")) is None
 
 
 async def test_tool_calls_of_a_conversation_are_filtered(database: Database) -> None:
@@ -287,7 +290,7 @@ async def test_tool_calls_of_a_conversation_are_filtered(database: Database) -> 
     await database.write(fill)
 
     async def found(**filters: Any) -> list[tuple[str, str]]:
-        calls = await database.read(lambda conn: tool_calls.of_conversation(conn, "conv_1", **filters))
+        calls = await database.read(lambda conn: tool_calls.of_conversation(conn, ConversationId("conv_1"), **filters))
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
     assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]

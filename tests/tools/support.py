@@ -92,9 +92,10 @@ async def call(
     ``admin``: for an admin of the domain, who reads why a server is gone.
     """
     with anyio.fail_after(60):
-        return await toolset.call(
-            CallRequest("c1", tool(toolset, name), arguments, "", Binding(admin=admin)), timeout, progress
-        )
+        request = CallRequest("c1", tool(toolset, name), arguments, "", Binding(admin=admin))
+        outcome = await toolset.call(request, timeout, progress)
+    assert isinstance(outcome, CallOutcome)
+    return outcome
 
 
 def text_of(outcome: CallOutcome) -> str:

@@ -11,6 +11,7 @@ from agentic_rag.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
 from agentic_rag.tools.hub import Share
 from agentic_rag.tools.toolset import open_toolset
+from agentic_rag.tools.transports.inbound import PARTS
 from agentic_rag.tools.transports.stdio import LINE_BYTES, STDERR_CHARS, parse_line
 from tests.tools.support import QUICK, START, call, hostile, open_hub, plain, text_of, until
 
@@ -98,6 +99,24 @@ async def test_a_result_beyond_the_line_cap_is_refused_and_the_connection_lives(
         assert str(LINE_BYTES) in text_of(outcome)
         assert text_of(await call(toolset, "fine")) == "fine"
         assert [status.state for status in hub.status()] == ["ready"]
+
+
+async def test_a_result_of_very_many_parts_is_refused_before_each_is_looked_at(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=START)
+        outcome = await call(toolset, "wide", timeout=50)
+        assert outcome.status == "error"
+        assert f"more than {PARTS} parts" in text_of(outcome)
+        assert text_of(await call(toolset, "fine")) == "fine"
+        assert [status.state for status in hub.status()] == ["ready"]
+
+
+async def test_a_request_of_very_many_parts_costs_the_server_its_connection(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile()], wait=START)
+        outcome = await call(toolset, "asks_widely", timeout=50)
+        assert f"a request of more than {PARTS} parts" in text_of(outcome)
+        assert text_of(await call(toolset, "fine", timeout=20)) == "fine"
 
 
 async def test_a_line_without_end_costs_the_server_its_connection(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Where a user's address may lead: to public hosts by https, checked on what is really connected to."""
 
+import asyncio
 import ipaddress
 import ssl
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -312,3 +315,17 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
     server.load_cert_chain(file)
     client = ssl.create_default_context(cafile=str(file))
     return server, client
+
+
+async def test_names_of_users_wait_for_no_thread_in_which_others_are_resolved() -> None:
+    answers, names = threading.Event(), ThreadPoolExecutor(1)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(names)
+    names.submit(answers.wait)
+    try:
+        with anyio.fail_after(30):
+            assert await resolve_host("127.0.0.1", 80) == ["127.0.0.1"]
+    finally:
+        answers.set()
+        loop.set_default_executor(ThreadPoolExecutor())
+        names.shutdown()

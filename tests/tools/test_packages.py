@@ -7,14 +7,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from agentic_rag.errors import PackageProblem
+from agentic_rag.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
+from tests.tools.registry import package_registry
 from tests.tools.support import alive, until
 
 DEMO = Package("pypi", "demo-server", "1.2.3")
@@ -199,3 +201,24 @@ async def test_what_a_dead_process_left_half_installed_is_removed(tmp_path: Path
     await Registry(tmp_path / "bin").packages(tmp_path / "mcp").install(DEMO)
     assert not old.exists()
     assert young.exists()
+
+
+async def test_a_wheel_is_installed_only_as_the_very_file_that_was_approved(tmp_path: Path) -> None:
+    with package_registry() as index:
+        index.publish_wheel("demo-server", "1.2.3")
+        stand_in = Registry(tmp_path / "bin")
+        clients = {"PATH": f"{stand_in.folder}:/usr/bin:/bin", **index.environment(tmp_path)}
+        packages = Packages(tmp_path / "mcp", clients)
+        facts = await packages.inspect(Package("pypi", "demo-server", ""))
+        assert (facts.version, facts.license, facts.programs) == ("1.2.3", "MIT", ("demo-server",))
+        with pytest.raises(PackageProblem, match="other content under this version"):
+            await packages.install(replace(DEMO, integrity="sha256-other"))
+        assert stand_in.calls == []
+        approved = replace(DEMO, integrity=facts.integrity)
+        assert (await packages.install(approved)).integrity == facts.integrity
+        assert stand_in.calls[1].endswith("/wheel/demo_server-1.2.3-py3-none-any.whl")
+        with pytest.raises(PackageChanged, match="not what was approved"):
+            packages.find_installed(replace(DEMO, integrity="sha256-other"))
+        with pytest.raises(PackageProblem, match="does not know it"):
+            await packages.inspect(Package("pypi", "no-such-server", ""))
+    assert left(tmp_path / "mcp") == ["pypi"]

@@ -65,6 +65,17 @@ async def test_a_child_writes_in_its_own_folder_alone(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
+async def test_a_child_changes_no_setting_of_the_kernel_nor_of_itself(tmp_path: Path) -> None:
+    """They belong to root: where that runs the server, a child is their owner, whatever it is called inside."""
+    async with captive(tmp_path) as child:
+        for path in ("sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sys/kernel/domainname"):
+            assert not (await child.try_to("open", f"/proc/{path}"))[0], path
+        could, why = await child.try_to("open", "/proc/self/oom_score_adj")
+        assert not could
+        assert "Read-only file system" in str(why)
+
+
+@needs_bubblewrap
 async def test_a_child_is_nobody_and_gets_no_descriptor_and_no_variable_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

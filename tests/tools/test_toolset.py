@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.redaction import Redaction
-from agentic_rag.tools.base import Binding, CallRequest, SystemServer, Toolset
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
 from agentic_rag.tools.content import to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
@@ -84,9 +84,11 @@ async def test_bound_values_reach_servers_in_this_process_and_no_other(tmp_path:
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
         toolset = await open_toolset(hub, [memory("ours"), plain()], wait=START)
         inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, "turn_1", binding), 5)
+        assert isinstance(inside, CallOutcome)
         assert {f"agentic_rag/{key}": value for key, value in values.items()}.items() <= inside.structured.items()
         assert tool(toolset, "bound").input_schema.get("properties", {}) == {}
         outside = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, "turn_1", binding), 5)
+        assert isinstance(outside, CallOutcome)
         assert "agentic_rag" not in text_of(outside)
 
 

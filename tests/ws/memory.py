@@ -8,25 +8,31 @@ import anyio
 import anyio.lowlevel
 
 from agentic_rag.access.users import User
+from agentic_rag.conversations.sent_images import GivenImage
 from agentic_rag.errors import LogGone, MessageContentRequired, NotFound, TurnInProgress
-from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage
+from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, WaitAction
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
+from agentic_rag.json_form import Json
 from agentic_rag.runtime.log.runlog import encode
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
+
+QUESTION = MessageId("msg_u")
+ANSWER = MessageId("msg_a")
 
 
 @dataclass
 class MemoryConversation:
     id: str
     owner: str
-    session_id: str
+    session_id: SessionId
     turns: list["MemoryTurn"] = field(default_factory=list)
 
 
 @dataclass
 class MemoryTurn:
     id: str
-    conversation_id: str
+    conversation_id: ConversationId
     client_message_id: str | None
     content: str
     events: list[AgentEvent] = field(default_factory=list)
@@ -39,12 +45,27 @@ class MemoryTurn:
 
 @dataclass(frozen=True)
 class MemoryAccepted:
-    turn_id: str
+    turn_id: TurnId
     client_message_id: str | None
     duplicate: bool = False
     queued: bool = False
-    user_message_id: str = "msg_u"
-    message_id: str = "msg_a"
+    user_message_id: MessageId = QUESTION
+    message_id: MessageId = ANSWER
+
+
+@dataclass
+class MemoryWait:
+    """A wait; there is none in memory."""
+
+    id: WaitId
+    state: str
+
+
+class NoWaits:
+    """Nothing waits for anybody."""
+
+    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json) -> MemoryWait:
+        raise NotFound("wait", wait_id)
 
 
 class Desk:
@@ -60,7 +81,9 @@ class Desk:
         self._changed = anyio.Event()
 
     def open(self, conversation_id: str, owner: str = "local") -> None:
-        self.conversations[conversation_id] = MemoryConversation(conversation_id, owner, f"sess_{conversation_id}")
+        self.conversations[conversation_id] = MemoryConversation(
+            conversation_id, owner, SessionId(f"sess_{conversation_id}")
+        )
 
     def say(self, turn_id: str, *bodies: EventBody) -> None:
         """Append events to a turn."""
@@ -83,7 +106,7 @@ class Desk:
 
     # The business layer
 
-    async def get(self, user: User, conversation_id: str) -> MemoryConversation:
+    async def get(self, user: User, conversation_id: ConversationId) -> MemoryConversation:
         if self.broken:
             raise ValueError("a bug")
         conversation = self.conversations.get(conversation_id)
@@ -91,7 +114,7 @@ class Desk:
             raise NotFound("conversation", conversation_id)
         return conversation
 
-    async def turn(self, user: User, turn_id: str) -> MemoryTurn:
+    async def turn(self, user: User, turn_id: TurnId) -> MemoryTurn:
         turn = self.turns.get(turn_id)
         if turn is None or self.conversations[turn.conversation_id].owner != user.id:
             raise NotFound("turn", turn_id)
@@ -100,18 +123,19 @@ class Desk:
     async def send(
         self,
         user: User,
-        conversation_id: str,
+        conversation_id: ConversationId,
         content: str,
         *,
         client_message_id: str | None = None,
         on_busy: Literal["reject", "queue"] = "reject",
+        images: Sequence[GivenImage] = (),
     ) -> MemoryAccepted:
         conversation = await self.get(user, conversation_id)
         if not content.strip():
             raise MessageContentRequired
         for turn in conversation.turns:
             if client_message_id is not None and turn.client_message_id == client_message_id:
-                return MemoryAccepted(turn.id, client_message_id, duplicate=True)
+                return MemoryAccepted(TurnId(turn.id), client_message_id, duplicate=True)
         running = self.running(conversation.session_id)
         if running is not None and on_busy == "reject":
             raise TurnInProgress(running)
@@ -122,13 +146,13 @@ class Desk:
             self._start(turn)
         await anyio.lowlevel.checkpoint()  # readers run before the sender hears of its turn
         await anyio.lowlevel.checkpoint()
-        return MemoryAccepted(turn.id, client_message_id, queued=running is not None)
+        return MemoryAccepted(TurnId(turn.id), client_message_id, queued=running is not None)
 
     async def answer_again(
         self,
         user: User,
-        conversation_id: str,
-        message_id: str,
+        conversation_id: ConversationId,
+        message_id: MessageId,
         content: str | None = None,
         *,
         client_message_id: str | None = None,
@@ -136,7 +160,7 @@ class Desk:
         return await self.send(user, conversation_id, content or message_id, client_message_id=client_message_id)
 
     async def interrupt(
-        self, user: User, conversation_id: str, *, turn_id: str | None = None, queued: bool = False
+        self, user: User, conversation_id: ConversationId, *, turn_id: TurnId | None = None, queued: bool = False
     ) -> bool:
         conversation = await self.get(user, conversation_id)
         running = self.running(conversation.session_id)
@@ -150,14 +174,17 @@ class Desk:
 
     # The runtime
 
-    def running(self, session_id: str) -> str | None:
-        conversation = self.conversations[session_id.removeprefix("sess_")]
-        return next((turn.id for turn in conversation.turns if turn.events and not turn.ended), None)
+    async def find_running(self, session_id: SessionId) -> TurnId | None:
+        return self.running(session_id)
 
-    def read(self, turn_id: str, after: int = 0) -> "MemoryReader":
+    def running(self, session_id: SessionId) -> TurnId | None:
+        conversation = self.conversations[session_id.removeprefix("sess_")]
+        return next((TurnId(turn.id) for turn in conversation.turns if turn.events and not turn.ended), None)
+
+    def read(self, turn_id: TurnId, after: int = 0) -> "MemoryReader":
         return MemoryReader(self, self.turns[turn_id], after)
 
-    async def next_turn(self, session_id: str, after: str | None = None) -> str:
+    async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId:
         conversation = self.conversations[session_id.removeprefix("sess_")]
         while True:
             started = [turn.id for turn in conversation.turns if turn.events]
@@ -166,7 +193,7 @@ class Desk:
             elif after is None:
                 started = [turn_id for turn_id in [self.running(session_id)] if turn_id is not None]
             if started:
-                return started[0]
+                return TurnId(started[0])
             await self._changed.wait()
 
     def _start(self, turn: MemoryTurn) -> None:

@@ -20,6 +20,7 @@ from agentic_rag.server.auth import Guard
 from agentic_rag.server.entrance import Entrance
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
 from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
+from tests.ws.memory import NoWaits
 
 PATIENCE = 10.0
 """Seconds after which a test that waits has failed."""
@@ -27,7 +28,7 @@ PATIENCE = 10.0
 
 def application(business: ConversationService, turns: Turns) -> ASGIApp:
     """Return the smallest application with `/ws`, guarded as the product's is."""
-    return Guard(Starlette(routes=[WebSocketRoute("/ws", websocket_endpoint(business, turns, Redactor()))]))
+    return Guard(Starlette(routes=[WebSocketRoute("/ws", websocket_endpoint(business, turns, NoWaits(), Redactor()))]))
 
 
 @asynccontextmanager

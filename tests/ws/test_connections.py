@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from agentic_rag.events import Text
+from agentic_rag.ids import SessionId
 from agentic_rag.server.fast_socket import SocketProtocol
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving
@@ -71,7 +72,7 @@ async def test_a_dropped_client_never_ends_a_turn() -> None:
         async with client(address) as c:
             await c.ask("message", conversationId="conv_1", content="Hi")
         it.say("turn_1", Text("alone"))
-        assert it.running("sess_conv_1") == "turn_1"
+        assert it.running(SessionId("sess_conv_1")) == "turn_1"
         async with client(address) as c:
             await c.ask("subscribe", conversationId="conv_1")
             it.say("turn_1", DONE)

@@ -11,7 +11,7 @@ from agentic_rag.server.dialects import dialect_names, get_dialect
 
 def test_native_frames_are_the_events_json_as_it_is() -> None:
     event = encode(Text("día\n\n"), conversation_id="conv_1", turn_id="turn_1", seq=3, ts="t")
-    assert get_dialect("native").frame(event) is event.data
+    assert get_dialect("native").frames(event)[0] is event.data
 
 
 def test_native_sse_names_type_and_number_and_keeps_line_breaks_inside_the_json() -> None:
@@ -24,7 +24,7 @@ def test_native_sse_names_type_and_number_and_keeps_line_breaks_inside_the_json(
 
 def test_native_field_names_are_camel_case() -> None:
     event = encode(ToolCall("call_1", "search", "kb", {"top_k": 1}), conversation_id="c", turn_id="t", seq=1, ts="t")
-    frame = orjson.loads(get_dialect("native").frame(event))
+    frame = orjson.loads(get_dialect("native").frames(event)[0])
     assert (frame["toolCallId"], frame["toolName"], frame["arguments"]) == ("call_1", "search", {"top_k": 1})
 
 

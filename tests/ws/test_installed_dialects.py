@@ -8,12 +8,15 @@ from pathlib import Path
 MODULE = """
 class Shout:
     name = "shout"
+    headers = ()
+    needs_start = False
+    ended = False
 
     def sse(self, event):
         return b"data: " + event.type.upper().encode() + b"\\n\\n"
 
-    def frame(self, event):
-        return event.type.upper().encode()
+    def frames(self, event):
+        return (event.type.upper().encode(),)
 """
 
 PROGRAM = """
@@ -23,10 +26,10 @@ from agentic_rag.runtime.log.runlog import encode
 from agentic_rag.server.dialects import choose_dialect, dialect_names, get_dialect
 
 event = encode(Text("hello"), conversation_id="conv_1", turn_id="turn_1", seq=1, ts="t")
-print(dialect_names())
-print(get_dialect("shout").frame(event), get_dialect("shout").sse(event))
+print(dialect_names()[0], dialect_names()[-1])
+print(get_dialect("shout").frames(event), get_dialect("shout").sse(event))
 print(choose_dialect(["agentic-rag.shout"]))
-print(get_dialect("native").frame(event) is event.data, get_dialect("shout") is get_dialect("shout"))
+print(get_dialect("native").frames(event)[0] is event.data, get_dialect("shout") is get_dialect("shout"))
 try:
     get_dialect("klingon")
 except InvalidInput as exc:
@@ -51,11 +54,13 @@ def test_an_installed_distribution_adds_a_dialect_and_replaces_none(tmp_path: Pa
         text=True,
         check=True,
     )
-    assert child.stdout.splitlines() == [
-        "('native', 'shout')",
-        r"b'TEXT' b'data: TEXT\n\n'",
+    *lines, refused = child.stdout.splitlines()
+    assert lines == [
+        "native shout",
+        r"(b'TEXT',) b'data: TEXT\n\n'",
         "('shout', 'agentic-rag.shout')",
         "True False",
-        "dialect: 'klingon' is not known. Known: native, shout.",
     ]
+    assert refused.startswith("dialect: 'klingon' is not known. Known: native,")
+    assert refused.endswith(", shout.")
     assert "dialect broken (loud.nothing:Missing) cannot be loaded" in child.stderr

@@ -9,7 +9,6 @@ import orjson
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
 from agentic_rag.messages import BROKEN_INPUT, Block
-from agentic_rag.models.anthropic.errors import broken_stream, stream_error
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -22,7 +21,9 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
+from agentic_rag.models.service_errors import broken_stream, stream_error
 
+MALFORMED = "cannot be read: the service sent a malformed event"
 MAX_BLOCKS = 10_000
 """Content blocks of one answer; more is a fault of the endpoint."""
 
@@ -56,7 +57,7 @@ class _OpenBlock:
         return self.block
 
     def _input(self, joined: str) -> Block:
-        if not joined:  # a tool without arguments streams no input
+        if not joined.strip():  # a tool without arguments streams no input
             return {"input": self.block.get("input") or {}}
         try:
             parsed = orjson.loads(joined)
@@ -69,10 +70,11 @@ class AnswerDecoder:
     """Give it the data of each event in order; it returns the model events that came of it.
 
     ``completed`` is true after ``message_stop``. A stream that ends before that has lost the
-    rest of the answer.
+    rest of the answer. ``prefix`` stands before the model's name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self.completed = False
         self._open: dict[int, _OpenBlock] = {}
         self._started = 0
@@ -93,11 +95,18 @@ class AnswerDecoder:
         """
         try:
             event = orjson.loads(data)
+        except ValueError as exc:
+            raise broken_stream(MALFORMED, "malformed_stream") from exc
+        return self.take(event)
+
+    def take(self, event: Json) -> ModelEvent | None:
+        """Return the model event of one event; see `decode`."""
+        try:
             if event["type"] == "content_block_delta":
                 return self._delta(event["index"], event["delta"])
             return self._other(event)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise broken_stream("cannot be read: the service sent a malformed event", "malformed_stream") from exc
+            raise broken_stream(MALFORMED, "malformed_stream") from exc
 
     def _delta(self, index: int, delta: Json) -> ModelEvent | None:
         kind = delta["type"]
@@ -146,7 +155,7 @@ class AnswerDecoder:
         if kind == "message_start":
             message = event["message"]
             self._count(message.get("usage") or {})
-            return MessageStarted(message["model"], self._usage_so_far())
+            return MessageStarted(self._prefix + message["model"], self._usage_so_far())
         if kind == "message_delta":
             self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
             self._category = (event["delta"].get("stop_details") or {}).get("category")

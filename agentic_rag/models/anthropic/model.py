@@ -10,81 +10,78 @@ reader a quarter of the SDK's stream (a test holds both to the same events). The
 thread: that takes over a second, or twenty on a busy machine, which nobody who stops waits for.
 """
 
-import asyncio
-import json
 import logging
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-import orjson
 
-from agentic_rag.errors import BadConfiguration, EventTooLarge, ModelError
+from agentic_rag.errors import EventTooLarge, ModelError
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
-from agentic_rag.models.anthropic.errors import broken_stream, model_error
+from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.anthropic.request import BINDING_BETA, request_body, without_thinking
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest, Working
-from agentic_rag.models.marks import MarkedAnswer, with_numbered_passages
+from agentic_rag.models.http_stream import (
+    PROFILE_SECONDS,
+    chunks_of,
+    cite,
+    client_limits,
+    client_timeout,
+    close,
+    encode,
+    expect_stream,
+    finish,
+    run_in_daemon,
+)
+from agentic_rag.models.marks import with_numbered_passages
 from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of, with_capabilities
+from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, check_key, public_url
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
-    import httpx2
-    from anthropic import AsyncAnthropic
+    from anthropic import AsyncAnthropic, AsyncStream
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CitationMode = Literal["native", "marks"]
 NO_HEADERS: Mapping[str, str] = {}
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
-CONNECT_SECONDS = 10.0
-WRITE_SECONDS = 60.0
-"""For one write of the request's body to be taken. Reading has no limit here: the agent measures silence."""
-UNLIMITED = 0
-"""aiohttp's word. Connections are not limited: turns are, and a full pool would hold a turn back without a word."""
-KEEPALIVE_SECONDS = 55.0
-"""Longer than most tools take between two steps, shorter than the idle limit of common load balancers."""
-TAIL_SECONDS = 0.1
-"""How long the end of the body is awaited after ``message_stop``: read to its end, the connection is used again."""
-CLOSE_SECONDS = 1.0
-"""How long closing a connection may hold up a cancelled call."""
-PROFILE_SECONDS = 5.0
-"""How long the service may take to say what a model is; without an answer the table counts."""
+BETA = "anthropic-beta"
+"""The one header whose values add up: those of the provider, of the model, and of a request."""
 BOUND_ELSEWHERE = "bound to a different conversation"
 """In the error for thinking whose prefix is not what it was."""
-
-
-_NO_STREAMS = frozenset({"text/html", "application/json", "application/xhtml+xml"})
 
 
 class AnthropicModel(Model):
     """A `Model` over the Messages API. Safe for any number of simultaneous streams on one event loop.
 
     ``citations``: ``native`` sends search results as they are; ``marks`` is for endpoints that refuse them
-    (see `marks`).
+    (see `marks`). ``provider``: the name under which the operator's file has it, empty for the environment's.
     """
 
-    def __init__(self, api_key: str, base_url: str | None = None, *, citations: CitationMode = "native") -> None:
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str | None = None,
+        *,
+        citations: CitationMode = "native",
+        headers: Mapping[str, str] = NO_HEADERS,
+        provider: str = "",
+    ) -> None:
         """Import nothing and connect to nothing.
 
         Raises:
             BadConfiguration: the key cannot be sent in a header, or the URL is none.
         """
-        self._key = api_key.strip()
-        # Checked here, since a client that fails to encode the header quotes it in its message.
-        if not self._key or not self._key.isascii() or not self._key.isprintable() or " " in self._key:
-            raise BadConfiguration("ANTHROPIC_API_KEY", "must be a key of printable ASCII characters without spaces")
         self._base_url = (base_url or DEFAULT_BASE_URL).strip()
-        self._shown_url = _public_url(self._base_url)
+        self._endpoint = endpoint_of(provider, api_key, self._base_url)
+        self._provider = provider
+        self._headers = headers
         self._marks = citations == "marks"
         self._lock = anyio.Lock()
         self._client: AsyncAnthropic | None = None
@@ -95,10 +92,15 @@ class AnthropicModel(Model):
 
     @property
     def name(self) -> str:
-        return "anthropic"
+        return self._provider or "anthropic"
+
+    @property
+    def _tells_of_models(self) -> bool:
+        """Whether the service says what a model is."""
+        return True
 
     def __repr__(self) -> str:
-        return f"AnthropicModel({self._shown_url!r}, api_key=***)"
+        return f"{type(self).__name__}({self._endpoint.url!r}, api_key=***)"
 
     async def warm_up(self) -> None:
         """Import the SDK and build the client, in a thread. Idempotent; the first stream does it otherwise."""
@@ -121,29 +123,24 @@ class AnthropicModel(Model):
         marks = self._marks or not profile.cites
         if marks:
             request, passages = with_numbered_passages(request)
-        response = await self._open(request, profile, cites=not marks)
+        stream = await self._open(request, profile, cites=not marks)
         try:
-            self._expect_stream(response)
-            # Read to the end below, so that the connection can be used again.
-            async with aclosing(_chunks(response)) as chunks:
-                decoder = AnswerDecoder()
-                events = self._events(chunks, decoder, request.model)
-                async with aclosing(_cite(events, passages) if passages else events) as cited:
-                    yield cited
-                if decoder.completed:
-                    await _finish(chunks)
+            expect_stream(stream.response, self._endpoint)
+            prefix = f"{self._provider}:" if self._provider else ""
+            events = self._events(stream, AnswerDecoder(prefix), request.model)
+            async with aclosing(cite(events, passages) if marks else events) as cited:
+                yield cited
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
-                await response.aclose()
+            await close(stream.response)
 
-    async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "httpx2.Response":
-        """Send the request; return the answer's head, with 200 and the body unread.
+    async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "AsyncStream[Any]":
+        """Send the request; return the answer with 200 and the body unread.
 
         Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
         """
         body = request_body(request, profile, cites=cites)
         try:
-            return await self._send(body)
+            return await self._send(body, self._headers_of(profile))
         except ModelError as error:
             if error.http_status != 400 or BOUND_ELSEWHERE not in str(error):
                 raise
@@ -153,37 +150,46 @@ class AnthropicModel(Model):
             binding = {"prefix_mismatch_behavior": "drop_block"}
             again = {**body, "thinking": {**body["thinking"], "block_binding": binding}}
             try:
-                return await self._send(again, {"anthropic-beta": BINDING_BETA})
+                return await self._send(again, self._headers_of(profile, BINDING_BETA))
             except ModelError as error:
                 if error.http_status != 400:
                     raise
-        return await self._send(without_thinking(body))
+        return await self._send(without_thinking(body), self._headers_of(profile))
 
-    async def _send(self, body: Json, headers: Mapping[str, str] = NO_HEADERS) -> "httpx2.Response":
+    def _headers_of(self, profile: ModelProfile, beta: str = "") -> Json:
+        """Return the headers of a request: the model's, and the betas of the provider, the model and this request."""
+        betas = [self._headers.get(BETA), profile.headers.get(BETA), beta]
+        joined = ",".join(each for each in betas if each)
+        return {**profile.headers, BETA: joined} if joined else {**profile.headers}
+
+    async def _send(self, body: Json, headers: Mapping[str, str]) -> "AsyncStream[Any]":
         client = await self._ready()
+        try:
+            return await self._post(client, {**body, "stream": True}, {"Accept": "text/event-stream", **headers})
+        except Exception as exc:
+            raise model_error(exc, self._endpoint, model=body["model"]) from exc
+
+    async def _post(self, client: "AsyncAnthropic", body: Json, headers: Mapping[str, str]) -> "AsyncStream[Any]":
+        """Send a body as we encode it, which the SDK would do more slowly."""
         from anthropic import AsyncStream
 
-        given = {"Content-Type": "application/json", "Accept": "text/event-stream", **headers}
-        try:
-            stream = await client.post(
-                "/v1/messages",
-                content=_encode({**body, "stream": True}),
-                cast_to=object,
-                options={"headers": given},
-                stream=True,
-                stream_cls=AsyncStream[Any],
-            )
-        except Exception as exc:
-            raise model_error(exc, model=body["model"], base_url=self._shown_url, secret=self._key) from exc
-        return stream.response
+        return await client.post(
+            "/v1/messages",
+            content=encode(body),
+            cast_to=object,
+            options={"headers": {"Content-Type": "application/json", **headers}},
+            stream=True,
+            stream_cls=AsyncStream[Any],
+        )
 
     async def _profile(self, model: str) -> ModelProfile:
         """Return what a model takes; the service is asked once for each of its own."""
         known = self._profiles.get(model)
         if known is None:
-            known = profile_of(model)
-            if is_claude(model):
-                known = await self._ask_about(known)
+            qualified = f"{self._provider}:{model}" if self._provider else model
+            known = profile_of(qualified)
+            if self._tells_of_models and is_claude(model):
+                known = await self._ask_about(known, qualified)
             self._profiles[model] = known
         return known
 
@@ -204,7 +210,7 @@ class AnthropicModel(Model):
             return None
         return True
 
-    async def _ask_about(self, profile: ModelProfile) -> ModelProfile:
+    async def _ask_about(self, profile: ModelProfile, model: str) -> ModelProfile:
         client = await self._ready()
         try:
             with anyio.fail_after(PROFILE_SECONDS):
@@ -212,44 +218,36 @@ class AnthropicModel(Model):
         except Exception as exc:  # an endpoint that has none of this: the table counts
             logger.info("what %s takes is not known from its service: %s", profile.name, type(exc).__name__)
             return profile
-        return with_capabilities(profile, info) if isinstance(info, dict) else profile
-
-    def _expect_stream(self, response: "httpx2.Response") -> None:
-        """A web page with status 200 is a portal's or another service's: asking again would not help."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in _NO_STREAMS:
-            raise ModelError(
-                f"{self._shown_url} answers with {kind}, not with a stream. Check ANTHROPIC_BASE_URL.",
-                http_status=200,
-                kind="no_stream",
-            )
+        return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
 
     async def _events(
-        self, chunks: AsyncGenerator[bytes, None], decoder: AnswerDecoder, model: str
+        self, stream: "AsyncStream[Any]", decoder: AnswerDecoder, model: str
     ) -> AsyncGenerator[ModelEvent, None]:
         reader = SSEReader()
         decode = decoder.decode
-        while True:
-            try:
-                chunk = await anext(chunks, None)
-                parsed = reader.feed(chunk) if chunk is not None else None
-            except EventTooLarge as exc:
-                raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
-            except Exception as exc:
-                error = model_error(exc, model=model, base_url=self._shown_url, secret=self._key, started=True)
-                raise error from exc
-            if parsed is None:
-                raise broken_stream("ended before it was complete", "incomplete_stream")
-            quiet = True
-            for _, data in parsed:
-                event = decode(data)
-                if event is not None:
-                    quiet = False
-                    yield event
-                    if decoder.completed:
-                        return
-            if quiet and decoder.working:
-                yield Working()
+        # Read to the end, so that the connection can be used again.
+        async with aclosing(chunks_of(stream.response)) as chunks:
+            while True:
+                try:
+                    chunk = await anext(chunks, None)
+                    parsed = reader.feed(chunk) if chunk is not None else None
+                except EventTooLarge as exc:
+                    raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
+                except Exception as exc:
+                    raise model_error(exc, self._endpoint, model=model, started=True) from exc
+                if parsed is None:
+                    raise broken_stream("ended before it was complete", "incomplete_stream")
+                quiet = True
+                for _, data in parsed:
+                    event = decode(data)
+                    if event is not None:
+                        quiet = False
+                        yield event
+                        if decoder.completed:
+                            await finish(chunks)
+                            return
+                if quiet and decoder.working:
+                    yield Working()
 
     async def _ready(self) -> "AsyncAnthropic":
         client = self._client
@@ -258,82 +256,46 @@ class AnthropicModel(Model):
                 if self._closed:
                     raise RuntimeError("the model was closed")
                 if self._client is None:
-                    self._client = await _run_in_daemon(self._build)
+                    self._client = await run_in_daemon(self._build)
                 client = self._client
         return client
 
     def _build(self) -> "AsyncAnthropic":
-        import httpx2
-        from anthropic import AsyncAnthropic, DefaultAioHttpClient
+        from anthropic import AsyncAnthropic
 
-        from agentic_rag.models.anthropic.refusals import shorten_refusal
-
-        timeout = httpx2.Timeout(connect=CONNECT_SECONDS, read=None, write=WRITE_SECONDS, pool=None)
-        limits = httpx2.Limits(max_connections=UNLIMITED, keepalive_expiry=KEEPALIVE_SECONDS)
-        hooks = {"response": [shorten_refusal]}
-        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, event_hooks=hooks)
         # Retries are the agent's: it tells the user of them.
         return AsyncAnthropic(
-            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=timeout, http_client=http_client
+            api_key=self._endpoint.secret or NO_KEY,
+            base_url=self._base_url,
+            max_retries=0,
+            default_headers=dict(self._headers),
+            **http_options(),
         )
 
 
-async def _run_in_daemon(work: Callable[[], T]) -> T:
-    """Run a function in a thread that neither a cancelled caller nor the process's end waits for."""
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()  # now it cannot be cancelled, whoever waits for it is
+def http_options() -> Json:
+    """Return what every client of the SDK is made with: its aiohttp transport, our timeouts and bounds."""
+    from anthropic import DefaultAioHttpClient
 
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as exc:
-            result.set_exception(exc)
+    from agentic_rag.models.http_refusals import shorten_refusal
 
-    threading.Thread(target=run, daemon=True, name="model-client").start()
-    return await asyncio.wrap_future(result)
+    timeout = client_timeout()
+    hooks = {"response": [shorten_refusal]}
+    client = DefaultAioHttpClient(timeout=timeout, limits=client_limits(), event_hooks=hooks)
+    return {"timeout": timeout, "http_client": client}
 
 
-def _chunks(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
-    """Return the body as it comes; where nothing is to be decoded without the three layers that would do it."""
-    plain = response.headers.get("content-encoding", "identity") == "identity"
-    chunks = aiter(response.stream) if plain else response.aiter_bytes()  # type: ignore[arg-type]
-    assert isinstance(chunks, AsyncGenerator)
-    return chunks
+def endpoint_of(provider: str, key: str, base_url: str) -> Endpoint:
+    """Return a service as errors name it: by the environment's variables, or by its place in the operator's file.
 
-
-async def _finish(chunks: AsyncGenerator[bytes, None]) -> None:
-    """Read what follows the last event, normally nothing; an endpoint that goes on is cut off."""
-    import httpx2
-
-    # The answer is complete: that the connection fails now takes nothing from it.
-    with suppress(httpx2.HTTPError), anyio.move_on_after(TAIL_SECONDS):
-        async for _ in chunks:
-            pass
-
-
-async def _cite(events: AsyncGenerator[ModelEvent, None], passages: list[Block]) -> AsyncGenerator[ModelEvent, None]:
-    answer = MarkedAnswer(passages)
-    async with aclosing(events):
-        async for event in events:
-            for cited in answer.take(event):
-                yield cited
-
-
-def _encode(body: Json) -> bytes:
-    """Return the body's JSON; a lone surrogate, which the API refuses, becomes a question mark."""
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # besides surrogates: integers beyond 64 bits, which are legal JSON
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _public_url(base_url: str) -> str:
-    """Return the URL as it may be shown: without user, password, query."""
-    try:
-        parts = urlsplit(base_url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme not in ("http", "https") or not host:
-        raise BadConfiguration("ANTHROPIC_BASE_URL", f"must be a URL such as {DEFAULT_BASE_URL}")
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+    Raises:
+        BadConfiguration: the key cannot be sent in a header, or the URL is none.
+    """
+    if provider:
+        place = f"providers.{provider}"
+        names = Endpoint("", f"{place}.key", f"{place}.base_url", "the model's name")
+    else:
+        names = Endpoint("")
+    url = public_url(base_url, names.base_url, DEFAULT_BASE_URL)
+    secret = check_key(key, names.key) if key.strip() or not provider or url == DEFAULT_BASE_URL else ""
+    return replace(names, url=url, secret=secret)

@@ -13,7 +13,7 @@ from typing import Final
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of
+from agentic_rag.models.profiles import ModelProfile, most_output, profile_of
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 CACHE_CONTROL: Final = {"type": "ephemeral"}
@@ -36,13 +36,16 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
     """
     known = profile or profile_of(request.model)
     messages = [_message(message, cites=cites) for message in request.messages]
-    control = CACHE_AN_HOUR if is_claude(known.name) else CACHE_CONTROL
-    _mark_users(messages, control)
+    control = (CACHE_AN_HOUR if known.hour_cache else CACHE_CONTROL) if known.caching else None
+    if control:
+        _mark_users(messages, control)
     body: Json = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
     if request.system:
-        body["system"] = _with_breakpoint([_block(block) for block in request.system], control)
+        system = [_block(block) for block in request.system]
+        body["system"] = _with_breakpoint(system, control) if control else system
     if request.tools:
-        body["tools"] = _with_breakpoint([_tool(tool) for tool in request.tools], control)
+        tools = [_tool(tool) for tool in request.tools]
+        body["tools"] = _with_breakpoint(tools, control) if control else tools
     if request.tool_choice is not None:
         body["tool_choice"] = request.tool_choice
     return body | _parameters(request, known)
@@ -50,7 +53,7 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
 
 def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:
     """Return how the model is to work: thinking, effort, temperature, and the room for all of it."""
-    limit = profile.output_limit or request.max_tokens + profile.room("max")
+    limit = most_output(request.max_tokens, profile)
     thinking, effort = _thinking(request, profile), request.effort
     kind = thinking.get("type", "adaptive" if profile.thinks else "")
     answer = min(request.max_tokens, limit)
@@ -81,7 +84,7 @@ def _thinking(request: ModelRequest, profile: ModelProfile) -> Json:
             return {"type": off}
     for kind in ("adaptive", "enabled"):
         if kind in takes and (request.thinking == "auto" or profile.thinks):
-            return {"type": kind, "display": "summarized"}
+            return {"type": kind, "display": profile.display}
     return {}
 
 

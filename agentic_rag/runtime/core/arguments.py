@@ -115,6 +115,20 @@ def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
         return None
 
 
+def fit_arguments(schema: Any, arguments: Json, *, user: bool) -> tuple[Json, str | None]:
+    """Return a call's arguments as they are sent, and everything that is wrong with them; see `find_problem`.
+
+    Models write null for what they leave out; a stranger's tool that takes no null there is called without it.
+    """
+    problem = find_problem(schema, arguments, user=user)
+    if problem is None or not user or not (isinstance(schema, Mapping) and _is_names(schema.get("required", ()))):
+        return arguments, problem
+    fewer = without_nulls(schema, arguments)
+    if len(fewer) < len(arguments) and find_problem(schema, fewer, user=user) is None:
+        return fewer, None
+    return arguments, problem
+
+
 def without_nulls(schema: Any, arguments: Json) -> Json:
     """Return the arguments without those that are null and may be left out."""
     return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
-from agentic_rag.events import ToolStatus
+from agentic_rag.events import Answerer, ToolStatus
 from agentic_rag.messages import (
     BROKEN_INPUT,
     CALLED,
@@ -20,10 +20,14 @@ from agentic_rag.messages import (
     Block,
     text_block,
 )
-from agentic_rag.runtime.core.arguments import find_problem
-from agentic_rag.tools.base import CallOutcome, ToolInfo
-from agentic_rag.tools.system import BY_NAME, DELEGATE
+from agentic_rag.runtime.core.arguments import fit_arguments
+from agentic_rag.runtime.core.many_tools import unwrap_call
+from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
+from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
 
+OVERRULED = (
+    "Texts of others were read since your message; the domain's pattern for this tool does not cover calls after that."
+)
 SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
 
 _WILD = re.compile(r"\[\]?[^\]]*\]|[*?]")
@@ -38,6 +42,8 @@ class Because(StrEnum):
     SHARED_MEMORY = "shared-memory"
     OTHERS_TEXT = "others-text"
     SECRET = "secret"
+    NOBODY = "nobody-to-ask"
+    DECLINED = "declined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +55,56 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that a person must approve before it runs. ``warning``: why just now, where there is a reason."""
+
+    answerer: Answerer
+    warning: str | None = None
+
+
+_RANKS: Mapping[Verdict, int] = {"allow": 0, "ask": 1, "ask-admin": 2, "deny": 3}
+"""Among equal patterns the highest decides."""
+
+NOBODY_TO_ASK = (
+    "Declined: {tool!r} needs the approval of {who}, and nobody can be asked here. A conversation that a person "
+    "follows (the page, a chat client) can ask for it, or an admin can allow it. Go on without."
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict.
 
     The most specific pattern that matches decides: the tool's own name, else the one with the most literal
-    characters; among equals ``deny`` wins. The order of the rules means nothing: a JSON object has none.
+    characters; among equals ``deny`` goes before ``ask-admin``, that before ``ask`` and ``allow``. The order of the
+    rules means nothing: a JSON object has none.
     Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
     would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does.
     ``effects_allowed``: what no rule names may have effects (a single user on loopback), as long as ``alone`` says so:
-    the first key ends it for turns that were accepted before, too.
+    the first key ends it for turns that were accepted before, too. Otherwise effects of users' servers need the
+    approval of the conversation's owner.
     ``shared_memory``: remembering is an effect, since all users of the domain read it.
+    ``has_person``: somebody can be asked; else what needs approval is declined.
     """
 
-    rules: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
+    rules: Mapping[str, Verdict] = field(default_factory=dict)
     effects_allowed: bool = True
     shared_memory: bool = False
     alone: Callable[[], bool] = lambda: True
+    has_person: bool = False
 
-    def denial(self, tool: ToolInfo, *, others: bool = False) -> Denial | None:
-        """Return why a tool may not be called, None if it may.
+    def ruling(self, tool: ToolInfo, *, others: bool = False) -> Denial | Approval | None:
+        """Return why a tool may not be called, or whose approval it needs; None: it may run.
 
         ``others``: text of others was read since the user's message.
         """
+        ruling = self._ruling(tool, others=others)
+        if isinstance(ruling, Approval) and not self.has_person:
+            who = "the user" if ruling.answerer is Answerer.OWNER else "an admin of the domain"
+            return Denial(Because.NOBODY, NOBODY_TO_ASK.format(tool=tool.name, who=who))
+        return ruling
+
+    def _ruling(self, tool: ToolInfo, *, others: bool) -> Denial | Approval | None:
         if tool.changed:
             return Denial(
                 Because.CHANGED,
@@ -82,16 +116,27 @@ class Policy:
         verdict = self._verdict(tool.name, patterns_allow=not (others and effects))
         if verdict == "allow" or (verdict is None and ((self.effects_allowed and self.alone()) or not effects)):
             return None
+        if verdict in ("ask", "ask-admin"):
+            if tool.server == AGENT:  # what the agent does itself reads what the model was told already, or asks
+                return None
+            return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN)
+        overruled = others and effects and self._verdict(tool.name) == "allow"
+        if verdict == "deny" and not overruled:
+            return Denial(
+                Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
+            )
+        if tool.origin == "user" and self.has_person:
+            return Approval(Answerer.OWNER, OVERRULED if overruled else None)
+        return self._denial_of_effects(tool, overruled=overruled)
+
+    def _denial_of_effects(self, tool: ToolInfo, *, overruled: bool) -> Denial:
+        """Return why a tool with effects may not run that no rule covers. ``overruled``: a pattern would have."""
         rule = f'An admin can add {{"{tool.name}": "allow"}} to the setting toolPolicy. Go on without.'
-        if others and effects and self._verdict(tool.name) == "allow":
+        if overruled:
             return Denial(
                 Because.OTHERS_TEXT,
                 f"Denied (others-text): {tool.name!r} may have effects, and this turn has read texts of others, which "
                 f"no pattern of this domain's setting toolPolicy covers; a rule for the tool's own name does. {rule}",
-            )
-        if verdict == "deny":
-            return Denial(
-                Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
             )
         if tool.name in BY_NAME and BY_NAME[tool.name].shared_effects:
             return Denial(
@@ -110,22 +155,22 @@ class Policy:
         ours = BY_NAME.get(tool.name)
         return ours is not None and (ours.effects or (ours.shared_effects and self.shared_memory))
 
-    def _verdict(self, name: str, *, patterns_allow: bool = True) -> Literal["allow", "deny"] | None:
+    def _verdict(self, name: str, *, patterns_allow: bool = True) -> Verdict | None:
         """Return what the rules say of a tool, None for nothing. ``patterns_allow``: patterns may allow as well."""
         matching = [
-            (glob == name, len(_WILD.sub("", glob)), verdict == "deny")
+            (glob == name, len(_WILD.sub("", glob)), _RANKS[verdict], verdict)
             for glob, verdict in self.rules.items()
-            if fnmatchcase(name, glob) and (patterns_allow or glob == name or verdict == "deny")
+            if fnmatchcase(name, glob) and (patterns_allow or glob == name or verdict != "allow")
         ]
-        if not matching:
-            return None
-        *_, denied = max(matching)
-        return "deny" if denied else "allow"
+        return max(matching)[-1] if matching else None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of the model. ``refusal`` is set when it must not run: it is its outcome."""
+    """A call of the model. ``refusal`` is set when it must not run: it is its outcome.
+
+    ``approval``: a person must approve it before it runs.
+    """
 
     id: str
     name: str
@@ -134,6 +179,7 @@ class PlannedCall:
     refusal: CallOutcome | None = None
     because: Because | None = None
     """Why it is denied, if that is its refusal."""
+    approval: Approval | None = None
 
     @property
     def server(self) -> str:
@@ -155,21 +201,31 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
 
     ``tools``: by the name the model sees. ``others``: text of others was read since the user's message.
     """
+    block = unwrap_call(block) if CALL_TOOL.name in tools else block
     tool = None if CALLED in block else tools.get(block["name"])
     refusal: CallOutcome | None = None
     because: Because | None = None
+    ruling = None if tool is None else policy.ruling(tool, others=others)
+    arguments, problem = block["input"], None
+    if tool is not None and BROKEN_INPUT not in block:
+        arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user")
     if tool is None:
         name = block.get(CALLED, block["name"])
-        refusal = error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(tools) or 'none'}.")
+        shown = [each for each in tools if each in BY_NAME] if FIND_TOOLS.name in tools else list(tools)
+        found = f"; {FIND_TOOLS.name} finds others" if len(shown) < len(tools) else ""
+        refusal = error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(shown) or 'none'}{found}.")
     elif SECRET in block:
         refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), Because.SECRET
     elif BROKEN_INPUT in block:
         refusal = error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
-    elif (denial := policy.denial(tool, others=others)) is not None:
-        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(denial.text),)), denial.because
-    elif problem := find_problem(tool.input_schema, block["input"], user=tool.origin == "user"):
+    elif isinstance(ruling, Denial):
+        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(ruling.text),)), ruling.because
+    elif problem is not None:
         refusal = error_outcome(f"The arguments do not fit the tool: {problem}")
-    return PlannedCall(block["id"], block["name"], block["input"], tool, refusal, because)
+    elif tool.name == CALL_TOOL.name:
+        refusal = error_outcome(f"There is no tool {tool.name!r} to be called by {tool.name}: name another.")
+    approval = ruling if isinstance(ruling, Approval) and refusal is None else None
+    return PlannedCall(block["id"], block["name"], arguments, tool, refusal, because, approval)
 
 
 def error_outcome(text: str) -> CallOutcome:
@@ -177,8 +233,9 @@ def error_outcome(text: str) -> CallOutcome:
     return CallOutcome(ToolStatus.ERROR, (text_block(text),))
 
 
-def stop_outcome(by_user: bool) -> CallOutcome:
-    """Return the outcome of a call that the end of its turn cut off."""
+def stop_outcome(by_user: bool, begun: bool = True) -> CallOutcome:
+    """Return the outcome of a call that the end of its turn cut off, ``begun`` or while it waited for a person."""
+    outcome = "the outcome is unknown" if begun else "it did not run"
     if by_user:
-        return CallOutcome(ToolStatus.INTERRUPTED, (text_block("interrupted by the user; the outcome is unknown"),))
-    return error_outcome("not finished: the turn ended while this ran; the outcome is unknown")
+        return CallOutcome(ToolStatus.INTERRUPTED, (text_block(f"interrupted by the user; {outcome}"),))
+    return error_outcome(f"not finished: the turn ended while this {'ran' if begun else 'waited'}; {outcome}")

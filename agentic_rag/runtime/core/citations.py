@@ -17,6 +17,31 @@ MAX_REFERENCES = 1_000
 """What one turn may cite: each citation is looked for among them."""
 
 
+def with_resolving(block: Block, citations: Sequence[Citation], passages: Sequence[CitablePassage | None]) -> Block:
+    """Return a text with those of its raw citations alone that quote what the request holds at their place.
+
+    The text goes back to a service, and a strict one refuses a citation that another one invented. One of a passage
+    whose document was deleted meanwhile stays as it came: its words are still in the request.
+    """
+    if "citations" not in block:
+        return block
+    kept = [each.raw for each in citations if _resolves(each, passages)]
+    return {key: value for key, value in block.items() if key != "citations"} | ({"citations": kept} if kept else {})
+
+
+def _resolves(citation: Citation, passages: Sequence[CitablePassage | None]) -> bool:
+    if not 0 <= citation.search_result_index < len(passages):
+        return False
+    citable = passages[citation.search_result_index]
+    if citable is None:
+        return True
+    if not 0 <= citation.start < citation.end <= len(citable.texts):
+        return False
+    cited = " ".join(citation.cited_text.split())
+    texts = citable.texts[citation.start : citation.end]
+    return bool(cited) and any(cited in " ".join(joint.join(texts).split()) for joint in ("", " "))
+
+
 def verify(
     citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
 ) -> Reference | None:
@@ -38,8 +63,9 @@ def verify(
     if not cited or lost or (cited not in stored and cited not in spaced):
         return None
     chunk = citable.source.chunk_ids[citation.start]
+    verified = None if citation.verified else False
     for reference in known:
-        if reference.chunk_id == chunk and reference.cited_text == spaced:
+        if (reference.chunk_id, reference.cited_text, reference.verified) == (chunk, spaced, verified):
             return reference
     if len(known) >= MAX_REFERENCES:
         return None
@@ -53,6 +79,7 @@ def verify(
         cited_text=spaced,
         score=citable.source.score,
         agent=citable.source.agent,
+        verified=verified,
     )
 
 

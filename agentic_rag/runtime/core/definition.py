@@ -14,7 +14,7 @@ from typing import Literal
 import orjson
 
 from agentic_rag.json_form import Json, from_json, to_json
-from agentic_rag.tools.base import Binding, SystemServer
+from agentic_rag.tools.base import Binding, SystemServer, Verdict
 from agentic_rag.tools.entries.entry import McpEntry
 
 
@@ -27,6 +27,14 @@ class Limits:
     tool_timeout: float = 60
     context_tokens: int = 100_000
     context_messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SkillLine:
+    """What a prompt says of a skill."""
+
+    name: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class Persona:
     """Texts of the workspace's prompt components, in order."""
     asker: str = ""
     """Of a delegate: id of the role that handed it the task."""
+    skills: tuple[SkillLine, ...] = ()
+    """The workspace's skills, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,9 @@ class Definition:
     """Everything a turn runs on.
 
     ``system``: our own servers; ``entries``: the user's, without secret values, placeholders unresolved.
-    ``tool_policy``: glob of tool names as the model sees them → ``allow`` | ``deny``; see `calls.Policy`.
+    ``tool_policy``: glob of tool names as the model sees them → verdict; see `calls.Policy`.
     ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
+    ``has_person``: somebody reads along who can be asked; else what would wait for a person is declined.
     """
 
     domain_id: str
@@ -66,12 +77,15 @@ class Definition:
     temperature: float | None = None
     thinking: Literal["off", "auto"] = "auto"
     effort: str | None = None
-    fallback_model: str | None = None
-    """What answers a message that ``model`` refuses to answer."""
+    fallback_models: tuple[str, ...] = ()
+    """What is asked in turn where ``model`` refuses to answer, or its service takes no more requests."""
     limits: Limits = field(default_factory=Limits)
     binding: Binding = field(default_factory=Binding)
-    tool_policy: Mapping[str, Literal["allow", "deny"]] = field(default_factory=dict)
+    tool_policy: Mapping[str, Verdict] = field(default_factory=dict)
     effects_allowed_by_default: bool = False
+    has_person: bool = False
+    ask_user: bool = False
+    """Whether the model may ask the user a question in the middle of a turn."""
     role_lines: Mapping[str, str] = field(default_factory=dict)
     """What the files of the roles that may be delegated to say of themselves, in a line, by id."""
     collection_note: str = ""

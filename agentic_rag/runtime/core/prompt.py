@@ -9,10 +9,19 @@ from collections.abc import Collection
 
 from agentic_rag.messages import Block, text_block
 from agentic_rag.runtime.core.definition import Persona
-from agentic_rag.tools.system import ACTION, DELEGATE, RECALL, SEARCH, SYSTEM_TOOLS
+from agentic_rag.tools.system import ACTION, DELEGATE, READ_SKILL, RECALL, SEARCH, SYSTEM_TOOLS
 
 FIRST_CALLS = (ACTION, RECALL, SEARCH)
 """Tools that the first message of a conversation calls together, as far as they are offered."""
+
+
+SKILLS_CHARS = 8_000
+"""Of names and descriptions of skills in the prompt."""
+
+
+def is_chinese(persona: Persona) -> bool:
+    """Tell whether the prompt is written in Chinese."""
+    return persona.language.lower().startswith("zh")
 
 
 def bootstrap_prompt(persona: Persona, tools: Collection[str], sub_roles: Collection[str] = ()) -> tuple[Block, ...]:
@@ -23,11 +32,29 @@ def bootstrap_prompt(persona: Persona, tools: Collection[str], sub_roles: Collec
         tools: names of the tools in the request; a line is written only for a tool in it.
         sub_roles: role ids that the tool `DELEGATE` takes; named only when it is in ``tools``.
     """
-    chinese = persona.language.lower().startswith("zh")
+    chinese = is_chinese(persona)
     first = [tool.name for tool in FIRST_CALLS if tool.name in tools]
     tool_lines = _tool_lines(tools, sub_roles, chinese=chinese)
     lines = _chinese(persona, first, tool_lines) if chinese else _english(persona, first, tool_lines)
     return (text_block("\n".join(lines)), *(text_block(part) for part in persona.components if part.strip()))
+
+
+def skills_block(persona: Persona, tools: Collection[str]) -> Block | None:
+    """Return the list of skills that can be read, None when there are none; what does not fit is counted."""
+    if READ_SKILL.name not in tools or not persona.skills:
+        return None
+    if is_chinese(persona):
+        lines = [f"技能：做相应任务前用 {READ_SKILL.name} 阅读。"]
+    else:
+        lines = [f"Skills: read the one that fits with {READ_SKILL.name} before you do its task."]
+    room = SKILLS_CHARS
+    for place, skill in enumerate(persona.skills):
+        room -= len(skill.name) + len(skill.description)
+        if room < 0:
+            lines.append(f"- … ({len(persona.skills) - place})")
+            break
+        lines.append(f"- {skill.name}: {skill.description}")
+    return text_block("\n".join(lines))
 
 
 def present_block(persona: Persona, today: str, user: str) -> Block:
@@ -35,7 +62,7 @@ def present_block(persona: Persona, today: str, user: str) -> Block:
 
     ``user``: name of the user; empty for one who has none. A delegate works for a role.
     """
-    chinese = persona.language.lower().startswith("zh")
+    chinese = is_chinese(persona)
     lines = [f"今天是 {today}。" if chinese else f"Today is {today}."]
     if user and not persona.asker:
         name = " ".join(user.split())

@@ -13,6 +13,7 @@ from agentic_rag.json_form import Json
 from agentic_rag.messages import (
     DOWN,
     GONE,
+    MADE_BY,
     NOTE,
     SHED,
     Activation,
@@ -30,9 +31,17 @@ from agentic_rag.messages import (
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import is_claude, profile_of
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.prompt import bootstrap_prompt, present_block
+from agentic_rag.runtime.core.many_tools import (
+    CALL,
+    catalogue,
+    list_deferred,
+    many_tokens,
+    references_in_words,
+    shown_tools,
+)
+from agentic_rag.runtime.core.prompt import bootstrap_prompt, is_chinese, present_block, skills_block
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
-from agentic_rag.runtime.core.transcript import as_sent, pictures_in, tokens_of
+from agentic_rag.runtime.core.transcript import as_sent, pictures_in, tokens_of, without_repeats
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.pictures import MOST, count_beyond
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
@@ -48,6 +57,7 @@ UNAVAILABLE = "not available now: do not call its tools"
 LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
 
 
+BLIND = "[this model cannot be shown images]"
 NO_PICTURES: Mapping[str, str] = {}
 
 
@@ -113,15 +123,21 @@ def build_request(
             told in words.
     """
     profile = profile_of(definition.model)
-    transcript = _with_pictures(transcript, pictures if profile.images else NO_PICTURES)
-    messages, passages = _render(answer_calls(transcript), frozenset(gone), stays=is_claude(profile.name))
+    transcript = [_without_others(message, definition.model) for message in transcript]
+    transcript = _with_pictures(transcript, pictures if profile.images else None)
+    if not profile.deferred_tools:
+        transcript = [references_in_words(message, tools) for message in transcript]
+    stays = is_claude(profile.name)
+    sent = without_repeats(answer_calls(transcript), () if stays else gone)
+    messages, passages = _render(sent, frozenset(gone), stays=stays)
     if profile.system_messages:
         messages = [each for message in messages for each in _with_system_message(message)]
     if told is None:
-        current = prompt_of(definition, tools)
-        told = Told(current, current)
-    late = tuple(ToolSpec(**tool, defer_loading=True) for tool in told.late) if profile.deferred_tools else told.late
-    specs = (*told.first.tools, *late)
+        told = begin_told(definition, prompt_of(definition, tools), tools)
+    late = told.late
+    if CALL in tools and CALL.name not in told.names:  # another model took over that needs it
+        late = (*late, *tool_specs(definition, [CALL]))
+    specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
@@ -139,9 +155,19 @@ def build_request(
     return BuiltRequest(request, tuple(passages), call_ids)
 
 
-def _with_pictures(transcript: Sequence[Message], pictures: Mapping[str, str]) -> list[Message]:
+def _without_others(message: Message, model: str) -> Message:
+    """Return a message without the thinking of other models than the one that is asked: the same where it has none."""
+    content = message["content"]
+    if all(block.get(MADE_BY, model) == model for block in content):
+        return message
+    return {"role": message["role"], "content": [block for block in content if block.get(MADE_BY, model) == model]}
+
+
+def _with_pictures(transcript: Sequence[Message], pictures: Mapping[str, str] | None) -> list[Message]:
+    """Return messages with the bytes of their images; None: the model cannot be shown any."""
     sent = [picture for message in transcript for picture in pictures_in(message["content"])]
-    if count_beyond(sent):  # more than may stand together, and none of them seen yet: those that may not are words
+    # more than may stand together, and none of them seen yet: those that may not are words
+    if pictures is not None and count_beyond(sent):
         small = {ref for ref in pictures if not _is_large(ref, transcript)}
         pictures = {ref: pictures[ref] for ref in list(small)[:MOST]}
     return [
@@ -156,13 +182,15 @@ def _is_large(ref: str, transcript: Sequence[Message]) -> bool:
     return any(picture.is_large for part in parts if ref_of_image(part) == ref for picture in pictures_in([part]))
 
 
-def _with_picture(block: Block, pictures: Mapping[str, str]) -> Block:
+def _with_picture(block: Block, pictures: Mapping[str, str] | None) -> Block:
     """Return a block with the bytes of its images: the same object where it has none."""
     if block["type"] == "tool_result" and any(part["type"] == "image" for part in block["content"]):
         return {**block, "content": [_with_picture(part, pictures) for part in block["content"]]}
     ref = ref_of_image(block)
     if ref is None:
         return block
+    if pictures is None:
+        return text_block(f"{image_in_words(block)}\n{BLIND}")
     if ref not in pictures:
         return text_block(image_in_words(block))
     source = {"type": "base64", "media_type": block["source"]["media_type"], "data": pictures[ref]}
@@ -178,7 +206,14 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return about how many tokens system and tools cost in every request."""
-    return tokens_of([_system(definition, tools), tool_specs(definition, tools)])
+    deferred = list_deferred(tools, many_tokens(definition.model))
+    shown = [tool for tool in tools if tool not in deferred] if deferred else tools
+    return tokens_of([_system(definition, tools), tool_specs(definition, shown)])
+
+
+def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> Told:
+    """Return what a session is told that begins now."""
+    return Told.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
 
 
 def _with_system_message(message: Message) -> list[Message]:
@@ -192,7 +227,10 @@ def _with_system_message(message: Message) -> list[Message]:
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
     names = [tool.name for tool in tools]
-    return bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
+    blocks = bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
+    skills = skills_block(definition.persona, names)
+    others = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))
+    return (*blocks, *([skills] if skills else ()), *([text_block(others)] if others else ()))
 
 
 def answer_calls(transcript: Sequence[Message]) -> list[Message]:

@@ -8,6 +8,7 @@ import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
@@ -30,6 +31,7 @@ from agentic_rag.messages import (
     text_block,
     tool_result_block,
 )
+from agentic_rag.models.profiles import SHORT_WINDOW, profile_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.pictures import read_picture
 from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
@@ -38,6 +40,8 @@ RESULT_BUDGET = 16 * 1024
 """UTF-8 bytes of a user server's text result that go to the model: its head and its tail."""
 ROLE_BUDGET = 96 * 1024
 """UTF-8 bytes of an activated role; cut at the end of a section."""
+HITS_BUDGET = 48 * 1024
+"""UTF-8 bytes of the passages that one call brings: as many as the retriever's servers give."""
 MAX_FOUND = 6
 """Places of a sought text that one answer shows."""
 AROUND = 200
@@ -45,12 +49,33 @@ AROUND = 200
 SNIPPET = 240
 """Characters of a hit's snippet in a ``retrieval`` event."""
 
+LEFT_OUT = "[{left} more passages were left out: there is no room. Ask for what follows the last one, or for fewer.]"
 OTHERS_TEXT = "othersText"
 """In structured content of our own servers: true when the text holds words of others than the user."""
 
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _LINE = re.compile(r"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRoom:
+    """UTF-8 bytes that a model has for one result: a text of a user's server, a role, and passages."""
+
+    text: int = RESULT_BUDGET
+    role: int = ROLE_BUDGET
+    hits: int = HITS_BUDGET
+
+    @classmethod
+    def of(cls, model: str) -> "ResultRoom":
+        """Return the room at a model: in a short window an eighth of it for a text, a quarter for the others."""
+        window = profile_of(model).context_window
+        if window is None or window >= SHORT_WINDOW:
+            return ROOM
+        return cls(min(RESULT_BUDGET, window // 2), min(ROLE_BUDGET, window), min(HITS_BUDGET, window))
+
+
+ROOM = ResultRoom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +111,25 @@ def finished_call(
     new_ref: Callable[[], str] = str,
     *,
     ran: bool = True,
+    room: ResultRoom = ROOM,
 ) -> FinishedCall:
     """Turn an outcome into its ``tool_result`` block and events (``retrieval`` first, if there are hits).
 
-    ``ran``: the outcome is the server's, not a refusal of ours.
+    ``ran``: the outcome is the server's, not a refusal of ours. ``room``: what the model has for a result.
     """
     ours = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
     size = len(plain_text(blocks).encode())
     blocks, pictures = _keep_images(blocks, new_ref, shown=outcome.status is ToolStatus.OK)
-    content, private, kept = _own(name, blocks, outcome) if ours else _users(blocks, outcome, new_ref)
+    content, private, kept = _own(name, blocks, outcome, room) if ours else _users(blocks, outcome, new_ref, room)
     if ran and tool is not None and _brings_others(tool, outcome):
         private = private | {OTHERS: True}
-    shown = plain_text(content) or "\n".join(image_in_words(part) for part in content if part["type"] == "image")
+    shown = plain_text(content) or "\n".join(map(_in_words, content))
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
         note = outcome.structured.get("note")
-        content = [search_result_block(hit) for hit in outcome.structured["hits"]]
+        passages = [search_result_block(hit) for hit in outcome.structured["hits"]]
+        content = _within(passages, room.hits)
         content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
     content = [*content, *_evidence(name, outcome)] if ours else content
     ids = _retrieval_ids(name, outcome) if ours else []
@@ -129,6 +156,18 @@ def finished_call(
         ref=private.get(REF),
         kept=kept + pictures,
     )
+
+
+def _within(passages: list[Block], room: int) -> list[Block]:
+    """Return the first passages that there is room for, at least one, and how many were left out."""
+    sizes = accumulate(len(plain_text(each["content"]).encode()) for each in passages)
+    count = max(1, sum(size <= room for size in sizes))
+    left = len(passages) - count
+    return passages[:count] + ([text_block(LEFT_OUT.format(left=left))] if left else [])
+
+
+def _in_words(part: Block) -> str:
+    return str(part["tool_name"]) if part["type"] == "tool_reference" else image_in_words(part)
 
 
 def _keep_images(
@@ -163,28 +202,30 @@ def _reader(name: str) -> ResultReader:
     return BY_NAME[name].reader if name in BY_NAME else ResultReader.NOTHING
 
 
-def _own(name: str, blocks: list[Block], outcome: CallOutcome) -> tuple[list[Block], Block, tuple[Kept, ...]]:
+def _own(
+    name: str, blocks: list[Block], outcome: CallOutcome, room: ResultRoom
+) -> tuple[list[Block], Block, tuple[Kept, ...]]:
     """Bound a result of our own servers; they bound what they find themselves, so that only a role is cut."""
     structured = outcome.structured
     activates = _reader(name) is ResultReader.ACTIVATION
     if activates and outcome.status is ToolStatus.OK and isinstance(structured, dict) and structured.get("hash"):
         private: Block = {ACTIVATION: to_json(Activation(str(structured.get("role")), structured["hash"]))}
-        return _with_text(blocks, cut_at_section(plain_text(blocks), ROLE_BUDGET)), private, ()
+        return _with_text(blocks, cut_at_section(plain_text(blocks), room.role)), private, ()
     return blocks, {}, ()
 
 
 def _users(
-    blocks: list[Block], outcome: CallOutcome, new_ref: Callable[[], str]
+    blocks: list[Block], outcome: CallOutcome, new_ref: Callable[[], str], room: ResultRoom
 ) -> tuple[list[Block], Block, tuple[Kept, ...]]:
     """Bound a user server's result: what does not fit is kept whole and can be read on."""
     private: Block = {}
     kept: tuple[Kept, ...] = ()
     whole = plain_text(blocks)
-    if len(whole.encode()) > RESULT_BUDGET:
+    if len(whole.encode()) > room.text:
         ref = new_ref()
         kept = (Kept(ref, "text/plain", whole.encode()),)
         private[REF] = ref
-        blocks = _with_text(blocks, head_and_tail(whole, ref))
+        blocks = _with_text(blocks, head_and_tail(whole, ref, room.text))
     data = _encode(outcome.structured)
     if data is not None:
         if len(data) <= RESULT_BUDGET:
@@ -201,10 +242,10 @@ def _encode(structured: Any) -> bytes | None:
     return None if structured is None or is_deep(structured) else to_text(structured).encode()
 
 
-def head_and_tail(text: str, ref: str) -> str:
+def head_and_tail(text: str, ref: str, room: int = RESULT_BUDGET) -> str:
     """Return what a model gets of a long text: three parts of its head, one of its tail, and how to read on."""
-    head = first_bytes(text, RESULT_BUDGET * 3 // 4)
-    tail = last_bytes(text, RESULT_BUDGET // 4)
+    head = first_bytes(text, room * 3 // 4)
+    tail = last_bytes(text, room // 4)
     left = len(text) - len(head) - len(tail)
     where = f"characters {len(head)} to {len(head) + left} of {len(text)}"
     return f'{head}\n[… {where} left out; {READ_RESULT.name} with ref "{ref}" reads them …]\n{tail}'
@@ -223,9 +264,9 @@ def cut_at_section(text: str, budget: int) -> str:
     return f"{head.rstrip()}\n\n[truncated: kept {len(head.rstrip())} of {len(text)} characters]"
 
 
-def part_of(text: str, start: int) -> str:
+def part_of(text: str, start: int, room: int = RESULT_BUDGET) -> str:
     """Return the characters of a kept result from ``start`` on, as many as fit one answer, and where they stand."""
-    part = first_bytes(text[start : start + RESULT_BUDGET], RESULT_BUDGET)
+    part = first_bytes(text[start : start + room], room)
     stop = start + len(part)
     rest = f"; go on with from {stop}" if stop < len(text) else ""
     return f"{part}\n[characters {start} to {stop} of {len(text)}{rest}]"
@@ -282,7 +323,7 @@ def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["do
     if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
     if _reader(name) is ResultReader.ENGRAMS:
-        return tuple(_memory_hit(engram) for engram in structured.get("engrams") or ()), "memory"
+        return tuple(_memory_hit(engram) for engram in structured.get("found") or ()), "memory"
     return (), "documents"
 
 

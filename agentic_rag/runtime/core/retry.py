@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from agentic_rag.errors import ModelError
 
 _TOO_LONG = re.compile(
-    r"prompt is too long|context[ _]length|context window|context limit|request_too_large|too many (?:input )?tokens",
+    r"prompt is too long|context[ _](?:length|size|window|limit)|request_too_large|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 _SIZES = re.compile(r"(\d+) tokens > (\d+)")
+_SIZES_OF_CHAT = re.compile(
+    r"(?:maximum context length is|context size \(|n_ctx\D{0,4}|context window of) ?(?P<most>\d+)"
+    r".{0,200}?(?P<had>\d+) tokens",
+    re.IGNORECASE | re.DOTALL,
+)
+"""As most say: This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (…)."""
 MAX_STEP_RESETS = 3
 """How often a step that had begun to stream is run again."""
+MAX_UNTIMED = 3
+"""How often a service is asked again that takes no more requests and does not say until when."""
 FIRST_DELAY = 0.5
 MAX_DELAY = 16.0
 """Seconds; the delay doubles from the first to the last."""
@@ -43,11 +51,18 @@ def retry_delay(error: ModelError, so_far: Attempts, budget: float, chance: floa
         return None
     if error.started and so_far.resets >= MAX_STEP_RESETS:
         return None
+    if error.http_status == 429 and error.retry_after is None and so_far.failed >= MAX_UNTIMED:
+        return None
     if error.retry_after is not None:
         delay = error.retry_after
     else:
         delay = min(MAX_DELAY, FIRST_DELAY * 2**so_far.failed) * (0.5 + chance / 2)
     return delay if so_far.waited + delay <= budget else None
+
+
+def is_busy(error: ModelError) -> bool:
+    """Whether a model's service takes no more requests: another's may."""
+    return error.http_status in (429, 529) or error.kind in ("overloaded_error", "rate_limit_error")
 
 
 def is_too_long(error: ModelError) -> bool:
@@ -57,7 +72,11 @@ def is_too_long(error: ModelError) -> bool:
 
 def sizes_of(error: ModelError) -> tuple[int, int] | None:
     """Return how many tokens a refused request had and how many it may have, None where the service does not say."""
-    found = _SIZES.search(str(error))
+    text = str(error)
+    if chat := _SIZES_OF_CHAT.search(text):
+        had, most = int(chat["had"]), int(chat["most"])
+        return (had, most) if had > most > 0 else None
+    found = _SIZES.search(text)
     return (int(found[1]), int(found[2])) if found and int(found[1]) > int(found[2]) > 0 else None
 
 

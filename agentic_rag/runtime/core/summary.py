@@ -21,7 +21,9 @@ from agentic_rag.messages import (
     Message,
     Passage,
     clean_text,
+    image_in_words,
     plain_text,
+    ref_of_image,
     text_block,
     tool_uses,
     user_message,
@@ -274,8 +276,10 @@ def said_before(messages: Iterable[Message]) -> list[str]:
 
 def words_of(message: Message) -> str:
     """Return the user's own words in the message that began a turn: notes stand before them."""
-    texts = [block["text"] for block in message["content"] if block["type"] == "text"]
-    return texts[-1] if texts else ""
+    own = [block for block in message["content"] if NOTE not in block]
+    pictures = [image_in_words(block) for block in own if ref_of_image(block)]
+    texts = [block["text"] for block in own if block["type"] == "text"]
+    return "\n".join([*pictures, *texts[-1:]])
 
 
 def _newest(said: Sequence[str], budget: float) -> list[str]:

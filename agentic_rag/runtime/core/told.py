@@ -6,7 +6,7 @@ a cache is read only so far. So what a session was told first stays, and changes
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -16,6 +16,9 @@ from agentic_rag.messages import Block, ToolSpec, text_block
 
 MAX_SCHEMA = 4_000
 """Characters of a changed tool's arguments in a note."""
+MAX_CHANGED = 10
+"""Changed tools that a note says all of."""
+MAX_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +50,56 @@ class Told:
     latest: Prompt
     late: tuple[ToolSpec, ...] = ()
 
+    @classmethod
+    def begin(cls, current: Prompt, deferred: Collection[str] = ()) -> "Told":
+        """Return what a session is told that begins now; ``deferred``: names of tools that it is not shown."""
+        if not deferred:
+            return cls(current, current)
+        shown = tuple(tool for tool in current.tools if tool["name"] not in deferred)
+        hidden = tuple(tool for tool in current.tools if tool["name"] in deferred)
+        return cls(Prompt(current.system, shown), current, hidden)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all tools that it was ever told of."""
+        return self.first.names | {tool["name"] for tool in self.late}
+
     def with_current(self, current: Prompt) -> "Told":
         """Return what the session was told once it has been told the current prompt."""
-        known = self.first.names | {tool["name"] for tool in self.late}
-        added = tuple(tool for tool in current.tools if tool["name"] not in known)
+        added = tuple(tool for tool in current.tools if tool["name"] not in self.names)
         return Told(self.first, current, (*self.late, *added))
 
 
-def changes(told: Told, current: Prompt) -> list[str]:
-    """Return what a session must be told since the prompt is another one now, possibly nothing."""
+def changes(told: Told, current: Prompt, listed: Collection[str] = ()) -> list[str]:
+    """Return what a session must be told since the prompt is another one now, possibly nothing.
+
+    ``listed``: names of tools that a catalogue in the prompt tells of.
+    """
     before = told.latest
     notes = _changed_lines(_lines(before.system), _lines(current.system))
     old = {tool["name"]: tool for tool in before.tools}
     new = {tool["name"]: tool for tool in current.tools}
-    added = [name for name in new if name not in old]
+    added = [name for name in new if name not in old and name not in listed]
     gone = [name for name in old if name not in new]
+    changed = [name for name in new if name in old and _is_changed(old[name], new[name])]
     if added:
         notes.append("New tools can be called now: " + "; ".join(_in_a_line(new[name]) for name in added))
     if gone:
-        notes.append("These tools are gone, do not call them: " + ", ".join(gone))
-    for name in new.keys() & old.keys():
+        notes.append("These tools are gone, do not call them: " + _in_short(gone))
+    for name in changed[:MAX_CHANGED]:
         notes += _changed_tool(old[name], new[name])
+    if changed[MAX_CHANGED:]:
+        notes.append("These tools take other arguments now, too: " + _in_short(changed[MAX_CHANGED:]))
     return notes
+
+
+def _in_short(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def _is_changed(before: ToolSpec, after: ToolSpec) -> bool:
+    return before["description"] != after["description"] or before["input_schema"] != after["input_schema"]
 
 
 def _lines(system: Iterable[Block]) -> list[str]:

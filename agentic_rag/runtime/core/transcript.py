@@ -6,11 +6,12 @@ UTF-8 bytes that were added since. The store is the truth; a transcript is its c
 nothing. What is decided here, `context` carries out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.json_form import to_text
 from agentic_rag.messages import (
     ACTIVATION,
@@ -28,6 +29,7 @@ from agentic_rag.messages import (
     without_private,
 )
 from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.repeats import Repeats
 from agentic_rag.runtime.core.told import Told
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.tools.pictures import Picture, count_beyond
@@ -178,6 +180,24 @@ def as_sent(block: Block) -> Block:
     return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
 
 
+def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
+    """Return messages in which each passage stands once, where it came first, and is named where it comes again.
+
+    A message without repeats is the same object. ``apart``: see `Repeats`.
+    """
+    repeats = Repeats(apart)
+    return [_without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
+
+
+def _without_repeats_in(message: Message, repeats: Repeats) -> Message:
+    before = message["content"]
+    if not any(block["type"] == "tool_result" for block in before):  # most of a conversation: asked for every request
+        return message
+    content = [repeats.leave_out(block) if block["type"] == "tool_result" else block for block in before]
+    same = all(new is old for new, old in zip(content, before, strict=True))
+    return message if same else {"role": "user", "content": content}
+
+
 def count_seen(messages: Sequence[Message]) -> int:
     """Return how many of a window's messages the model has seen: those before its newest answer."""
     return max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
@@ -231,6 +251,12 @@ def choose_to_shed(
     if saved < excess and not old_only:
         chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
     return chosen
+
+
+def largest_to_shed(messages: Sequence[Message], excess: int) -> list[Sheddable]:
+    """Return the largest results of a window, seen or not, that save ``excess`` tokens together; one in any case."""
+    by_size = sorted(sheddable(messages), key=lambda result: -result.saved)
+    return _first_to_save(by_size, max(1, excess))
 
 
 def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]:
@@ -288,9 +314,9 @@ class Entry:
     """One message with its place. ``message_id`` is what clients know it by."""
 
     seq: int
-    turn_id: str
+    turn_id: TurnId
     step: int
-    message_id: str
+    message_id: MessageId
     message: Message
 
 
@@ -318,7 +344,7 @@ class Transcript:
 
     def __init__(
         self,
-        session_id: str,
+        session_id: SessionId,
         labels: SessionLabels,
         *,
         entries: Iterable[Entry] = (),
@@ -354,7 +380,7 @@ class Transcript:
         """Messages as clients count: two a turn."""
         return len({entry.message_id for entry in self.entries})
 
-    def plan(self, turn_id: str, step: int, message_id: str, messages: Iterable[Message]) -> list[Entry]:
+    def plan(self, turn_id: TurnId, step: int, message_id: MessageId, messages: Iterable[Message]) -> list[Entry]:
         """Number messages that are about to be stored; `extend` takes them once they are."""
         return [
             Entry(self.last_seq + 1 + offset, turn_id, step, message_id, message)
@@ -365,7 +391,7 @@ class Transcript:
         """Take messages that the store has committed."""
         self.entries.extend(entries)
 
-    def append(self, seq: int, turn_id: str, step: int, message_id: str, message: Message) -> None:
+    def append(self, seq: int, turn_id: TurnId, step: int, message_id: MessageId, message: Message) -> None:
         """Take one message that the store has committed."""
         self.entries.append(Entry(seq, turn_id, step, message_id, message))
 
@@ -378,7 +404,7 @@ class Transcript:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
         return [entry for entry in self.entries if self.is_sent(entry)]
 
-    def question_of(self, turn_id: str) -> Entry:
+    def question_of(self, turn_id: TurnId) -> Entry:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
@@ -397,9 +423,19 @@ class Transcript:
     def tokens(self, fixed: int) -> int:
         """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
         if self.measure is not None:
-            until = self.measure.until
-            return self.measure.tokens + sum(self._size(entry) for entry in self.in_window() if entry.seq >= until)
-        return fixed + self.head_tokens + sum(map(self._size, self.in_window()))
+            return self.measure.tokens + self.sent_tokens(self.measure.until)
+        return fixed + self.head_tokens + self.sent_tokens()
+
+    def sent_tokens(self, first: int = 0, end: int | None = None) -> int:
+        """Return about how many tokens the messages from one place to before another have as they are sent: what
+        stands in the window twice counts once."""
+        entries = self.in_window()
+        sent = zip(entries, without_repeats([entry.message for entry in entries]), strict=True)
+        return sum(
+            self._size(entry) if message is entry.message else message_tokens(message)
+            for entry, message in sent
+            if entry.seq >= first and (end is None or entry.seq < end)
+        )
 
     def _size(self, entry: Entry) -> int:
         content, known = entry.message["content"], self._sizes.get(entry.seq)
@@ -439,7 +475,7 @@ class Transcript:
         """Whether requests hold an entry."""
         return entry.seq >= self.window_start and entry.turn_id not in self._refused
 
-    def split(self, turn_id: str | None, limit: int) -> tuple[list[Entry], list[Entry]]:
+    def split(self, turn_id: TurnId | None, limit: int) -> tuple[list[Entry], list[Entry]]:
         """Return the entries that a compaction may archive, and those that stay.
 
         What no model has seen stays with its turn, and of the running turn ``turn_id`` the question and the newest
@@ -454,7 +490,7 @@ class Transcript:
         places = {entry.seq for entry in kept}
         return [entry for entry in self.entries if entry.seq not in places], kept
 
-    def _newest_steps(self, turn_id: str, budget: int) -> list[Entry]:
+    def _newest_steps(self, turn_id: TurnId, budget: int) -> list[Entry]:
         own = [entry for entry in self.entries if entry.turn_id == turn_id]
         begun = [place for place, entry in enumerate(own) if entry.message["role"] == "assistant"]
         first = len(own) if begun else 1
@@ -465,7 +501,7 @@ class Transcript:
             first = place
         return own[:1] + own[first:]
 
-    def tokens_to_archive(self, turn_id: str | None, limit: int) -> int:
+    def tokens_to_archive(self, turn_id: TurnId | None, limit: int) -> int:
         """Return about how many tokens of the next request a compaction would replace."""
         return sum(self._size(entry) for entry in self.split(turn_id, limit)[0] if self.is_sent(entry))
 

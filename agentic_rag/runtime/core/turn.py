@@ -38,13 +38,17 @@ from agentic_rag.events import (
     ToolCallStarted,
     Usage,
 )
-from agentic_rag.json_form import to_json
+from agentic_rag.ids import MessageId
+from agentic_rag.json_form import to_json, to_text
 from agentic_rag.messages import (
+    BROKEN_INPUT,
     CONTINUES,
     CUT,
+    MADE_BY,
     NOTE,
     REFERENCES,
     RETRIEVALS,
+    SECRET,
     Activation,
     Block,
     Message,
@@ -68,13 +72,14 @@ from agentic_rag.models.base import (
     ThinkingDelta,
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
-from agentic_rag.runtime.core.citations import references_of, verify
+from agentic_rag.runtime.core.citations import references_of, verify, with_resolving
 from agentic_rag.runtime.core.failures import failure_of
+from agentic_rag.runtime.core.many_tools import unwrap_call
 from agentic_rag.runtime.core.request import CitablePassage, last_step_note
-from agentic_rag.runtime.core.results import FinishedCall, finished_call
+from agentic_rag.runtime.core.results import ROOM, FinishedCall, ResultRoom, finished_call
 from agentic_rag.runtime.core.told import note_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
-from agentic_rag.tools.system import SEARCH
+from agentic_rag.tools.system import CALL_TOOL, SEARCH
 
 CONTINUE = "[continue]"
 """What answers a ``pause_turn``: a request must not end with an assistant message."""
@@ -115,6 +120,7 @@ class Spent:
     model: str
     usage: Usage
     dropped_citations: int = 0
+    unverified_citations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +169,16 @@ class _Step:
     passages: Sequence[CitablePassage | None] = ()
     used_ids: Collection[str] = ()
     references_before: int = 0
+    model: str = ""
+    """By which it was asked for."""
     blocks: dict[int, Block] = field(default_factory=dict)
     citations: dict[int, list[Citation]] = field(default_factory=dict)
     call_ids: dict[int, str] = field(default_factory=dict)
     """Of the calls that have begun, as `content` will have them."""
+    wrapped: set[int] = field(default_factory=set)
+    """Places of calls whose tool stands in their arguments: it is told once these are whole."""
     dropped_citations: int = 0
+    unverified_citations: int = 0
     text_length: int = 0
     block_from: int = 0
     emitted: bool = False
@@ -183,6 +194,8 @@ class _Step:
             if block["type"] == "tool_use":
                 block = sendable_use(block, used)
                 used.add(block["id"])
+            elif block["type"] in ("thinking", "redacted_thinking") and self.model:
+                block = {**block, MADE_BY: self.model}
             content.append(block)
         return content
 
@@ -202,12 +215,13 @@ class Turn:
     def __init__(
         self,
         *,
-        message_id: str,
+        message_id: MessageId,
         model: str,
         policy: Policy,
         max_steps: int,
         new_ref: Callable[[], str] = str,
         others: bool = False,
+        room: ResultRoom = ROOM,
     ) -> None:
         self.message_id = message_id
         self.has_read_others = others
@@ -223,6 +237,7 @@ class Turn:
         self._policy = policy
         self._max_steps = max_steps
         self._new_ref = new_ref
+        self._room = room
         self._state: _State = "model"
         self._step = _Step()
         self._calls: tuple[PlannedCall, ...] = ()
@@ -236,6 +251,7 @@ class Turn:
         """Whether the next text goes on where the one before it was cut off."""
         self._spent: list[Spent] = []
         self._stop: AgenticRagError | Literal["interrupt"] | None = None
+        self._unbegun: Collection[str] = ()
 
     def offer(self, tools: Iterable[ToolInfo]) -> None:
         """Say which tools the turn has; before its first step."""
@@ -283,13 +299,15 @@ class Turn:
     # The model's side
 
     def begin_step(
-        self, passages: Sequence[CitablePassage | None], used_ids: Collection[str] = ()
+        self, passages: Sequence[CitablePassage | None], used_ids: Collection[str] = (), model: str = ""
     ) -> tuple[EventBody, ...]:
         """Begin to stream a step whose request numbers its search results as ``passages``.
 
-        ``used_ids``: of the calls in that request; a call of this step that repeats one gets another.
+        ``used_ids``: of the calls in that request; a call of this step that repeats one gets another. ``model``: the
+        one that is asked.
         """
-        self._step = _Step(passages=passages, used_ids=used_ids, references_before=len(self.references))
+        before = len(self.references)
+        self._step = _Step(passages=passages, used_ids=used_ids, references_before=before, model=model)
         return (IterationStart(self.iteration, continues=self._continues),)
 
     def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
@@ -308,6 +326,8 @@ class Turn:
         if type(event) is BlockStarted:
             return self._block_started(event)
         if type(event) is InputDelta:
+            if event.index in step.wrapped:
+                return ()
             return (ToolArguments(step.call_ids[event.index], event.json),)
         if type(event) is CitationDelta:
             step.citations.setdefault(event.index, []).append(event.citation)
@@ -316,19 +336,21 @@ class Turn:
         elif type(event) is MessageCompleted:
             step.completed = event
             step.reported = event.usage
-            self._count_step()
+            self._count_step(whole=True)
             self._state = "received"
         elif type(event) is MessageStarted:
             self.model = event.model
             step.reported = event.usage
         return ()
 
-    def _count_step(self) -> None:
-        """Count what the running step's call has reported, once."""
-        reported, self._step.reported = self._step.reported, Usage()
-        if reported != Usage():
+    def _count_step(self, *, whole: bool = False) -> None:
+        """Count what the running step's call has reported, once; a whole one counts as a call whatever it reported."""
+        step = self._step
+        reported, step.reported = step.reported, Usage()
+        if whole or reported != Usage():
             self.usage += reported
-            self._spent.append(Spent(self.iteration, self.model, reported, self._step.dropped_citations))
+            citations = (step.dropped_citations, step.unverified_citations)
+            self._spent.append(Spent(self.iteration, self.model, reported, *citations))
 
     def reset_step(self) -> tuple[EventBody, ...]:
         """Forget the running step, which is streamed again; ``step_reset`` if anything of it was seen."""
@@ -337,7 +359,10 @@ class Turn:
         self._count_step()
         del self.references[self._step.references_before :]
         before = self._step
-        self._step = _Step(passages=before.passages, used_ids=before.used_ids, references_before=len(self.references))
+        count = len(self.references)
+        self._step = _Step(
+            passages=before.passages, used_ids=before.used_ids, references_before=count, model=before.model
+        )
         return (StepReset(self.iteration),) if seen else ()
 
     @property
@@ -351,7 +376,14 @@ class Turn:
     def finish_call(self, call: PlannedCall, outcome: CallOutcome) -> FinishedCall:
         """Take the outcome of a call; the last one makes the results ready to commit."""
         finished = finished_call(
-            call.id, call.name, call.tool, call.arguments, outcome, self._new_ref, ran=call.refusal is None
+            call.id,
+            call.name,
+            call.tool,
+            call.arguments,
+            outcome,
+            self._new_ref,
+            ran=call.refusal is None,
+            room=self._room,
         )
         self._finished[call.id] = finished
         self._note_result(finished.block)
@@ -409,15 +441,15 @@ class Turn:
 
     # The end
 
-    def interrupt(self) -> None:
-        """End as a user asked; what came so far is kept."""
+    def interrupt(self, unbegun: Collection[str] = ()) -> None:
+        """End as a user asked; what came so far is kept. ``unbegun``: calls that wait and have not run."""
         if self._stop is None:
-            self._stop = "interrupt"
+            self._stop, self._unbegun = "interrupt", unbegun
 
-    def fail(self, error: AgenticRagError) -> None:
-        """End with an error; what came so far is kept."""
+    def fail(self, error: AgenticRagError, unbegun: Collection[str] = ()) -> None:
+        """End with an error; what came so far is kept. ``unbegun``: calls that wait and have not run."""
         if self._stop is None:
-            self._stop = error
+            self._stop, self._unbegun = error, unbegun
 
     def _closing(self) -> Commit:
         """Commit what may stay of the running step, answer every open call, and end."""
@@ -431,9 +463,11 @@ class Turn:
                 messages = ({"role": "assistant", "content": kept},)
                 partial = True
         elif self._state in ("tools", "running", "results"):
-            outcome = stop_outcome(self._stop == "interrupt")
+            by_user = self._stop == "interrupt"
             still_open = [call for call in self._calls if call.id not in self._finished]
-            ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call in still_open)
+            outcomes = [stop_outcome(by_user, call.id not in self._unbegun) for call in still_open]
+            both = zip(still_open, outcomes, strict=True)
+            ended = tuple(EndedCall(call, outcome, self.finish_call(call, outcome)) for call, outcome in both)
             messages = (self._results(),)
         answered = self._answered or partial
         final: Terminal
@@ -574,22 +608,39 @@ class Turn:
         step = self._step
         use = sendable_use({**event.block, "input": {}}, {*step.used_ids, *step.call_ids.values()})
         step.call_ids[event.index] = use["id"]
+        if use["name"] == CALL_TOOL.name:
+            step.wrapped.add(event.index)
+            return ()
         step.emitted = True
         tool = self._tools.get(use["name"])
         return (ToolCallStarted(use["id"], use["name"], tool.server if tool else ""),)
 
+    def _wrapped_call_started(self, index: int, call: Block) -> tuple[EventBody, ...]:
+        """Tell of a call once its name and its arguments are known."""
+        ident, tool = self._step.call_ids[index], self._tools.get(call["name"])
+        self._step.emitted = True
+        started = ToolCallStarted(ident, call["name"], tool.server if tool else "")
+        if SECRET in call or BROKEN_INPUT in call:
+            return (started,)
+        return started, ToolArguments(ident, to_text(call["input"]))
+
     def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)
         self._step.blocks[event.index] = block
+        if event.index in self._step.wrapped:
+            return self._wrapped_call_started(event.index, unwrap_call(block))
         if block["type"] != "text":
             return ()
         bodies = []
         references = []
-        for citation in self._step.citations.get(event.index, ()):
+        citations = self._step.citations.get(event.index, ())
+        block = self._step.blocks[event.index] = with_resolving(block, citations, self._step.passages)
+        for citation in citations:
             reference = verify(citation, self._step.passages, self.references)
             if reference is None:
                 self._step.dropped_citations += 1
                 continue
+            self._step.unverified_citations += not citation.verified
             if reference.number > len(self.references):
                 self.references.append(reference)
             references.append(reference)
@@ -606,6 +657,7 @@ class Turn:
                     score=reference.score,
                     page=reference.page,
                     cells=reference.cells,
+                    verified=reference.verified,
                 )
             )
         if references:

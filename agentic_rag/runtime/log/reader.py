@@ -11,8 +11,11 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, Notice, decode
-from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall
+from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.mirror import Mirror
+from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall, encode
 from agentic_rag.store import run_events, turns
+from agentic_rag.store.clock import now
 
 PAGE = 500
 """Events read from the store at once."""
@@ -28,16 +31,59 @@ Push = Callable[[Sequence[AgentEvent]], int]
 class LogReader:
     """One reader of a turn's log, from strictly after a number to the terminal event."""
 
-    def __init__(self, journal: Journal, turn_id: str, after: int = 0) -> None:
+    def __init__(self, journal: Journal, turn_id: TurnId, after: int = 0) -> None:
         """``journal`` has the logs of turns that run; what it does not have is read from its database."""
         self._database = journal.database
         self._journal = journal
         self._turn_id = turn_id
         self._seq = after
-        self._log = journal.find(turn_id)
+        self._log: RunLog | Mirror | None = journal.find(turn_id)
         self._over = False
+        self._closed = False
         self._stall: Stall | None = None
         """What it has told last of a store that refuses."""
+
+    @property
+    def seq(self) -> int:
+        """The number of the last event that was read, or after which it began."""
+        return self._seq
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last event of the turn was read: no more will ever come."""
+        return self._closed
+
+    async def last(self) -> int:
+        """Return the number of the last event that there is."""
+        if self._log is not None:
+            return self._log.visible
+        return await self._database.read(lambda conn: run_events.last_seq(conn, self._turn_id))
+
+    async def take(self, most: int = PAGE) -> Sequence[AgentEvent]:
+        """Return events that are there already, at least about ``most`` if there are so many; it waits for none.
+
+        Raises:
+            NotFound, LogGone: as `next`.
+        """
+        taken: list[AgentEvent] = []
+        while len(taken) < most and not self._over:
+            self._leave_lost()
+            had_log = self._log is not None
+            batch = None if self._log is None else self._log.since(self._seq)
+            if batch is None:
+                batch = await self._read_page()
+            if batch:
+                self._move(batch[-1].seq, last=batch[-1].terminal)
+                taken += batch
+            elif self._log is None or had_log:
+                if self._log is not None and self._log.ended and self._seq >= self._log.visible:
+                    self._over = self._closed = True
+                break
+        return taken
+
+    def _move(self, seq: int, *, last: bool) -> None:
+        self._seq = seq
+        self._over = self._closed = last
 
     async def next(self, push: Push | None = None) -> Sequence[AgentEvent]:
         """Return the events that follow, at least one; none: the log has ended.
@@ -50,18 +96,29 @@ class LogReader:
             LogGone: the turn ended and its log is no longer kept.
         """
         while not self._over:
+            self._leave_lost()
             batch = None if self._log is None else self._log.since(self._seq)
             if batch is None:
                 batch = await self._read_page()
             elif not batch and self._log is not None and self._untold:
-                return [self._log.encode_aside(self._tell())]
+                return [self._encode_aside(self._log, self._tell())]
             elif not batch:
                 await self._live(push)
             if batch:
-                self._seq = batch[-1].seq
-                self._over = batch[-1].terminal
+                self._move(batch[-1].seq, last=batch[-1].terminal)
                 return batch
         return ()
+
+    @staticmethod
+    def _encode_aside(log: RunLog | Mirror, body: Notice) -> AgentEvent:
+        if isinstance(log, RunLog):
+            return log.encode_aside(body)
+        return encode(body, conversation_id=log.conversation_id, turn_id=log.turn_id, seq=0, ts=now())
+
+    def _leave_lost(self) -> None:
+        """Look for the log anew, once it goes on elsewhere."""
+        if self._log is not None and self._log.gone:
+            self._log = None
 
     @property
     def _untold(self) -> bool:
@@ -81,7 +138,9 @@ class LogReader:
         log = self._log
         assert log is not None
         if log.ended and self._seq >= log.visible:
-            self._over = True
+            self._over = self._closed = True
+            return
+        if log.gone:
             return
         woken = anyio.Event()
         failure: Exception | None = None
@@ -94,7 +153,7 @@ class LogReader:
                 taken = push is not None and self._push(log, push)
             except Exception as exc:  # the reader's, never the turn's
                 failure, taken = exc, False
-            if not taken or log.ended or self._untold:
+            if not taken or log.ended or log.gone or self._untold:
                 woken.set()
 
         log.listen(wake)
@@ -105,7 +164,7 @@ class LogReader:
         if failure is not None:
             raise failure
 
-    def _push(self, log: RunLog, push: Push) -> bool:
+    def _push(self, log: RunLog | Mirror, push: Push) -> bool:
         events = log.since(self._seq)
         if events is None:
             return False
@@ -119,13 +178,21 @@ class LogReader:
         turn_id, after = self._turn_id, self._seq
         page = await self._database.read(lambda conn: run_events.read(conn, turn_id, after, PAGE))
         if not page:
-            self._log = self._log or self._journal.find(turn_id)
-            if self._log is None:
-                await self._check_end()
-                self._over = True
-            else:  # what lies between was never stored: `resumed` voids it
-                self._seq = max(after, self._log.first - 1)
+            await self._read_on()
         return [decode(turn_id, seq, payload) for seq, payload in page]
+
+    async def _read_on(self) -> None:
+        """Find where the log goes on of which the store has no more now."""
+        log = self._log or self._journal.find(self._turn_id)
+        if log is None and self._journal.neighbours is not None:
+            log = await self._journal.neighbours.mirror(self._turn_id)
+        if log is None:
+            await self._check_end()
+        elif isinstance(log, RunLog):  # what lies between was never stored: `resumed` voids it
+            self._seq = max(self._seq, log.first - 1)
+        elif log is self._log:  # its rows were removed: the turn ended long ago
+            log.lose()
+        self._log = log
 
     async def _check_end(self) -> None:
         """Decide what it means that a turn that does not run has no more events."""
@@ -136,8 +203,10 @@ class LogReader:
         exists, last = await self._database.read(look)
         if not exists:
             raise NotFound("turn", self._turn_id)
-        if last == 0 or self._seq < last:
+        if last == 0:
             raise LogGone(self._turn_id)
+        if self._seq >= last:  # else more was stored meanwhile
+            self._over = self._closed = True
 
 
 async def follow(reader: LogReader) -> AsyncGenerator[AgentEvent, None]:

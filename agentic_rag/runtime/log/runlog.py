@@ -14,6 +14,7 @@ camelCase, secrets taken out; it is made once per event, so a delta costs one en
 
 import dataclasses
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -35,13 +36,19 @@ from agentic_rag.events import (
     Hit,
     Interrupted,
     Notice,
+    Option,
     Reference,
+    Source,
     Text,
     Thinking,
     Usage,
 )
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.json_form import Json, camel, to_text
+from agentic_rag.messages import KeptImage
+from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -68,7 +75,7 @@ LAST_RETRY = 5.0
 
 _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
     cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, Reference)
+    for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
 }
 """By record: each field, its JSON name, and whether it is left out when it is None."""
 
@@ -78,7 +85,7 @@ class Encoder:
 
     __slots__ = ("_conversation_id", "_heads", "_redaction", "_turn_id")
 
-    def __init__(self, conversation_id: str, turn_id: str, redaction: Redaction | None = None) -> None:
+    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, redaction: Redaction | None = None) -> None:
         self._conversation_id = conversation_id
         self._turn_id = turn_id
         self._redaction = redaction or Redaction()
@@ -116,7 +123,7 @@ class Encoder:
 
 def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
     """Number and encode one event body alone; see `Encoder`."""
-    return Encoder(conversation_id, turn_id).encode(body, seq, ts)
+    return Encoder(ConversationId(conversation_id), TurnId(turn_id)).encode(body, seq, ts)
 
 
 def _of_delegate(agent: Delegate) -> Json:
@@ -152,19 +159,23 @@ class RunLog:
     def __init__(
         self,
         journal: "Journal",
-        conversation_id: str,
-        turn_id: str,
+        conversation_id: ConversationId,
+        turn_id: TurnId,
         *,
         redaction: Redaction | None = None,
         fence: int = 1,
     ) -> None:
         self.turn_id = turn_id
+        self.traceparent = given_traceparent()
+        """Of who sent the message, empty: it has none; a queued turn begins in another's context."""
         self._fence = fence
         start = epoch_of(fence)
         self.last = start
         self.visible = start
         self.journalled = start
         self.ended = False
+        self.gone = False
+        """Whether readers must look for the log anew: another process runs the turn now, or will."""
         self.barred = False
         """Whether delegates may write no more: the turn comes to its end."""
         self.failure: BaseException | None = None
@@ -262,6 +273,24 @@ class RunLog:
         self.ended = True
         self.wake_readers()
 
+    def lose(self) -> None:
+        """Say that what follows, if anything, is another process's: where others share the store, readers go there."""
+        if not self._journal.database.shared:
+            self.close()
+            return
+        self.gone = True
+        self.wake_readers()
+
+    def rest(self, last: int) -> None:
+        """Let go the events in memory, up to ``last``: the store has them all, and for a long time none follows."""
+        self._tail.clear()
+        self.last = self.visible = self.journalled = last
+
+    def go_on(self, fence: int) -> None:
+        """Begin a new owner's epoch; who reads the log reads on."""
+        self._fence = fence
+        self.rest(epoch_of(fence))
+
     def store_first(self, conn: Connection, bodies: Sequence[EventBody]) -> None:
         """Number and store a turn's first events in the transaction that stores the turn; then `adopt` them.
 
@@ -354,6 +383,10 @@ class RunLog:
         """Number of the oldest event in memory."""
         return self._tail[0].seq if self._tail else self.last + 1
 
+    @property
+    def reader_count(self) -> int:
+        return len(self._readers)
+
     def listen(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever there is more to read, or the log ends. It must not wait and not raise."""
         self._readers = (*self._readers, wake)
@@ -383,7 +416,8 @@ class Stall:
     def notice(self) -> Notice:
         """What readers are told, once."""
         return Notice(
-            "STORAGE_STALLED", f"{self.error} Nothing is lost; the turn goes on once the store can be written again."
+            "STORAGE_STALLED",
+            f"{self.error.plain} Nothing is lost; the turn goes on once the store can be written again.",
         )
 
 
@@ -393,8 +427,11 @@ class Journal:
     A log is open while its turn runs or waits.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, neighbours: Neighbours | None = None, observer: Observer = NOBODY) -> None:
+        """``neighbours``: what carries live events to and from the other processes of a shared store."""
         self.database = database
+        self.neighbours = neighbours
+        self._observer = observer
         self.stall: Stall | None = None
         """What keeps turns from going on now, None if nothing does."""
         self.stalled = anyio.Event()
@@ -411,14 +448,18 @@ class Journal:
     def add(self, log: RunLog) -> None:
         """Let readers find the log of a turn."""
         self._open[log.turn_id] = log
+        if self.neighbours is not None:
+            self.neighbours.begin(log)
 
-    def find(self, turn_id: str) -> RunLog | None:
+    def find(self, turn_id: TurnId) -> RunLog | None:
         """Return the open log of a turn; None: what there is of it is in the store."""
         return self._open.get(turn_id)
 
-    def remove(self, turn_id: str) -> None:
+    def remove(self, turn_id: TurnId) -> None:
         """Forget the log of a turn: the store has all of it."""
         self._open.pop(turn_id, None)
+        if self.neighbours is not None:
+            self.neighbours.end(turn_id)
 
     def note(self, log: RunLog, *, urgent: bool) -> None:
         """Remember that a log has pending events; ``urgent`` ones do not wait for a group."""
@@ -426,6 +467,11 @@ class Journal:
         self._work.set()
         if urgent:
             self._urgent.set()
+
+    @property
+    def reader_count(self) -> int:
+        """How many readers follow the open logs."""
+        return sum(log.reader_count for log in self._open.values())
 
     # A store that refuses
 
@@ -459,8 +505,7 @@ class Journal:
             logger.error("turns wait: %s", error)
             self.stall = Stall(error)
             self.stalled.set()
-            for log in self._open.values():
-                log.wake_readers()
+            self._wake_all()
 
     def _end_stall(self) -> None:
         self._refused -= 1
@@ -471,17 +516,25 @@ class Journal:
         """Run a transaction that stores these events until the store takes it. Raises as `insist` does."""
         tried = False
 
+        ends = {TurnId(event.turn_id): event.seq for event in events}
+
+        def is_stored(conn: Connection) -> bool:
+            return any(run_events.ends_group(conn, turn_id, seq) for turn_id, seq in ends.items())
+
         def attempt(conn: Connection) -> None:
             # A connection that broke while it committed leaves open whether it did.
-            if not (tried and events and run_events.ends_group(conn, events[-1].turn_id, events[-1].seq)):
+            if not (tried and is_stored(conn)):
                 write(conn)
 
         async def once() -> None:
             nonlocal tried
+            began = time.monotonic()
             try:
                 await self.database.write(attempt, durable=durable)
+                self._observer.note_commit(len(events), time.monotonic() - began, durable=durable)
             except IntegrityError:
-                if not tried or events:  # without events it is the rows that show it
+                # without events it is the rows that show it; with some it was still under way when it was looked for
+                if not tried or (events and not await self.database.read(is_stored)):
                     raise
             finally:
                 tried = True
@@ -491,8 +544,13 @@ class Journal:
     def dismiss_readers(self) -> None:
         """Let everybody who reads an open log hear that the server goes away; the logs go on."""
         self.leaving = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for log in self._open.values():
             log.wake_readers()
+        if self.neighbours is not None:
+            self.neighbours.wake_readers()
 
     def stop(self) -> None:
         """Give up what the store refuses: the process ends, and the next one goes on from what is stored."""
@@ -551,9 +609,11 @@ class ChildLog:
     """
 
     def __init__(
-        self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: str, fence: int
+        self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: TurnId, fence: int
     ) -> None:
         self.barred = False
+        self.call_id = delegate.tool_call_id
+        """Of the ``delegate`` call."""
         self._delegate = delegate
         self._turn_id = turn_id
         self._fence = fence
@@ -604,3 +664,6 @@ class ChildLog:
 
     def close(self) -> None:
         """The log is the parent's and goes on."""
+
+    def lose(self) -> None:
+        """The log is the parent's to lose."""

@@ -1,18 +1,38 @@
 """Pure encoders from agent events to formats that clients read.
 
-Owns the list of dialects, ours and installed ones, and the choice by name. Knows no transport.
+Owns the list of dialects, ours and installed ones, the choice by name, and going on in the middle of a stream. Knows
+no transport.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 
 from agentic_rag.errors import InvalidInput
-from agentic_rag.server.dialects.base import Dialect
+from agentic_rag.events import AgentEvent
+from agentic_rag.server.dialects.ag_ui import AgUi
+from agentic_rag.server.dialects.agentx import AgentX
+from agentic_rag.server.dialects.base import Dialect, FrameCodec, Headers
+from agentic_rag.server.dialects.chat import Chat
+from agentic_rag.server.dialects.knowledge import Knowledge
+from agentic_rag.server.dialects.message import Message, MessageFrames
 from agentic_rag.server.dialects.native import Native
+from agentic_rag.server.dialects.observable import Observable, ObservableFrames
+from agentic_rag.server.dialects.openai_chat import OpenAiChat
+from agentic_rag.server.dialects.ui_message import UiMessage
+from agentic_rag.server.frames import NativeFrames
 
-__all__ = ["DEFAULT_DIALECT", "Dialect", "choose_dialect", "dialect_names", "get_dialect"]
+__all__ = [
+    "DEFAULT_DIALECT",
+    "Dialect",
+    "FrameCodec",
+    "choose_dialect",
+    "dialect_names",
+    "get_codec",
+    "get_dialect",
+    "join",
+]
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +41,26 @@ DEFAULT_DIALECT = "native"
 SUBPROTOCOL = "agentic-rag."
 """Prefix of the subprotocols that choose a dialect."""
 
+PARAMETER = "dialect"
+"""The parameter of an address that chooses a dialect."""
+
 GROUP = "agentic_rag.dialects"
 """The entry points by which installed distributions add dialects; see ``base``."""
 
-_OWN: dict[str, Callable[[], Dialect]] = {"native": Native}
+_OWN: dict[str, Callable[[], Dialect]] = {
+    "native": Native,
+    "observable": Observable,
+    "message": Message,
+    "agentx": AgentX,
+    "knowledge": Knowledge,
+    "chat": Chat,
+    "ag-ui": AgUi,
+    "ui-message": UiMessage,
+    "openai": OpenAiChat,
+}
+
+_CODECS: dict[str, Callable[[], FrameCodec]] = {"observable": ObservableFrames, "message": MessageFrames}
+"""What the sockets of a dialect take and answer where that is not what native's do."""
 
 
 def dialect_names() -> tuple[str, ...]:
@@ -44,6 +80,11 @@ def get_dialect(name: str) -> Dialect:
     return factory()
 
 
+def get_codec(name: str) -> FrameCodec:
+    """Return what one socket of a dialect reads and answers by."""
+    return _CODECS.get(name, NativeFrames)()
+
+
 @cache
 def _load_installed() -> Mapping[str, Callable[[], Dialect]]:
     """Return the dialects of installed distributions; one that cannot be imported is logged and not offered."""
@@ -56,11 +97,16 @@ def _load_installed() -> Mapping[str, Callable[[], Dialect]]:
     return factories
 
 
-def choose_dialect(offered: list[str]) -> tuple[str, str | None]:
-    """Return the dialect and the subprotocol to answer: the first offered one that is known.
+def choose_dialect(
+    offered: Sequence[str], parameter: str | None = None, default: str = DEFAULT_DIALECT
+) -> tuple[str, str | None]:
+    """Return the dialect of a socket and the subprotocol to answer.
+
+    The first offered subprotocol that is a known dialect's counts, else ``parameter``, the address's ``?dialect=``,
+    else ``default``, the operator's.
 
     Raises:
-        InvalidInput: dialects were offered and none is known.
+        InvalidInput: dialects were asked for and none is known.
     """
     names = [protocol.removeprefix(SUBPROTOCOL) for protocol in offered if protocol.startswith(SUBPROTOCOL)]
     refused: InvalidInput | None = None
@@ -71,4 +117,45 @@ def choose_dialect(offered: list[str]) -> tuple[str, str | None]:
             refused = refused or exc
     if refused is not None:
         raise refused
-    return DEFAULT_DIALECT, None  # only what was offered may be answered
+    return get_dialect(default if parameter is None else parameter).name, None  # only what was offered is answered
+
+
+def join(dialect: Dialect, after: int) -> Dialect:
+    """Return an encoder for a reader that has all events of a turn up to number ``after``.
+
+    It is to be fed from event 1 if it `needs_start`, else from the one after ``after``.
+    """
+    return _Later(dialect, after) if after and dialect.needs_start else dialect
+
+
+class _Later:
+    """An encoder that is fed from a stream's beginning, and says nothing of what its reader has."""
+
+    needs_start = True
+
+    def __init__(self, dialect: Dialect, after: int) -> None:
+        self._dialect = dialect
+        self._after = after
+        self._seq = 0
+
+    @property
+    def name(self) -> str:
+        return self._dialect.name
+
+    @property
+    def headers(self) -> Headers:
+        return self._dialect.headers
+
+    @property
+    def ended(self) -> bool:
+        return self._dialect.ended and self._seq > self._after
+
+    def sse(self, event: AgentEvent) -> bytes:
+        self._seq = event.seq or self._seq
+        said = self._dialect.sse(event)
+        return b"" if 0 < event.seq <= self._after else said
+
+    def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
+        self._seq = event.seq or self._seq
+        said = self._dialect.frames(event)
+        return () if 0 < event.seq <= self._after else said

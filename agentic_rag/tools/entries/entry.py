@@ -72,13 +72,36 @@ class StdioTarget(Generic[V]):
     env: Mapping[str, V] = field(default_factory=dict, repr=False)
 
 
+class Grant(StrEnum):
+    """How a token is come by: a person signs in, or the client's own credentials are enough."""
+
+    CODE = "authorization_code"
+    CLIENT = "client_credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthClient(Generic[V]):
+    """The client that somebody registered at a server's authorization server. ``V`` as in `HttpTarget`.
+
+    ``secrets``: ``clientSecret`` or ``privateKey`` (PEM), as far as there are any. ``issuer``: the only authorization
+    server that may see them; empty: the one that the server names first.
+    """
+
+    client_id: str
+    secrets: Mapping[str, V] = field(default_factory=dict, repr=False)
+    scopes: tuple[str, ...] = ()
+    issuer: str = ""
+    grant: Grant = Grant.CODE
+
+
 @dataclass(frozen=True, slots=True)
 class HttpTarget(Generic[V]):
-    """An address. ``V``: `Value` as written, ``str`` once all values are in place."""
+    """An address. ``V``: `Value` as written, ``str`` once all values are in place. ``oauth``: our client there."""
 
     url: str
     headers: Mapping[str, V] = field(default_factory=dict, repr=False)
     kind: HttpKind = HttpKind.HTTP
+    oauth: OAuthClient[V] | None = None
 
 
 Target = StdioTarget[Value] | HttpTarget[Value]
@@ -104,10 +127,14 @@ class McpEntry:
 
     @property
     def values(self) -> tuple[tuple[str, str, Value], ...]:
-        """``(place, name, value)`` of all its values; the place is ``env`` or ``headers``."""
+        """``(place, name, value)`` of all its values; the place is ``env``, ``headers`` or ``oauth``."""
         if isinstance(self.target, StdioTarget):
             return tuple(("env", name, value) for name, value in self.target.env.items())
-        return tuple(("headers", name, value) for name, value in self.target.headers.items())
+        headers = tuple(("headers", name, value) for name, value in self.target.headers.items())
+        oauth = self.target.oauth
+        return (
+            headers if oauth is None else (*headers, *(("oauth", name, oauth.secrets[name]) for name in oauth.secrets))
+        )
 
     @property
     def open_texts(self) -> tuple[tuple[str, str], ...]:
@@ -131,11 +158,17 @@ class McpEntry:
         texts += [value.text for _, _, value in self.values if isinstance(value, Template | PlainValue)]
         return frozenset(each.name for text in texts for each in find_placeholders(text))
 
-    def with_values(self, values: Mapping[str, Value]) -> "McpEntry":
-        """Return the entry with other values, by the names they have in ``env`` or ``headers``."""
-        if isinstance(self.target, StdioTarget):
-            return replace(self, target=replace(self.target, env=values))
-        return replace(self, target=replace(self.target, headers=values))
+    def with_values(self, values: Mapping[tuple[str, str], Value]) -> "McpEntry":
+        """Return the entry with other values, by their places and names."""
+
+        def among(wanted: str) -> dict[str, Value]:
+            return {name: value for (place, name), value in values.items() if place == wanted}
+
+        target = self.target
+        if isinstance(target, StdioTarget):
+            return replace(self, target=replace(target, env=among("env")))
+        oauth = None if target.oauth is None else replace(target.oauth, secrets=among("oauth"))
+        return replace(self, target=replace(target, headers=among("headers"), oauth=oauth))
 
     def with_variables(self, variables: Mapping[str, str]) -> "McpEntry":
         """Return the entry with those of its domain's variables that may stand for its placeholders."""
@@ -148,13 +181,19 @@ class McpEntry:
 
         ``masks``: what may be shown of sealed values, by `sealed_name`; with them it is the form that a GET shows.
         """
-        values = {name: _value_to_json(self.name, place, name, value, masks) for place, name, value in self.values}
+        shown = [
+            (place, name, _value_to_json(self.name, place, name, value, masks)) for place, name, value in self.values
+        ]
+        values = {name: value for place, name, value in shown if place != "oauth"}
         target = self.target
         document: Json
         if isinstance(target, StdioTarget):
             document = {"type": "stdio", "command": target.command, "args": list(target.args), "env": values}
         else:
             document = {"type": str(target.kind), "url": target.url, "headers": values}
+            if target.oauth is not None:
+                secrets = {name: value for place, name, value in shown if place == "oauth"}
+                document["oauth"] = _oauth_to_json(target.oauth, secrets)
         document |= {"enabled": self.enabled, "identity": str(self.identity)}
         if self.timeout_ms is not None:
             document["timeoutMs"] = self.timeout_ms
@@ -173,7 +212,8 @@ class McpEntry:
             target = StdioTarget(document["command"], tuple(document.get("args", ())), env)
         else:
             headers = _values_from_json(document.get("headers", {}))
-            target = HttpTarget(document["url"], headers, HttpKind(document["type"]))
+            oauth = _oauth_from_json(document["oauth"]) if document.get("oauth") else None
+            target = HttpTarget(document["url"], headers, HttpKind(document["type"]), oauth)
         tools = document.get("tools") or {}
         return cls(
             name,
@@ -189,10 +229,33 @@ class McpEntry:
     def hash(self) -> str:
         """Return a hash of what would be started or reached: another one is another server. No secret is in it."""
         document = self.to_json()
-        return digest([document["type"], {key: document.get(key) for key in _TARGET_KEYS}])
+        oauth = [document["oauth"]] if "oauth" in document else []
+        return digest([document["type"], {key: document.get(key) for key in _TARGET_KEYS}, *oauth])
 
 
 _TARGET_KEYS = ("command", "args", "env", "url", "headers")
+
+
+OAUTH_SECRETS = ("clientSecret", "privateKey")
+
+
+def _oauth_to_json(oauth: OAuthClient[Value], secrets: Json) -> Json:
+    document: Json = {"clientId": oauth.client_id, **secrets}
+    if oauth.scopes:
+        document["scopes"] = list(oauth.scopes)
+    if oauth.issuer:
+        document["issuer"] = oauth.issuer
+    return document if oauth.grant is Grant.CODE else {**document, "grant": str(oauth.grant)}
+
+
+def _oauth_from_json(document: Json) -> OAuthClient[Value]:
+    return OAuthClient(
+        document["clientId"],
+        _values_from_json({name: document[name] for name in OAUTH_SECRETS if name in document}),
+        tuple(document.get("scopes", ())),
+        document.get("issuer", ""),
+        Grant(document.get("grant", Grant.CODE)),
+    )
 
 
 def sealed_name(server: str, place: str, name: str) -> str:

@@ -24,10 +24,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentic_rag.errors import InvalidInput, ServerReserved
 from agentic_rag.tools.entries.entry import (
+    OAUTH_SECRETS,
+    Grant,
     HttpKind,
     HttpTarget,
     Identity,
     McpEntry,
+    OAuthClient,
     PlainValue,
     SealedValue,
     SecretValue,
@@ -38,6 +41,7 @@ from agentic_rag.tools.entries.entry import (
 )
 from agentic_rag.tools.entries.names import fit_name, is_reserved
 from agentic_rag.tools.entries.placeholders import expand, find_placeholders, find_problem, refers_only
+from agentic_rag.tools.entries.server_json import is_server_json, read_server_json
 
 Pasted = Mapping[str, object]
 """A JSON object that somebody pasted: nothing is known of its values."""
@@ -63,7 +67,9 @@ _ALIASES = {
     "httpUrl": "url",
     "timeout_ms": "timeoutMs",
 }
-_KNOWN = frozenset({"type", "command", "args", "env", "url", "headers", "enabled", "identity", "timeoutMs", "tools"})
+_KNOWN = frozenset(
+    {"type", "command", "args", "env", "url", "headers", "oauth", "enabled", "identity", "timeoutMs", "tools"}
+)
 _OTHER_FORMS = frozenset(
     {"disabled", "timeout", "timeoutSeconds", "includeTools", "excludeTools", "allowedTools", "disabledTools"}
 )
@@ -90,6 +96,9 @@ _KINDS = {
     "remote": "http",
     "sse": "sse",
 }
+_OAUTH = ("clientId", *OAUTH_SECRETS, "scopes", "issuer", "grant")
+_SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")
+"""RFC 6749, 3.3."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _SECRET_WORD = r"(?:api[-_]?key|apikey|access[-_]?key|secret[-_]?key|token|secret|password|passwd|pwd|credentials?)"
@@ -148,7 +157,8 @@ def read_entries(
 ) -> PastedEntries:
     """Return the entries of a document.
 
-    ``document``: a map of entries, or one under ``mcpServers``, ``servers`` or ``mcp.servers``. ``path``: what the
+    ``document``: a map of entries, or one under ``mcpServers``, ``servers`` or ``mcp.servers``, or a ``server.json`` of
+    the MCP registry. ``path``: what the
     map is called in messages, whichever root it stands under. ``own``: our own servers as a GET shows them; one that
     comes back unchanged is ignored. ``deletes``: ``null`` in place of an entry means its name.
 
@@ -158,6 +168,12 @@ def read_entries(
     """
     notes = Notes()
     own = own or {}
+    if is_server_json(document) and isinstance(document, Mapping):
+        described = read_server_json(document, path)
+        notes.change(path, "read as a server.json of the MCP registry.")
+        for place, text in described.notes:
+            notes.change(place, text)
+        document = described.entries
     pasted = _unwrap(document, path, notes)
     if len(pasted) > MAX_SERVERS:
         raise InvalidInput(path, f"{len(pasted)} servers; at most {MAX_SERVERS} are possible.")
@@ -271,12 +287,12 @@ class _EntryReader:
         if kind == "stdio":
             command, args = self._command_line()
             env = self._values("env")
-            self._warn_other_type("url", "headers")
+            self._warn_other_type("url", "headers", "oauth")
             return StdioTarget(command, tuple(args), env)
         address = self._url()
         headers = self._values("headers")
         self._warn_other_type("command", "args", "env")
-        return HttpTarget(address, headers, HttpKind(kind))
+        return HttpTarget(address, headers, HttpKind(kind), self._oauth())
 
     def _kind(self) -> str:
         """Return the type of a server, as given or inferred."""
@@ -381,6 +397,40 @@ class _EntryReader:
             else:
                 values[name] = _read_value(item, place, self.notes, header=header)
         return values
+
+    def _oauth(self) -> OAuthClient[Value] | None:
+        """Return the client that was registered for us; what is not given is found or registered at a sign-in."""
+        place, pasted = f"{self.path}.oauth", self.pasted.get("oauth")
+        if pasted in (None, {}):
+            return None
+        given = _mapping(pasted, place)
+        for key in given:
+            if key not in _OAUTH:
+                self.notes.warn_unused(f"{place}.{_printable(key)}", f"{', '.join(_OAUTH)} are")
+        client_id = _read_text(given.get("clientId", ""), f"{place}.clientId", self.notes).strip()
+        if not client_id:
+            raise InvalidInput(f"{place}.clientId", "the id of the client is expected that was registered for us.")
+        secrets = {
+            key: _read_value(given[key], f"{place}.{key}", self.notes, header=False)
+            for key in OAUTH_SECRETS
+            if given.get(key) is not None
+        }
+        scopes = given.get("scopes")
+        words = scopes.split() if isinstance(scopes, str) else _read_texts(scopes, f"{place}.scopes", self.notes)
+        if not all(_SCOPE.fullmatch(word) for word in words):
+            raise InvalidInput(
+                f"{place}.scopes", "a list of scopes is expected: visible ASCII characters without quotes."
+            )
+        issuer = _read_text(given.get("issuer", ""), f"{place}.issuer", self.notes).strip()
+        if issuer and not issuer.startswith(("https://", "http://")):
+            raise InvalidInput(f"{place}.issuer", "the https:// address of the authorization server is expected.")
+        grant = given.get("grant", Grant.CODE)
+        if grant not in tuple(Grant):
+            raise InvalidInput(f"{place}.grant", f"one of {' and '.join(Grant)} is expected.")
+        if grant == Grant.CLIENT and (not secrets or self._identity() is Identity.USER):
+            problem = "needs clientSecret or privateKey, and identity domain: nobody signs in"
+            raise InvalidInput(f"{place}.grant", f"{Grant.CLIENT} {problem}.")
+        return OAuthClient(client_id, secrets, tuple(dict.fromkeys(words)), issuer, Grant(str(grant)))
 
     def _read_enabled(self) -> bool:
         """Return whether a server is on, from ``enabled`` or its opposite."""

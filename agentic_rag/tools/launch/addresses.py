@@ -74,9 +74,21 @@ def _inner_address(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | No
 
 
 def parse_hosts(text: str) -> frozenset[tuple[str, int]]:
-    """Return ``host:port`` pairs, separated by commas; IPv6 in brackets. The text was checked when it was read."""
+    """Return ``host:port`` pairs, separated by commas; IPv6 in brackets. The text was checked when it was read.
+
+    ``host:*`` is every port of a host: `ANY_PORT`.
+    """
     pairs = (part.strip().rpartition(":") for part in text.split(",") if part.strip())
-    return frozenset((host.strip("[]").lower(), int(port)) for host, _, port in pairs)
+    return frozenset((host.strip("[]").lower(), ANY_PORT if port == "*" else int(port)) for host, _, port in pairs)
+
+
+ANY_PORT = 0
+"""Stands for every port of a host in the operator's list."""
+
+
+def is_listed(hosts: frozenset[tuple[str, int]], host: str, port: int) -> bool:
+    """Whether the operator listed a host with this port, or with all of them."""
+    return not hosts.isdisjoint(((host.lower(), port), (host.lower(), ANY_PORT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,29 @@ class HttpEndpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     exempt: frozenset[tuple[str, int]] = frozenset()
     unchecked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which addresses may be connected to. ``exempt``, ``unchecked``: as of `HttpEndpoint`."""
+
+    exempt: frozenset[tuple[str, int]] = frozenset()
+    unchecked: bool = False
+
+    def problem(self, url: str) -> str:
+        """Return why an address that a stranger named is not gone to; empty: it may be, as far as its words tell."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as exc:
+            return f"it is no address: {exc}"
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            return "it is no https:// address"
+        if parts.username is not None or parts.password is not None:
+            return "a name stands before its host, which makes it look like another one's"
+        if parts.scheme != "https" and not self.unchecked and not is_listed(self.exempt, parts.hostname, port):
+            return "it is not https"
+        return ""
 
 
 def endpoint_of(
@@ -110,7 +145,7 @@ def endpoint_of(
         raise InvalidInput(f"{path}.url", "an http:// or https:// address is needed.")
     if parts.username or parts.password:
         raise InvalidInput(f"{path}.url", "a name or password does not belong in an address; use headers.")
-    if parts.scheme != "https" and not unchecked and (parts.hostname.lower(), port) not in hosts:
+    if parts.scheme != "https" and not unchecked and not is_listed(hosts, parts.hostname, port):
         remedy = f"The operator can list {parts.hostname}:{port} in AGENTIC_RAG_MCP_HOSTS."
         raise CommandNotAllowed(f"{path}.url", "https is needed.", remedy)
     for name, text in target.headers.items():

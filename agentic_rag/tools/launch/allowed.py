@@ -5,14 +5,17 @@ allow`` and ``revoke``). Each look reads them anew if they changed, so a word of
 start of a server, without a restart of ours.
 """
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,14 @@ logger = logging.getLogger(__name__)
 OPERATORS, ALLOWED = "catalogue.toml", "allowed.json"
 
 Stamp = tuple[int, int, int]
+
+
+class Origin(StrEnum):
+    """By whose word an entry may run: the operator's file, an approval or ``mcp allow``, the program itself."""
+
+    OPERATOR = "operator"
+    ALLOWED = "allowed"
+    BUILTIN = "builtin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,14 @@ class LaunchCatalogue:
         """Return all entries, the operator's first. A file that cannot be read allows nothing, and is logged."""
         return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
 
+    def by_origin(self) -> dict[Origin, tuple[CatalogueEntry, ...]]:
+        """Return all entries by whose word they may run."""
+        return {
+            Origin.OPERATOR: self._of(OPERATORS),
+            Origin.ALLOWED: self._of(ALLOWED),
+            Origin.BUILTIN: self.builtin,
+        }
+
     def allowed_entries(self) -> tuple[CatalogueEntry, ...]:
         """Return what ``mcp allow`` allowed."""
         return self._of(ALLOWED)
@@ -73,10 +92,12 @@ class LaunchCatalogue:
         wanted = read_line(command, args)
         if isinstance(wanted, Refusal):
             raise InvalidInput(wanted.place, wanted.reason)
+        if wanted.registry == "mcpb":
+            raise InvalidInput("allow", "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.")
         if wanted.registry:
             installed = await packages.install(Package(wanted.registry, wanted.name, wanted.version))
-            separator = "@" if wanted.registry == "npm" else "=="
-            table: dict[str, Any] = {wanted.registry: f"{wanted.name}{separator}{installed.version}"}
+            package = Package(wanted.registry, wanted.name, installed.version)
+            table: dict[str, Any] = {wanted.registry: str(package)}
         else:
             table = _program_table(wanted, kept_out)
         table |= {
@@ -91,16 +112,55 @@ class LaunchCatalogue:
             entry = entries_of({"entry": [table]}, "allow")[0]
         except CatalogueProblem as exc:
             raise InvalidInput("allow", str(exc)) from exc
-        self._write([*(each for each in self._tables() if each["id"] != entry.id), table])
+        self.put(table)
         return entry
+
+    def put(self, table: Mapping[str, Any]) -> None:
+        """Allow what a table says, in place of an entry of the same id. Blocks.
+
+        Raises:
+            InvalidInput: there is no folder to keep it in, or the file that is there cannot be read.
+        """
+        with self._changing():
+            self._write([*(each for each in self._tables() if each["id"] != table["id"]), dict(table)])
+
+    def move_programs(self, local: Path) -> None:
+        """Say that allowed programs of the operator's folder lie in ``local``, since the data folder is another one by
+        now. Their hashes stay what they are. Blocks.
+
+        Raises:
+            InvalidInput: there is no folder to keep it in, or the file that is there cannot be read.
+        """
+        with self._changing():
+            tables = self._tables()
+            for table in tables:
+                names = table.get("names", {})
+                moved = {
+                    place: str(local / name) for name, place in names.items() if place.endswith(f"/{local.name}/{name}")
+                }
+                if moved:
+                    table["names"] = {name: moved.get(place, place) for name, place in names.items()}
+                    table["files"] = {moved.get(place, place): digest for place, digest in table["files"].items()}
+            self._write(tables)
 
     def revoke(self, ident: str) -> bool:
         """Take back what was allowed under an id; False when there is none."""
-        tables = self._tables()
-        kept = [each for each in tables if each["id"] != ident]
-        if len(kept) < len(tables):
-            self._write(kept)
-        return len(kept) < len(tables)
+        with self._changing():
+            tables = self._tables()
+            kept = [each for each in tables if each["id"] != ident]
+            if len(kept) < len(tables):
+                self._write(kept)
+            return len(kept) < len(tables)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep other processes from changing the file: a server approves while a command line allows."""
+        if self._folder is None:
+            raise InvalidInput(ALLOWED, "there is no data folder to keep this in.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / f".{ALLOWED}.lock", "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _of(self, name: str) -> tuple[CatalogueEntry, ...]:
         if self._folder is None:
@@ -133,9 +193,7 @@ class LaunchCatalogue:
 
     def _write(self, tables: list[dict[str, Any]]) -> None:
         """Replace the file in one step; a reader sees the old one or the new one."""
-        if self._folder is None:
-            raise InvalidInput(ALLOWED, "there is no data folder to keep this in.")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        assert self._folder is not None
         descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=".allowed-")
         with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp makes it 0600
             json.dump({"entry": tables}, file, indent=2, ensure_ascii=False)

@@ -28,38 +28,44 @@ _PYPI = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:(?:=
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _YES = frozenset({"-y", "--yes"})
-_RUNNERS: Mapping[str, Literal["npm", "pypi"]] = {"npx": "npm", "uvx": "pypi"}
+Registry = Literal["npm", "pypi", "mcpb"]
+"""Where a package comes from; ``mcpb``: from a bundle that somebody proposed."""
+_RUNNERS: Mapping[str, Registry] = {"npx": "npm", "uvx": "pypi", "mcpb": "mcpb"}
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """A package at one exact version, and which of its programs runs."""
 
-    registry: Literal["npm", "pypi"]
+    registry: Registry
     name: str
     version: str
     program: str = ""
     """Empty: the only one it has, or the one named as the package."""
+    integrity: str = ""
+    """What was approved, as `Facts.integrity`; empty: whatever the registry has under this version."""
 
     def __str__(self) -> str:
-        return f"{self.name}{'@' if self.registry == 'npm' else '=='}{self.version}"
+        return f"{self.name}{'==' if self.registry == 'pypi' else '@'}{self.version}"
 
     @property
     def line(self) -> tuple[str, ...]:
         """The command by which people know it."""
-        return ("npx", "-y", str(self)) if self.registry == "npm" else ("uvx", str(self))
+        runner = {"npm": ("npx", "-y"), "pypi": ("uvx",), "mcpb": ("mcpb",)}[self.registry]
+        return (*runner, str(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """An executable file, and every file its line names, each with the SHA-256 that was approved.
 
-    ``command`` is how a user's line names it.
+    ``command`` is how a user's line names it. ``names``: how a line names files of the operator's folder → their paths.
     """
 
     path: str
     command: str
     files: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> tuple[str, ...]:
@@ -138,7 +144,7 @@ class Refusal:
 class Wanted:
     """What a line asks to run: a package by its name, or a program by its path."""
 
-    registry: Literal["npm", "pypi", ""]
+    registry: Registry | Literal[""]
     name: str
     version: str
     args: tuple[str, ...]
@@ -189,7 +195,7 @@ def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
         return Refusal("args", f"{command} needs a package to run.", final=True)
     if rest[0].startswith("-"):
         return Refusal("args.0", f"the option {rest[0]!r} of {command} is not taken: it runs any program.", final=True)
-    found = (_NPM if registry == "npm" else _PYPI).fullmatch(rest[0])
+    found = (_PYPI if registry == "pypi" else _NPM).fullmatch(rest[0])
     if found is None:
         return Refusal(
             "args", f"{rest[0]!r} is no plain package with an exact version (no URL, path, range).", final=True
@@ -239,7 +245,7 @@ def _match_entry(entry: CatalogueEntry, wanted: Wanted, env: Mapping[str, str]) 
     changes: list[str] = []
     if isinstance(entry.runs, Package):
         if wanted.version and wanted.version != entry.runs.version:
-            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.", final=True)
+            return Refusal("args", f"version {wanted.version} was asked for; {entry.runs} is allowed.")
         if not wanted.version:
             changes.append(f"args: {entry.runs.name!r} became {str(entry.runs)!r}")
     arguments = _match_arguments(entry, wanted.args)

@@ -9,9 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentic_rag.errors import CatalogueProblem
-from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Part, Program, Refusal, SlotKind, read_line
+from agentic_rag.tools.launch.catalogue import (
+    CatalogueEntry,
+    Package,
+    Part,
+    Program,
+    Refusal,
+    Registry,
+    SlotKind,
+    read_line,
+)
 
 _LIMITS = {"open_files", "processes", "file_bytes", "memory_bytes", "cpu_seconds", "disk_bytes"}
+_RUNNERS: Mapping[Registry, str] = {"npm": "npx", "pypi": "uvx", "mcpb": "mcpb"}
 _SLOT = re.compile(r"\{(path:workspace|text|url)\}(\?|\.\.\.|\*)?")
 
 
@@ -75,18 +85,20 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
 
 
 def _runs(table: dict[str, Any]) -> Package | Program:
-    registry = next((each for each in ("npm", "pypi") if each in table), None)
+    registry = next((each for each in _RUNNERS if each in table), None)
     if registry is None:
         path = _text(table.pop("executable"))
         if not path.startswith("/"):
             raise ValueError("executable: an absolute path is needed")
         files = {path: _text(table.pop("sha256")), **table.pop("files", {})}
         command = _text(table.pop("command", path))
-        return Program(path, command, {_text(name): _text(digest).lower() for name, digest in files.items()})
-    wanted = read_line("npx" if registry == "npm" else "uvx", [_text(table.pop(registry))])
+        names = {_text(name): _text(place) for name, place in table.pop("names", {}).items()}
+        return Program(path, command, {_text(name): _text(digest).lower() for name, digest in files.items()}, names)
+    wanted = read_line(_RUNNERS[registry], [_text(table.pop(registry))])
     if isinstance(wanted, Refusal) or not wanted.version:
         raise ValueError(f"{registry}: a package name with an exact version is needed")
-    return Package("npm" if registry == "npm" else "pypi", wanted.name, wanted.version, _text(table.pop("program", "")))
+    program, integrity = _text(table.pop("program", "")), _text(table.pop("integrity", ""))
+    return Package(registry, wanted.name, wanted.version, program, integrity)
 
 
 def _parts(words: Sequence[Any]) -> Iterator[Part]:

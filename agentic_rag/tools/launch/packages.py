@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,11 +24,20 @@ import anyio
 import anyio.to_thread
 
 from agentic_rag.errors import PackageChanged, PackageProblem
+from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, unpack_bundle
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH
+from agentic_rag.tools.launch.facts import Facts, add_npm_sizes, read_npm_facts
+from agentic_rag.tools.launch.wheels import read_wheel
 
 INSTALL_SECONDS = 300
 """How long one command of an installation may take, if nothing else is said."""
+
+INSPECT_SECONDS = 60
+"""How long a registry may take to say what a package is."""
+
+WHEEL_BLOCKS = 512 * 1024
+"""The largest wheel that is fetched, in blocks of 512 bytes: 256 MiB."""
 
 STALE_SECONDS = 3600
 """A half-made installation this old was left by a process that died."""
@@ -55,7 +64,7 @@ _UNKNOWN = re.compile(
 class Installed:
     """An installed package, ready to start. ``args`` come before the server's own; paths are absolute.
 
-    ``tree``: its folder.
+    ``tree``: its folder. ``integrity``: of the package as it was fetched; empty where nobody said what it has to be.
     """
 
     registry: str
@@ -65,6 +74,7 @@ class Installed:
     args: tuple[str, ...]
     tree: str
     sha256: str
+    integrity: str = ""
 
 
 class Packages:
@@ -94,14 +104,61 @@ class Packages:
         async with lock:
             if package.version and self.has(package):
                 return await anyio.to_thread.run_sync(self.find_installed, package)
-            await anyio.to_thread.run_sync(self._remove_stale)
-            folder = await anyio.to_thread.run_sync(self._make_folder, self.folder)
-            staging = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=folder)))
-            try:
+            async with self._staging() as staging:
                 return await self._install(package, staging)
+
+    async def inspect(self, package: Package) -> Facts:
+        """Return what a registry, or a bundle that was kept, says of a package; nothing of it is run or installed.
+
+        An empty version is the newest one.
+
+        Raises:
+            PackageProblem: a client is missing, the registry cannot be reached, does not know the version, or its
+                authors took it back.
+        """
+        async with self._staging() as staging:
+            if package.registry == "npm":
+                return await self._inspect_npm(package, staging)
+            if package.registry == "pypi":
+                return await anyio.to_thread.run_sync(read_wheel, await self._fetch_wheel(package, staging))
+        return (await anyio.to_thread.run_sync(read_bundle, self.bundle_of(package))).facts
+
+    def bundle_of(self, package: Package) -> Path:
+        """Return where the bundle of a package is kept, by its hash."""
+        return self.folder / "bundles" / f"{package.integrity.removeprefix('sha256-')}.mcpb"
+
+    async def keep_bundle(self, data: bytes) -> Bundle:
+        """Keep a bundle that was proposed, and return what it asks for.
+
+        Raises:
+            PackageProblem: it is none that could be installed.
+        """
+
+        def keep() -> Bundle:
+            folder = Path(self._make_folder(self.folder / "bundles"))
+            descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                bundle = read_bundle(Path(name))
+                facts = bundle.facts
+                Path(name).replace(self.bundle_of(Package("mcpb", facts.name, facts.version, "", facts.integrity)))
+                return bundle
             finally:
-                with anyio.CancelScope(shield=True):  # a thread that removes files ends by itself
-                    await anyio.to_thread.run_sync(lambda: shutil.rmtree(staging, ignore_errors=True))
+                Path(name).unlink(missing_ok=True)
+
+        return await anyio.to_thread.run_sync(keep)
+
+    def forget_bundles(self, kept: Collection[str], integrity: str = "") -> None:
+        """Remove a bundle, and every other one that was left an hour ago. Blocks.
+
+        ``kept``: integrities of those that are needed.
+        """
+        for path in (self.folder / "bundles").glob("*"):
+            found = f"sha256-{path.stem}"
+            stale = time.time() - path.stat().st_mtime > STALE_SECONDS
+            if found not in kept and (found == integrity or stale):
+                path.unlink(missing_ok=True)
 
     def has(self, package: Package) -> bool:
         """Whether a package is there, as it is or changed."""
@@ -129,20 +186,43 @@ class Packages:
             raise PackageProblem(str(package), f"{place} holds another package. Remove it.")
         tree = place / "tree"
         seen = _tree_hash(tree, _stat_facts)
+        if package.integrity and found.integrity != package.integrity:
+            reason = f"what is installed under this version is not what was approved. Remove {place}."
+            raise PackageChanged(str(package), reason)
         if self._seen.get(str(place)) != seen:
             if _tree_hash(tree, _content_facts) != found.sha256:
                 raise PackageChanged(str(package), f"its files were changed since they were installed. Remove {place}.")
             self._seen[str(place)] = seen
         return found
 
+    @contextlib.asynccontextmanager
+    async def _staging(self) -> AsyncIterator[Path]:
+        """Make a folder of this task's own, and remove it at the end."""
+        await anyio.to_thread.run_sync(self._remove_stale)
+        folder = await anyio.to_thread.run_sync(self._make_folder, self.folder)
+        staging = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=folder)))
+        try:
+            yield staging
+        finally:
+            with anyio.CancelScope(shield=True):  # a thread that removes files ends by itself
+                await anyio.to_thread.run_sync(lambda: shutil.rmtree(staging, ignore_errors=True))
+
     async def _install(self, package: Package, staging: Path) -> Installed:
         tree = staging / "tree"
-        await (self._npm if package.registry == "npm" else self._pypi)(package, tree)
+        match package.registry:
+            case "npm":
+                await self._npm(package, tree)
+            case "pypi":
+                await self._pypi(package, tree)
+            case "mcpb":
+                await anyio.to_thread.run_sync(unpack_bundle, self.bundle_of(package), package, tree)
 
         def finish() -> Installed:
             exact = replace(package, version=package.version or _version(package, tree))
             place = self._place(exact)
             found = _describe(exact, tree, place / "tree")
+            if package.integrity and found.integrity != package.integrity:
+                raise PackageProblem(str(exact), "the registry has other content under this version than was approved.")
             (staging / "manifest.json").write_text(json.dumps(asdict(found)))
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -164,9 +244,49 @@ class Packages:
         flags = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(tree))
         await self._run(package, [npm, "install", *flags, wanted], tree)
 
+    async def _inspect_npm(self, package: Package, staging: Path) -> Facts:
+        npm = self._client("npm")
+        if npm is None:
+            raise PackageProblem(str(package), "npm is not installed on this machine (it comes with Node.js).")
+        wanted = f"{package.name}@{package.version or 'latest'}"
+        said = await self._run(package, [npm, "view", "--json", "--loglevel=silent", wanted], staging, INSPECT_SECONDS)
+        facts = read_npm_facts(said)
+        if facts is None or not facts.version:
+            raise PackageProblem(str(package), "the package registry does not know it in this version.")
+        if facts.file_count:
+            return facts
+        exact = f"{facts.name}@{facts.version}"  # older packages: the archive tells, which is fetched and left
+        flags = ("--dry-run", "--json", "--ignore-scripts", "--loglevel=silent")
+        packed = await self._run(package, [npm, "pack", *flags, exact], staging, INSPECT_SECONDS)
+        return add_npm_sizes(facts, packed)
+
+    async def _fetch_wheel(self, package: Package, staging: Path) -> Path:
+        """Fetch the wheel of one package, without those it needs."""
+        place = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "wheel"))
+        wanted = f"{package.name}=={package.version}" if package.version else package.name
+        python, flags = _PYTHON, ("-q", "--no-input", "--disable-pip-version-check", "--no-deps", "--dest", str(place))
+        try:
+            await self._run(package, [python, "-c", "import pip"], staging, INSPECT_SECONDS)
+        except PackageProblem:  # an interpreter without pip makes environments that have it
+            python = str(staging / "pip" / "bin" / "python")
+            await self._run(package, [_PYTHON, "-m", "venv", str(staging / "pip")], staging)
+        bounded = ["/bin/sh", "-c", f'ulimit -f {WHEEL_BLOCKS}; exec "$@"', "sh"]
+        fetch = [*bounded, python, "-m", "pip", "download", *flags, "--only-binary", ":all:", wanted]
+        said = await self._run(package, fetch, staging, max(INSPECT_SECONDS, self._seconds))
+        if "yanked version" in said:
+            raise PackageProblem(str(package), "its authors took this version back (yanked). Ask for another one.")
+        return next(iter(await anyio.to_thread.run_sync(lambda: list(place.glob("*.whl")))))
+
     async def _pypi(self, package: Package, tree: Path) -> None:
         python = _PYTHON
         wanted = f"{package.name}=={package.version}" if package.version else package.name
+        if package.integrity:
+            wheel = await self._fetch_wheel(package, tree.parent)
+            if (await anyio.to_thread.run_sync(read_wheel, wheel)).integrity != package.integrity:
+                raise PackageProblem(
+                    str(package), "the registry has other content under this version than was approved."
+                )
+            wanted = str(wheel)
         inside = str(tree / "bin" / "python")
         uv = self._client("uv")
         folder = tree.parent
@@ -178,8 +298,12 @@ class Packages:
             install = [inside, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
         await self._run(package, [*install, "--only-binary", ":all:", wanted], folder)
 
-    async def _run(self, package: Package, command: Sequence[str], folder: Path) -> None:
-        """Run a registry's client to its end; on a timeout or when cancelled it is killed with all it started."""
+    async def _run(self, package: Package, command: Sequence[str], folder: Path, seconds: float | None = None) -> str:
+        """Run a registry's client and return what it said.
+
+        On a timeout or when cancelled it is killed with all it started. ``seconds``: less than usual.
+        """
+        seconds = min(seconds or self._seconds, self._seconds)
         with tempfile.TemporaryFile() as output:  # not a pipe: something it started may hold that open
             process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
                 command,
@@ -191,10 +315,10 @@ class Packages:
                 start_new_session=True,
             )
             try:
-                with anyio.fail_after(self._seconds):
+                with anyio.fail_after(seconds):
                     await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
             except TimeoutError as exc:
-                raise PackageProblem(str(package), f"the installation took longer than {self._seconds:g} s.") from exc
+                raise PackageProblem(str(package), f"the installation took longer than {seconds:g} s.") from exc
             finally:
                 if process.poll() is None:
                     with contextlib.suppress(ProcessLookupError):  # it ended just now
@@ -205,6 +329,7 @@ class Packages:
             said = output.read().decode("utf-8", "replace")
         if process.returncode:
             raise PackageProblem(str(package), reason_of(said))
+        return said
 
     def _client(self, name: str) -> str | None:
         return shutil.which(name, path=self._environment.get("PATH"))
@@ -230,10 +355,14 @@ def read_manifest(place: Path) -> Installed:
 def _describe(package: Package, tree: Path, final: Path) -> Installed:
     """Return how the package in ``tree`` is started once it lies at ``final``."""
     digest = _tree_hash(tree, _content_facts)
+    integrity = package.integrity
     if package.registry == "npm":
+        integrity = _npm_integrity(package, tree)
         script = _npm_script(package, tree).relative_to(tree)
         program = _program("node", package)
         args: tuple[str, ...] = (str(final / script),)
+    elif package.registry == "mcpb":
+        program, args = read_start(tree, final)
     else:
         name = package.program or package.name
         script = Path("bin") / name
@@ -241,7 +370,16 @@ def _describe(package: Package, tree: Path, final: Path) -> Installed:
             raise PackageProblem(str(package), f"it has no program {name!r}.")
         # By its interpreter, isolated: the script's first line names the folder it was installed in
         program, args = str(final / "bin" / "python"), ("-I", "-B", str(final / script))
-    return Installed(package.registry, package.name, package.version, program, args, str(final), digest)
+    return Installed(package.registry, package.name, package.version, program, args, str(final), digest, integrity)
+
+
+def _npm_integrity(package: Package, tree: Path) -> str:
+    """Return what npm found the package to be; it wrote that down when it had fetched and compared it."""
+    try:
+        locked = json.loads((tree / "node_modules" / ".package-lock.json").read_text())["packages"]
+        return str(locked[f"node_modules/{package.name}"].get("integrity", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def _npm_script(package: Package, tree: Path) -> Path:

@@ -21,14 +21,26 @@ from typing import Protocol
 
 from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.tools.entries.entry import HttpTarget, ResolvedTarget, StdioTarget, Target, digest
-from agentic_rag.tools.launch.addresses import HttpEndpoint, endpoint_of
+from agentic_rag.tools.launch.addresses import HttpEndpoint, Reach, endpoint_of
 from agentic_rag.tools.launch.allowed import LaunchCatalogue, allow_command, file_hash, find_program, refuse_inside
-from agentic_rag.tools.launch.catalogue import CatalogueEntry, Match, Package, SlotValue, match_line, pin_version
+from agentic_rag.tools.launch.catalogue import (
+    CatalogueEntry,
+    Match,
+    Package,
+    Program,
+    Refusal,
+    SlotValue,
+    match_line,
+    pin_version,
+)
 from agentic_rag.tools.launch.environment import base_environment, check_variables
+from agentic_rag.tools.launch.installations import Installations
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
+from agentic_rag.tools.launch.local_programs import LocalPrograms
 from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.requests import PackageLine, local_name, plan_line
 from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, system_call_filter
-from agentic_rag.tools.launch.spec import FILES, LaunchSpec
+from agentic_rag.tools.launch.spec import FILES, UNSET, LaunchSpec
 from agentic_rag.tools.launch.usage import Allowance
 
 logger = logging.getLogger(__name__)
@@ -126,22 +138,14 @@ class StdioCommand:
 class Review:
     """The target of an entry as it would be stored, and what was changed in it, as sentences.
 
-    ``catalogue_id``: what it matched. ``uninstalled``: the package that must be installed before it can start; empty
+    ``catalogue_id``: what it matched. ``uninstalled``: the package that must be installed before it can start; None
     when there is none.
     """
 
     target: Target
     changes: tuple[str, ...] = ()
     catalogue_id: str = ""
-    uninstalled: str = ""
-
-    @property
-    def advice(self) -> str:
-        """What an admin is told of an entry whose package is not there; empty when it can start."""
-        if not self.uninstalled:
-            return ""
-        remedy = "test or restart the server to install it. A turn fetches nothing."
-        return f"{self.uninstalled} is not installed yet: {remedy}"
+    uninstalled: Package | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,12 @@ class LaunchPolicy:
         loopback: bool = False,
         people: "People | None" = None,
         data: Path | None = None,
+        programs: Path | None = None,
         disk_reserve: int = 0,
     ) -> None:
         """``homes``: folder for the private directories of children (made on first use, 0700). ``data``: the data
-        folder, of which no child sees anything else than what is its own. ``disk_reserve``: bytes of its disk that
-        children leave free.
+        folder, of which no child sees anything else than what is its own. ``programs``: the operator's own ones, None:
+        ``local`` beside the homes. ``disk_reserve``: bytes of its disk that children leave free.
 
         ``sandbox``: the one to use, or why there is none; None: find out when it is needed. ``hosts``: the
         operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
@@ -196,7 +201,9 @@ class LaunchPolicy:
         self._people = people
         self.marker = hashlib.sha256(str(self.homes).encode()).hexdigest()[:16]
         self.packages = packages
+        self.installations = Installations(packages) if packages is not None else None
         self.catalogue = catalogue or LaunchCatalogue()
+        self.local = LocalPrograms(programs or self.homes.parent / "local")
         self._hosts = frozenset(hosts)
         self._sandbox = sandbox
         self._spawned = 0
@@ -247,11 +254,36 @@ class LaunchPolicy:
             return Review(written)
         self._check_folders(match.entry, spec)
         for value in (*match.args, *match.env.values()):
-            self._slot_text(value, spec)
+            if value.text != UNSET:  # a start looks again
+                self._slot_text(value, spec)
         stored = pin_version(match.entry, written)
         runs = match.entry.runs
         there = not isinstance(runs, Package) or self.packages is None or self.packages.has(runs)
-        return Review(stored, match.changes, match.entry.id, "" if there else str(runs))
+        return Review(stored, match.changes, match.entry.id, None if there or not isinstance(runs, Package) else runs)
+
+    def advise(self, review: Review, *, saving: bool = False) -> str:
+        """Return what the admin of an entry is told whose package is not there; empty when it can start.
+
+        ``saving``: the entry is about to be saved, which begins the installation.
+        """
+        package, installations = review.uninstalled, self.installations
+        if package is None:
+            return ""
+        if installations is not None and installations.working and (saving or installations.is_under_way(package)):
+            return f"{package} is not installed yet: it is being installed now, in the background."
+        if installations is not None and (failure := installations.failure(package)):
+            return f"{failure} Test or restart the server to try again."
+        return f"{package} is not installed yet: test or restart the server to install it. A turn fetches nothing."
+
+    def install(self, package: Package) -> None:
+        """Install a package in the background, where this process serves."""
+        if self.installations is not None:
+            self.installations.begin(package)
+
+    def is_installing(self, review: Review) -> bool:
+        """Whether what an entry needs is being installed."""
+        package, installations = review.uninstalled, self.installations
+        return package is not None and installations is not None and installations.is_under_way(package)
 
     async def prepare(self, spec: LaunchSpec) -> None:
         """Install what an entry runs, if it is a package: at a test or an approval, never at a start.
@@ -289,7 +321,7 @@ class LaunchPolicy:
             base = self._base(spec)
             cwd = _files_of(spec) or base.cwd
             return replace(base, executable=executable, args=target.args, env={**target.env, **base.env}, cwd=cwd)
-        args = [(value, self._slot_text(value, spec)) for value in match.args]
+        args = [(value, self._argument(value, match.entry, spec)) for value in match.args]
         declared_env = {name: self._slot_text(value, spec) for name, value in match.env.items()}
         sandbox = self.sandbox
         if isinstance(sandbox, str) and not self.unsandboxed:
@@ -299,14 +331,12 @@ class LaunchPolicy:
         for value, text in args:
             if value.kind == "path":
                 folders[text] = folders.get(text, False) or match.entry.write
-        env = {**command.env, **declared_env}
-        env |= {name: text.replace("{home}", str(command.cwd)) for name, text in match.entry.fixed.items()}
         cwd = (_files_of(spec) if any(value.kind == "path" for value in match.args) else None) or command.cwd
         return replace(
             command,
             cwd=cwd,
             args=(*command.args, *(value.prefix + text for value, text in args)),
-            env=env,
+            env={**command.env, **declared_env},
             folders=tuple(sorted(folders.items())),
             sandbox=() if isinstance(sandbox, str) else (*sandbox.options(network=match.entry.network), *self._mask()),
         )
@@ -321,6 +351,11 @@ class LaunchPolicy:
         target = spec.resolved
         assert isinstance(target, HttpTarget)
         return endpoint_of(target, spec.path, self._hosts, unchecked=self.any_command)
+
+    @property
+    def reach(self) -> Reach:
+        """Which addresses may be connected to on the way of a sign-in: the rules of entries hold."""
+        return Reach(self._hosts, self.any_command)
 
     def sweep(self) -> int:
         """Kill what an earlier process of the same data folder left behind; returns how many were killed."""
@@ -348,10 +383,35 @@ class LaunchPolicy:
             return match
         if self.any_command:
             return None
-        allow = "" if match.final else allow_command(command, target.args, list(target.env))
-        remedy = f"The operator can allow this whole line: {allow} — {SINGLE_USER}" if allow else ""
         line = shlex.join([command, *target.args])
-        raise CommandNotAllowed(f"{spec.path}.{match.place}", match.reason, remedy, command=line, allow=allow)
+        if match.final:
+            raise CommandNotAllowed(f"{spec.path}.{match.place}", match.reason, command=line)
+        allow = allow_command(command, target.args, list(target.env))
+        remedy = f"The operator can allow this whole line: {allow} — {SINGLE_USER}"
+        obstacle = self._obstacle(spec, target)
+        request = f"/api/domains/{spec.domain}/mcp-servers/{spec.name}/request" if spec.domain and not obstacle else ""
+        if request:
+            remedy += f" Or request it here: POST {request}"
+        elif obstacle:
+            remedy += f" It cannot be requested as it stands: {obstacle}"
+        place = f"{spec.path}.{match.place}"
+        raise CommandNotAllowed(place, match.reason, remedy, command=line, allow=allow, request=request)
+
+    def _obstacle(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
+        """Return why an admin cannot ask for a line as it stands; empty: that is possible. Blocks."""
+        plan = plan_line(target.command, target.args, list(target.env))
+        if isinstance(plan, Refusal):
+            return plan.reason
+        if isinstance(plan, PackageLine):
+            known = plan.package.registry != "mcpb"
+            return "" if known else "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.mcpb"
+        try:
+            self.local.find(plan, "")
+        except CommandNotAllowed as exc:
+            return f"{exc.reason} {exc.remedy}"
+        except InvalidInput as exc:
+            return exc.problem
+        return ""
 
     def _check_line(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
         """Look at a line that needs no entry: a single user allowed any. Return the program's absolute path."""
@@ -373,13 +433,23 @@ class LaunchPolicy:
             prefix = str(Path(installed.executable).resolve().parents[1])
             needed = (installed.tree,) if Path(prefix).is_relative_to("/usr") else (installed.tree, prefix)
             folders = (*own, *((folder, False) for folder in needed))
-            return replace(base, executable=installed.executable, args=installed.args, limits=limits, folders=folders)
+            env = {**base.env, **_fixed_variables(entry, base, installed.tree)}
+            return replace(
+                base, executable=installed.executable, args=installed.args, limits=limits, folders=folders, env=env
+            )
         for file, sha256 in entry.runs.files.items():
             refuse_inside(file, self._kept_out(spec), f"{spec.path}.command")
             if not os.path.isfile(file) or file_hash(file) != sha256:
                 reason = f"{file} is not the file that was allowed."
                 raise CommandNotAllowed(f"{spec.path}.command", reason, "Allow it again.")
-        return replace(base, executable=entry.runs.path, limits=limits, folders=own, files=entry.runs.files)
+        env = {**base.env, **_fixed_variables(entry, base, "")}
+        return replace(base, executable=entry.runs.path, limits=limits, folders=own, files=entry.runs.files, env=env)
+
+    def _argument(self, value: SlotValue, entry: CatalogueEntry, spec: LaunchSpec) -> str:
+        """Return an argument as the child gets it; what names a file of the operator's folder becomes its path."""
+        if value.kind == "literal" and isinstance(entry.runs, Program) and entry.runs.names:
+            return entry.runs.names.get(local_name(value.text) or "", value.text)
+        return self._slot_text(value, spec)
 
     def _slot_text(self, value: SlotValue, spec: LaunchSpec) -> str:
         """Return a slot's text as the child gets it; a path becomes absolute, and lies in the workspace's files."""
@@ -401,7 +471,7 @@ class LaunchPolicy:
 
     def _check_folders(self, entry: CatalogueEntry, spec: LaunchSpec) -> None:
         """Refuse an operator's folder that holds what is ours, or lies in it: memories, documents, other tenants."""
-        ours = [*filter(None, [self._data]), *([Path(spec.workspace).resolve()] if spec.workspace else [])]
+        ours = [self.homes, *filter(None, [self._data]), *([Path(spec.workspace).resolve()] if spec.workspace else [])]
         for folder in entry.folders:
             real = Path(folder).resolve()
             if any(real.is_relative_to(each) or each.is_relative_to(real) for each in ours):
@@ -431,6 +501,15 @@ class LaunchPolicy:
 
     def _kept_out(self, spec: LaunchSpec) -> list[Path]:
         return [self.homes, *([Path(spec.workspace)] if spec.workspace else [])]
+
+
+def _fixed_variables(entry: CatalogueEntry, base: StdioCommand, tree: str) -> dict[str, str]:
+    """Return the variables that an entry sets itself."""
+    places = {"{home}": str(base.cwd), "{tree}": tree}
+    fixed = dict(entry.fixed)
+    for word, place in places.items():
+        fixed = {name: text.replace(word, place) for name, text in fixed.items()}
+    return fixed
 
 
 def _files_of(spec: LaunchSpec) -> Path | None:

@@ -20,11 +20,19 @@ PROBE_SECONDS = 10
 TMP_BYTES, SHARED_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
 """Sizes of a child's ``/tmp`` and ``/dev/shm``, which are memory."""
 
-CLOSING = ("--remount-ro", "/dev", "--remount-ro", "/")
-"""Ends the options: what bubblewrap itself made to hold the folders is memory too, of any size."""
+CLOSING = ("--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/")
+"""Ends the options: what bubblewrap itself made to hold the folders is memory too, of any size. And the settings of the
+whole kernel below ``/proc/sys`` belong to root, as whom a child of a server that root runs counts there, nobody or not;
+bubblewrap covers them only where the folder itself could be written."""
 
 NOBODY = "65534"
 """Inside, a child is this user; without it a server run by root would show its children that they are root."""
+
+WITHOUT = (
+    "Without it MCP servers that are programs do not start (for a single user on loopback: serve --allow-unsandboxed), "
+    "and documents are read by processes that have limits and no sandbox. Servers over HTTP and our own tools work."
+)
+"""What an operator is told."""
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone")

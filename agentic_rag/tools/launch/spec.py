@@ -5,7 +5,7 @@ A spec is made when a server may be needed, and is kept in memory only.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentic_rag.errors import InvalidInput, PlaceholderUnset
@@ -13,11 +13,13 @@ from agentic_rag.tools.entries.entry import (
     HttpTarget,
     Identity,
     McpEntry,
+    OAuthClient,
     PlainValue,
     ResolvedTarget,
     SealedValue,
     SecretValue,
     StdioTarget,
+    Target,
     Template,
     Value,
     digest,
@@ -76,7 +78,7 @@ class LaunchSpec:
         if isinstance(self.target, StdioTarget):
             values = [self.target.command, self.target.args, self.target.env]
         elif self.target is not None:
-            values = [self.target.url, self.target.headers]
+            values = [self.target.url, self.target.headers, self.target.oauth and self.target.oauth.secrets]
         written = replace(self.entry, variables={}).to_json()
         return digest([self.domain, self.name, self.workspace, self.owner, written, values])
 
@@ -121,13 +123,23 @@ def resolve_variables(entry: McpEntry, secrets: Secrets) -> ResolvedTarget:
     """
     path = f"mcpServers.{entry.name}"
     texts = [_resolve_open_text(entry, text, f"{path}.{place}", secrets) for place, text in entry.open_texts]
-    values = {
-        name: _resolve_value(entry, value, (place, name), f"{path}.{place}.{name}", secrets)
+    resolved = {
+        (place, name): _resolve_value(entry, value, (place, name), f"{path}.{place}.{name}", secrets)
         for place, name, value in entry.values
     }
-    if isinstance(entry.target, HttpTarget):
-        return HttpTarget(texts[0], values, entry.target.kind)
-    return StdioTarget(texts[0], tuple(texts[1:]), values)
+    return _with_texts(entry.target, texts, resolved)
+
+
+def _with_texts(target: Target, texts: Sequence[str], resolved: Mapping[tuple[str, str], str]) -> ResolvedTarget:
+    """Return a target with texts in place of its values."""
+    values = {name: text for (place, name), text in resolved.items() if place != "oauth"}
+    if isinstance(target, StdioTarget):
+        return StdioTarget(texts[0], tuple(texts[1:]), values)
+    oauth = None
+    if (client := target.oauth) is not None:
+        secrets = {name: text for (place, name), text in resolved.items() if place == "oauth"}
+        oauth = OAuthClient(client.client_id, secrets, client.scopes, client.issuer, client.grant)
+    return HttpTarget(texts[0], values, target.kind, oauth)
 
 
 def _resolve_open_text(entry: McpEntry, text: str, path: str, secrets: Secrets) -> str:
@@ -159,7 +171,7 @@ def _resolve_value(entry: McpEntry, value: Value, place: tuple[str, str], path: 
         return secret
 
     result = _expand(text, path, value_of)
-    if re.search(r"\x00" if place[0] == "env" else r"[\x00\r\n]", result):
+    if re.search(r"\x00" if place[0] in ("env", "oauth") else r"[\x00\r\n]", result):
         raise InvalidInput(path, "its value has a line end or NUL where none may be.")
     return result
 
@@ -174,9 +186,7 @@ def _expand(text: str, path: str, value_of: Callable[[str], str | None]) -> str:
 
 def _as_written(entry: McpEntry) -> ResolvedTarget:
     values = {
-        name: value.text if isinstance(value, Template | PlainValue | SecretValue) else UNSET
-        for _, name, value in entry.values
+        (place, name): value.text if isinstance(value, Template | PlainValue | SecretValue) else UNSET
+        for place, name, value in entry.values
     }
-    if isinstance(entry.target, HttpTarget):
-        return HttpTarget(entry.target.url, values, entry.target.kind)
-    return StdioTarget(entry.target.command, entry.target.args, values)
+    return _with_texts(entry.target, [text for _, text in entry.open_texts], values)

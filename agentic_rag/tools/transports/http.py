@@ -9,6 +9,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import Context
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from agentic_rag.tools.entries.entry import HttpKind
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.launch.addresses import HttpEndpoint
+from agentic_rag.tools.oauth.credentials import Credentials, SignedTransport
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
 
 EVENT_BYTES = 1024 * 1024
@@ -48,12 +50,17 @@ class HttpTransport:
         kind: HttpKind,
         lost: Callable[[str], None],
         refused: Refused = unheard,
+        credentials: Credentials | None = None,
     ) -> None:
-        """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused."""
+        """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
+
+        ``credentials``: of a server that people sign in at; None: its headers say all.
+        """
         self._endpoint = endpoint
         self._kind = kind
         self._lost = lost
         self._refused = refused
+        self._credentials = credentials
         self._context: AbstractAsyncContextManager[Any] | None = None
 
     async def __aenter__(self) -> Any:
@@ -73,8 +80,15 @@ class HttpTransport:
     ) -> httpx2.AsyncClient:
         endpoint = self._endpoint
         backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
+        transport: httpx2.AsyncBaseTransport = _Bounded(
+            backend, self._lost, self._refused, announces=self._kind is HttpKind.SSE
+        )
+        if self._credentials is not None:
+            transport = SignedTransport(
+                transport, self._credentials, endpoint.url, self._lost if self._kind is HttpKind.SSE else None
+            )
         return httpx2.AsyncClient(
-            transport=_Bounded(backend, self._lost, self._refused, announces=self._kind is HttpKind.SSE),
+            transport=transport,
             headers={**endpoint.headers, **(headers or {}), "accept-encoding": "identity"},
             timeout=TIMEOUT,
             trust_env=False,
@@ -107,6 +121,11 @@ class _Watched:
     def __init__(self, stream: Any, lost: Callable[[str], None]) -> None:
         self._stream = stream
         self._lost = lost
+
+    @property
+    def last_context(self) -> Context | None:
+        """In which context the last message was sent; see `mcp.shared._context_streams`."""
+        return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Item:
         try:

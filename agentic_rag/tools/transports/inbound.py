@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,12 @@ NOTICES, NOTICES_A_SECOND = 500, 100.0
 
 MESSAGES, MESSAGES_A_SECOND = 20_000, 2_000.0
 """Whatever nobody asked for, dropped or not."""
+
+PARTS = 20_000
+"""Items and members of one message that the protocol's library looks at, each against every kind it could be."""
+
+_OPAQUE = frozenset({"structuredContent", "inputSchema", "outputSchema", "_meta"})
+"""Members that are any JSON to it: nothing is looked at in there."""
 
 OPEN_QUESTIONS = 4_096
 """Of so many of our requests it is remembered that they have no answer yet."""
@@ -74,6 +81,30 @@ class Inflow:
         return self._notices.take(now) == 0
 
 
+def _is_wide(item: Item) -> bool:
+    """Whether a message has more than `PARTS`, which would take seconds of the event loop to be read."""
+    message = item.message if isinstance(item, SessionMessage) else None
+    if isinstance(message, types.JSONRPCResponse):
+        layer: list[Any] = [message.result]
+    elif isinstance(message, types.JSONRPCRequest | types.JSONRPCNotification):
+        layer = [message.params]
+    else:
+        return False
+    count = 0
+    while layer:
+        inside: list[Any] = []
+        for each in layer:
+            if isinstance(each, dict):
+                inside += [value for key, value in each.items() if key not in _OPAQUE]
+            elif isinstance(each, list):
+                inside += each
+        count += len(inside)
+        if count > PARTS:
+            return True
+        layer = inside
+    return False
+
+
 class BoundedTransport:
     """A transport under these bounds, as a `mcp.client.Transport`. Single use."""
 
@@ -96,6 +127,11 @@ class BoundedTransport:
         return await self._stack.__aexit__(exc_type, exc, traceback)
 
 
+def _refuse_answer(answer: types.JSONRPCResponse) -> SessionMessage:
+    error = types.ErrorData(code=types.INTERNAL_ERROR, message=f"The answer was refused: more than {PARTS} parts.")
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=error))
+
+
 class _Inbound:
     """The messages of a server that may pass, read in the session's own task."""
 
@@ -108,6 +144,11 @@ class _Inbound:
         self._deadline = math.inf
         self._settled = False
         self._reading = anyio.CancelScope()
+
+    @property
+    def last_context(self) -> Context | None:
+        """In which context the last message was sent, where the transport tells: of the call that it belongs to."""
+        return getattr(self._stream, "last_context", None)
 
     def ask_first(self, ident: types.RequestId, method: str) -> None:
         """Note a question of the handshake; only the newer era's first one is waited for no longer than so."""
@@ -135,8 +176,16 @@ class _Inbound:
             if reason:
                 self._lost(reason)
                 raise StopAsyncIteration
-            if self._inflow.passes(item, now):
+            if not self._inflow.passes(item, now):
+                continue
+            if not _is_wide(item):
                 return item
+            assert isinstance(item, SessionMessage)
+            if isinstance(item.message, types.JSONRPCResponse):
+                return _refuse_answer(item.message)
+            if isinstance(item.message, types.JSONRPCRequest):
+                self._lost(f"it sent a request of more than {PARTS} parts")
+                raise StopAsyncIteration
 
     async def _next_of_handshake(self) -> Item:
         while True:

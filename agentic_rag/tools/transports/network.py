@@ -9,14 +9,16 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpcore2
 import httpx2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
-from agentic_rag.tools.launch.addresses import address_problem
+from agentic_rag.tools.launch.addresses import address_problem, is_listed
 
 MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
 """Of one server; as the HTTP client has them."""
@@ -33,8 +35,13 @@ async def unheard(reason: str) -> None:
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Return the addresses of a host as the system resolves it; every spelling of a number becomes one form."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """Return the addresses of a host as the system resolves it; every spelling of a number becomes one form.
+
+    In a thread of its own: the loop has a handful for all names, the models' services' among them, and a user's name
+    server that does not answer would hold each for half a minute.
+    """
+    resolve = partial(socket.getaddrinfo, host.encode("ascii"), port, type=socket.SOCK_STREAM)
+    found = await anyio.to_thread.run_sync(resolve, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
@@ -49,7 +56,10 @@ class CheckedBackend(AsyncNetworkBackend):
         resolve: Resolve = resolve_host,
         refused: Refused = unheard,
     ) -> None:
-        """``exempt``: ``(host, port)`` that may be reached whatever their address; ``unchecked``: any may."""
+        """``exempt``: hosts and ports (see `is_listed`) that may be reached whatever their address.
+
+        ``unchecked``: any may be.
+        """
         self._exempt = exempt
         self._unchecked = unchecked
         self._resolve = resolve
@@ -64,7 +74,7 @@ class CheckedBackend(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
-        if self._unchecked or (host.lower(), port) in self._exempt:
+        if self._unchecked or is_listed(self._exempt, host, port):
             return await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
         try:
             with anyio.fail_after(timeout):

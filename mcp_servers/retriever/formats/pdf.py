@@ -49,17 +49,19 @@ class _Line(NamedTuple):
     cells: tuple[str, ...] = ()
 
 
-def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
+def open_pdf(data: bytes) -> pypdfium2.PdfDocument:
+    """Open a PDF; the caller closes it. Raises `DocumentError` where it is protected or none."""
     try:
-        document = pypdfium2.PdfDocument(
-            path.read_bytes()
-        )  # a path it would resolve, and an open descriptor's has none
+        return pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as exc:
         # PDFium's last error is the only place that tells a password from a broken file.
         if pdfium.FPDF_GetLastError() == pdfium.FPDF_ERR_PASSWORD or "assword" in str(exc):
             raise DocumentError("DOCUMENT_ENCRYPTED", "the PDF is protected by a password") from exc
         raise DocumentError("DOCUMENT_BROKEN", "the file is not a readable PDF") from exc
-    with document:
+
+
+def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
+    with open_pdf(path.read_bytes()) as document:  # a path it would resolve, and an open descriptor's has none
         count = len(document)
         if count > limits.max_pages:
             message = f"the PDF has {count} pages; the limit is {limits.max_pages}"

@@ -17,6 +17,7 @@ BEAT = "import time\nwhile True:\n open('heartbeat', 'a').write('.')\n time.slee
 TOOLS = [
     "read",
     "write",
+    "open",
     "look",
     "connect",
     "knock",
@@ -48,6 +49,9 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
             with open(path, "w") as file:
                 file.write("x")
             return "written"
+        case "open":
+            os.close(os.open(path, os.O_WRONLY))
+            return "opened"
         case "look":
             return json.dumps(sorted(os.listdir(path)))
         case "connect":

@@ -2,7 +2,7 @@
 
 The first argument is how it behaves before any call: ``ok``, ``silent`` (answers nothing), ``deaf-to-discover``
 (answers nothing of the newer era), ``dies`` (at once), ``noisy`` (garbage around every message), ``twice`` (lists its
-first tool twice). Tools do the rest.
+first tool twice), ``says`` (its next argument in every description, schema and line of its log). Tools do the rest.
 """
 
 import json
@@ -19,6 +19,7 @@ TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
     "grow", "vanish", "request", "chatter", "deafen", "flood", "starts",
+    "wide", "asks_widely",
 ]  # fmt: skip
 
 
@@ -52,6 +53,12 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
         case "flood":
             flood(**params["arguments"])
             text(ident, "flooded")
+        case "wide":
+            answer(ident, {"content": [{}] * 100_000})
+        case "asks_widely":
+            ask = {"messages": [{}] * 100_000, "maxTokens": 1}
+            put(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": ask}).encode())
+            text(ident, "asked")
         case "starts":
             text(ident, "".join(METHODS))
         case "deafen":
@@ -148,7 +155,13 @@ def handle(message: dict[str, Any]) -> None:
     elif method == "tools/list":
         schema = {"type": "object"}
         listed = [*TOOLS, TOOLS[0]] if BEHAVIOUR == "twice" else TOOLS
-        answer(ident, {"tools": [{"name": name, "inputSchema": schema} for name in listed]})
+        tools: list[dict[str, Any]] = [{"name": name, "inputSchema": schema} for name in listed]
+        if BEHAVIOUR == "says":
+            said = {"description": sys.argv[2], "inputSchema": {**schema, "title": sys.argv[2]}}
+            tools = [{**tool, **said} for tool in tools]
+            sys.stderr.write(f"{sys.argv[2]}\n")
+            sys.stderr.flush()
+        answer(ident, {"tools": tools})
     elif method == "tools/call":
         call(params["name"], int(ident or 0), params)
     elif ident is not None and BEHAVIOUR != "deaf-to-discover":

@@ -13,6 +13,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from agentic_rag.store.clock import new_id, now
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -23,11 +25,16 @@ def upgrade() -> None:
     _business()
     _knowledge()
     _secrets()
+    _sign_ins()
     _transcripts()
     _contexts()
     _turns()
     _tool_calls()
     _beside_transcripts()
+    _extractions()
+    _waits()
+    _launch_requests()
+    _people()
     _access()
 
 
@@ -43,13 +50,17 @@ def _business() -> None:
         Column("status", String(), nullable=False),
         Column("message_count", Integer(), nullable=False),
         Column("compacted_count", Integer(), nullable=False),
+        Column("image_id", String(), nullable=True),
         Column("context_document_ids", JSON(), nullable=False),
         Column("meta", JSON(), nullable=False),
+        Column("transient", Boolean(), nullable=False),
         Column("started_at", String(), nullable=False),
         Column("updated_at", String(), nullable=False),
         Column("last_message_at", String(), nullable=True),
+        Column("client_name", String(), nullable=True),
         PrimaryKeyConstraint("id"),
         UniqueConstraint("session_id"),
+        UniqueConstraint("owner_id", "domain_id", "client_name"),
     )
     op.create_index("ix_conversations_domain_id", "conversations", ["domain_id"])
     op.create_index("ix_conversations_owner_id", "conversations", ["owner_id"])
@@ -105,6 +116,8 @@ def _knowledge() -> None:
         "retrievals",
         Column("id", String(), nullable=False),
         Column("domain_id", String(), nullable=False),
+        Column("conversation_id", String(), nullable=False),
+        Column("turn_id", String(), nullable=False),
         Column("query", String(), nullable=False),
         Column("mode", String(), nullable=False),
         Column("trace", JSON(), nullable=False),
@@ -112,6 +125,7 @@ def _knowledge() -> None:
         PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_retrievals_domain_id", "retrievals", ["domain_id"])
+    op.create_index("ix_retrievals_conversation_id", "retrievals", ["conversation_id"])
 
 
 def _secrets() -> None:
@@ -122,6 +136,43 @@ def _secrets() -> None:
         Column("sealed", LargeBinary(), nullable=False),
         Column("updated_at", String(), nullable=False),
         PrimaryKeyConstraint("domain_id", "name"),
+    )
+
+
+def _sign_ins() -> None:
+    op.create_table(
+        "sign_ins",
+        Column("id", String(), nullable=False),
+        Column("domain_id", String(), nullable=False),
+        Column("server", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
+        Column("url", String(), nullable=False),
+        Column("state_hash", String(), nullable=False),
+        Column("browser_hash", String(), nullable=False),
+        Column("begun_by", String(), nullable=False),
+        Column("scope", String(), nullable=False),
+        Column("step_up", Boolean(), nullable=False),
+        Column("expires_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_sign_ins_state_hash", "sign_ins", ["state_hash"])
+    op.create_table(
+        "mcp_accounts",
+        Column("domain_id", String(), nullable=False),
+        Column("server", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
+        Column("url", String(), nullable=False),
+        Column("issuer", String(), nullable=False),
+        Column("account", String(), nullable=False),
+        Column("scope", String(), nullable=False),
+        Column("signed_in_by", String(), nullable=False),
+        Column("signed_in_at", String(), nullable=False),
+        Column("expires_at", String(), nullable=True),
+        Column("generation", Integer(), nullable=False),
+        Column("renewing_until", String(), nullable=True),
+        Column("step_ups", Integer(), nullable=False),
+        Column("stepped_at", String(), nullable=True),
+        PrimaryKeyConstraint("domain_id", "server", "user_id"),
     )
 
 
@@ -222,7 +273,9 @@ def _turns() -> None:
         Column("session_id", String(), nullable=False),
         Column("conversation_id", String(), nullable=False),
         Column("client_message_id", String(), nullable=True),
+        Column("key_id", String(), nullable=False),
         Column("content", String(), nullable=False),
+        Column("images", JSON(), nullable=False),
         Column("user_message_id", String(), nullable=False),
         Column("message_id", String(), nullable=False),
         Column("parent_message_id", String(), nullable=True),
@@ -282,6 +335,86 @@ def _tool_calls() -> None:
     )
 
 
+def _launch_requests() -> None:
+    op.create_table(
+        "launch_requests",
+        Column("id", String(), nullable=False),
+        Column("domain_id", String(), nullable=False),
+        Column("server", String(), nullable=False),
+        Column("command", String(), nullable=False),
+        Column("args", JSON(), nullable=False),
+        Column("env", JSON(), nullable=False),
+        Column("template", JSON(), nullable=False),
+        Column("secrets", JSON(), nullable=False),
+        Column("facts", JSON(), nullable=False),
+        Column("fingerprint", String(), nullable=False),
+        Column("pending", String(), nullable=True),
+        Column("state", String(), nullable=False),
+        Column("requested_by", String(), nullable=False),
+        Column("requested_at", String(), nullable=False),
+        Column("reason", String(), nullable=False),
+        Column("grant", JSON(), nullable=True),
+        Column("catalogue_id", String(), nullable=False),
+        Column("sha256", String(), nullable=False),
+        Column("decided_by", String(), nullable=False),
+        Column("decided_at", String(), nullable=True),
+        PrimaryKeyConstraint("id"),
+        UniqueConstraint("domain_id", "pending"),
+    )
+    op.create_index("ix_launch_requests_state", "launch_requests", ["state"])
+
+
+def _extractions() -> None:
+    op.create_table(
+        "extractions",
+        Column("session_id", String(), nullable=False),
+        Column("conversation_id", String(), nullable=False),
+        Column("domain_id", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
+        Column("every", Integer(), nullable=False),
+        Column("turn_count", Integer(), nullable=False),
+        Column("turn_ids", JSON(), nullable=False),
+        Column("proposals", JSON(), nullable=False),
+        Column("proposed_from", JSON(), nullable=False),
+        Column("tries", Integer(), nullable=False),
+        Column("last_at", String(), nullable=False),
+        Column("claimed_until", String(), nullable=False),
+        PrimaryKeyConstraint("session_id"),
+    )
+
+
+def _waits() -> None:
+    op.create_table(
+        "waits",
+        Column("id", String(), nullable=False),
+        Column("turn_id", String(), nullable=False),
+        Column("root_turn_id", String(), nullable=False),
+        Column("session_id", String(), nullable=False),
+        Column("conversation_id", String(), nullable=False),
+        Column("domain_id", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
+        Column("agent", String(), nullable=False),
+        Column("tool_call_id", String(), nullable=False),
+        Column("kind", String(), nullable=False),
+        Column("answerer", String(), nullable=False),
+        Column("request", JSON(), nullable=False),
+        Column("held", JSON(), nullable=True),
+        Column("subject", String(), nullable=False),
+        Column("live", Boolean(), nullable=False),
+        Column("state", String(), nullable=False),
+        Column("answer", JSON(), nullable=True),
+        Column("remembered", Boolean(), nullable=False),
+        Column("answered_by", String(), nullable=False),
+        Column("taken", Boolean(), nullable=False),
+        Column("opened_at", String(), nullable=False),
+        Column("answered_at", String(), nullable=True),
+        Column("expires_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    for column in ("turn_id", "root_turn_id", "conversation_id", "state"):
+        op.create_index(f"ix_waits_{column}", "waits", [column])
+
+
 def _beside_transcripts() -> None:
     op.create_table(
         "compactions",
@@ -317,6 +450,7 @@ def _beside_transcripts() -> None:
         Column("conversation_id", String(), nullable=False),
         Column("domain_id", String(), nullable=False),
         Column("user_id", String(), nullable=False),
+        Column("key_id", String(), nullable=False),
         Column("agent", String(), nullable=False),
         Column("model", String(), nullable=False),
         Column("input", Integer(), nullable=False),
@@ -324,6 +458,7 @@ def _beside_transcripts() -> None:
         Column("cache_write", Integer(), nullable=False),
         Column("output", Integer(), nullable=False),
         Column("dropped_citations", Integer(), nullable=False),
+        Column("unverified_citations", Integer(), nullable=False),
         Column("created_at", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
@@ -332,12 +467,55 @@ def _beside_transcripts() -> None:
     op.create_index("ix_usage_turn_id", "usage", ["turn_id"])
 
 
+def _people() -> None:
+    op.create_table(
+        "users",
+        Column("id", String(), nullable=False),
+        Column("number", Integer(), nullable=False),
+        Column("display_name", String(), nullable=False),
+        Column("operator", Boolean(), nullable=False),
+        Column("grants", JSON(), nullable=False),
+        Column("state", String(), nullable=False),
+        Column("origin", String(), nullable=False),
+        Column("subject", String(), nullable=True),
+        Column("created_at", String(), nullable=False),
+        Column("updated_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+        UniqueConstraint("number"),
+        UniqueConstraint("subject"),
+    )
+    op.create_table(
+        "logins",
+        Column("id", String(), nullable=False),
+        Column("user_id", String(), nullable=False),
+        Column("key_id", String(), nullable=False),
+        Column("sha256", String(), nullable=False),
+        Column("created_at", String(), nullable=False),
+        Column("expires_at", String(), nullable=False),
+        Column("ends_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+        UniqueConstraint("sha256"),
+    )
+    op.create_index("ix_logins_user_id", "logins", ["user_id"])
+    op.create_table(
+        "logins_begun",
+        Column("id", String(), nullable=False),
+        Column("browser_sha256", String(), nullable=False),
+        Column("nonce", String(), nullable=False),
+        Column("verifier", String(), nullable=False),
+        Column("return_to", String(), nullable=False),
+        Column("expires_at", String(), nullable=False),
+        PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_logins_begun_expires_at", "logins_begun", ["expires_at"])
+
+
 def _access() -> None:
     op.create_table(
         "keys",
         Column("id", String(), nullable=False),
         Column("user_id", String(), nullable=False),
-        Column("role", String(), nullable=False),
+        Column("role", String(), nullable=True),
         Column("domains", JSON(), nullable=False),
         Column("sha256", String(), nullable=False),
         Column("created_at", String(), nullable=False),
@@ -366,6 +544,17 @@ def _access() -> None:
         Column("hash", String(), nullable=False),
         PrimaryKeyConstraint("id"),
     )
+    origin = op.create_table(
+        "origin",
+        Column("id", Integer(), autoincrement=False, nullable=False),
+        Column("store_id", String(), nullable=False),
+        Column("made_at", String(), nullable=False),
+        Column("restored_from", String(), nullable=True),
+        Column("restored_store", String(), nullable=True),
+        Column("restored_at", String(), nullable=True),
+        PrimaryKeyConstraint("id"),
+    )
+    op.bulk_insert(origin, [{"id": 1, "store_id": new_id("store"), "made_at": now()}])
     op.create_table(
         "probe",
         Column("id", Integer(), autoincrement=False, nullable=False),

@@ -1,0 +1,146 @@
+"""Logins of browsers: begun with a name and a key or at an OpenID provider, renewed, ended.
+
+Owns how long they last and how many there are. The token exists in the answer that sets the cookie and nowhere else.
+Knows no request.
+"""
+
+import hmac
+import secrets
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit
+from agentic_rag.access.keys import KEYLESS, Access, Entrant, sha256_of
+from agentic_rag.access.users import LOCAL
+from agentic_rag.errors import Unauthenticated
+from agentic_rag.store import logins
+from agentic_rag.store.audit import Entry
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.logins import LoginRecord
+
+TOKEN_BYTES: Final = 32
+MAX_LOGINS: Final = 50
+"""Of one user; the oldest gives way."""
+WRONG: Final = "The name and the key do not belong together, or the key was revoked."
+
+
+@dataclass(frozen=True, slots=True)
+class LoginTimes:
+    """How long a browser stays signed in: ``seconds`` without being renewed, ``most_seconds`` however often it is."""
+
+    seconds: float = 30 * 60
+    most_seconds: float = 12 * 3600
+
+
+class Logins:
+    """The logins of a database. ``access``: who may come in."""
+
+    def __init__(self, database: Database, access: Access, times: LoginTimes | None = None) -> None:
+        self._db = database
+        self._access = access
+        self._times = times or LoginTimes()
+
+    async def begin(self, name: str, key: str) -> tuple[LoginRecord, str]:
+        """Sign a browser in with a user's name and key; return the record and the token of its cookie.
+
+        Raises:
+            Unauthenticated: they do not belong together. Which of them is wrong is not said.
+        """
+        entrant = self._access.entrant(key)
+        known = entrant is not None and bool(entrant.key_id)  # the command line's own key is none of a person
+        same = hmac.compare_digest((entrant.user.id if entrant else "").encode(), name.encode(errors="replace"))
+        if entrant is None or not (known and same):
+            raise Unauthenticated(WRONG)
+        return await self._store(name, str(entrant.key_id))
+
+    async def begin_provided(self, user_id: str) -> tuple[LoginRecord, str]:
+        """Sign a browser in whose user an OpenID provider has named."""
+        return await self._store(user_id, "")
+
+    async def begin_with(self, entrant: Entrant) -> tuple[LoginRecord, str]:
+        """Sign a browser in for whom a ticket stands that a key, or the local user, got.
+
+        Raises:
+            Unauthenticated: it was got with something that ends by itself, which a sign-in must not outlive.
+        """
+        if entrant.user.id == LOCAL.id and entrant.key_id in (None, KEYLESS):
+            made, token = self._make(LOCAL.id, "")
+            await self._db.write(lambda conn: audit(conn, _row_of(made)), durable=True)
+            self._access.put_local_login(made)
+            return made, token
+        if not entrant.user.key_id or entrant.key_id != entrant.user.key_id:
+            raise Unauthenticated("This ticket was not got with a key.")
+        return await self._store(entrant.user.id, entrant.user.key_id)
+
+    async def renew(self, login: LoginRecord) -> LoginRecord:
+        """Let a login last longer, but not beyond its end.
+
+        Raises:
+            Unauthenticated: it has ended meanwhile.
+        """
+        until = min(later(self._times.seconds), login.ends_at)
+        if login.user_id == LOCAL.id:
+            renewed = replace(login, expires_at=until)
+            self._access.put_local_login(renewed)
+            return renewed
+        if not await self._db.write(partial(logins.renew, login_id=login.id, until=until), durable=True):
+            raise Unauthenticated("The sign-in has ended.")
+        renewed = replace(login, expires_at=until)
+        self._access.put_login(renewed)
+        return renewed
+
+    async def end(self, login: LoginRecord) -> None:
+        """Sign a browser out: what is open with its cookie ends now."""
+        told = Entry(login.user_id, "login.end", login.id)
+        if login.user_id == LOCAL.id:
+            self._access.drop_local_login(login)
+            await self._db.write(lambda conn: audit(conn, told), durable=True)
+            return
+
+        def store(conn: Connection) -> None:
+            logins.end(conn, login.id)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        self._access.drop(login_ids=(login.id,))
+
+    def _make(self, user_id: str, key_id: str) -> tuple[LoginRecord, str]:
+        token, times = secrets.token_urlsafe(TOKEN_BYTES), self._times
+        made = LoginRecord(
+            id=new_id("login"),
+            user_id=user_id,
+            key_id=key_id,
+            sha256=sha256_of(token),
+            created_at=now(),
+            expires_at=later(min(times.seconds, times.most_seconds)),
+            ends_at=later(times.most_seconds),
+        )
+        return made, token
+
+    async def _store(self, user_id: str, key_id: str) -> tuple[LoginRecord, str]:
+        made, token = self._make(user_id, key_id)
+        at, told = made.created_at, _row_of(made)
+
+        def store(conn: Connection) -> list[str]:
+            logins.end_expired(conn, at)
+            held = [each.id for each in logins.active(conn, at) if each.user_id == user_id]
+            over = held[: max(0, len(held) - MAX_LOGINS + 1)]
+            for each in over:
+                logins.end(conn, each)
+            logins.insert(conn, made)
+            audit(conn, told)
+            return over
+
+        over = await self._db.write(store, durable=True)
+        self._access.put_login(made)
+        if over:
+            self._access.drop(login_ids=over)
+        return made, token
+
+
+def _row_of(made: LoginRecord) -> Entry:
+    return Entry(made.user_id, "login.begin", made.id, details={"keyId": made.key_id} if made.key_id else {})

@@ -1,0 +1,132 @@
+"""What an OpenID provider's token says, and whether it is good here. Pure: time is an argument.
+
+Owns the checks of claims and headers (OpenID Connect Core 3.1.3.7, RFC 9068). Signatures are ``tokens``'s.
+"""
+
+import hmac
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agentic_rag.errors import Unauthenticated
+
+LEEWAY_SECONDS: Final = 30.0
+"""By how much the provider's clock may differ from ours."""
+MAX_TEXT: Final = 255
+"""Characters of who somebody is at the provider (OpenID Connect Core 2)."""
+MAX_GROUPS: Final = 2_000
+ALGORITHMS: Final = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
+    **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
+}
+"""What a token may be signed with, and with which kind of key. Never without one, and never with a shared secret."""
+TYPES: Final = frozenset({"", "jwt", "at+jwt", "application/at+jwt", "application/jwt"})
+
+Claims = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a token has to say. ``nonce``: of the sign-in that it ends; None: it is shown by a client of the API.
+
+    ``parties``: the clients that it may have been given to.
+    """
+
+    issuer: str
+    audience: str
+    parties: frozenset[str]
+    nonce: str | None = None
+
+
+def check_header(header: Claims) -> tuple[str, str | None]:
+    """Return with what a token is signed, and the id of the key.
+
+    Raises:
+        Unauthenticated: it is not signed as it has to be.
+    """
+    algorithm, ident, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise Unauthenticated("This token is not signed with an algorithm that counts here.")
+    if "crit" in header or not isinstance(kind, str) or kind.lower() not in TYPES:
+        raise Unauthenticated("This token is of another kind.")
+    if ident is not None and not isinstance(ident, str):
+        raise Unauthenticated("This token names no key.")
+    return algorithm, ident
+
+
+def check_claims(claims: Claims, expected: Expected, now: float) -> None:
+    """Check what a signed token says. ``now``: seconds since 1970.
+
+    Raises:
+        Unauthenticated: it is of another issuer, for another audience or client, not valid now, or of another sign-in.
+    """
+    if claims.get("iss") != expected.issuer:
+        raise Unauthenticated("This token is of another issuer.")
+    _check_audience(claims, expected)
+    _check_times(claims, now)
+    subject = claims.get("sub")
+    if not isinstance(subject, str) or not 0 < len(subject) <= MAX_TEXT:
+        raise Unauthenticated("This token does not say whose it is.")
+    if expected.nonce is not None:
+        given = claims.get("nonce")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), expected.nonce.encode()):
+            raise Unauthenticated("This token is of another sign-in.")
+
+
+def _check_audience(claims: Claims, expected: Expected) -> None:
+    said = claims.get("aud")
+    audiences = [said] if isinstance(said, str) else said
+    if not isinstance(audiences, list) or expected.audience not in audiences:
+        raise Unauthenticated("This token is for another audience.")
+    party = claims.get("azp")
+    if party is None and not (expected.nonce is not None and len(audiences) > 1):
+        return
+    if party not in expected.parties:
+        raise Unauthenticated("This token was given to another client.")
+
+
+def _check_times(claims: Claims, now: float) -> None:
+    ends = _time(claims, "exp")
+    if ends is None or now >= ends + LEEWAY_SECONDS:
+        raise Unauthenticated("This token has expired.")
+    for name in ("nbf", "iat"):
+        begins = _time(claims, name)
+        if begins is not None and begins > now + LEEWAY_SECONDS:
+            raise Unauthenticated("This token is not valid yet.")
+
+
+def _time(claims: Claims, name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unauthenticated(f"This token's {name} is no time.")
+    return float(value)
+
+
+def groups_in(claims: Claims, path: str) -> tuple[str, ...]:
+    """Return the groups that a token names. ``path``: the claim's name, or with dots the place inside objects.
+
+    A claim of the name as a whole goes before one inside an object (``https://rag.example/groups`` has dots, too).
+    """
+    found = _at(claims, path)
+    listed = [found] if isinstance(found, str) else found
+    if not isinstance(listed, list):
+        return ()
+    return tuple(each for each in listed[:MAX_GROUPS] if isinstance(each, str))
+
+
+def text_in(claims: Claims, *names: str) -> str:
+    """Return the first of these claims that is a text; empty: none is."""
+    found = (_at(claims, name) for name in names)
+    return next((each for each in found if isinstance(each, str) and each), "")
+
+
+def _at(claims: Claims, path: str) -> Any:
+    if path in claims:
+        return claims[path]
+    place: Any = claims
+    for part in path.split("."):
+        place = place.get(part) if isinstance(place, Mapping) else None
+    return place

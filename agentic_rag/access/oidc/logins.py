@@ -1,0 +1,189 @@
+"""Signing in at an OpenID provider: a browser by code, a client of the API by token.
+
+Owns the order of the steps: what was begun comes back once, within ten minutes, to the browser that began it; what
+the provider says of the groups is what the user may do from then on. Knows no request.
+"""
+
+import hmac
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agentic_rag.access.keys import Access, Entrant, sha256_of
+from agentic_rag.access.logins import Logins
+from agentic_rag.access.oidc.claims import Claims, groups_in, text_in
+from agentic_rag.access.oidc.mapping import GroupGrants
+from agentic_rag.access.oidc.tokens import Client, Provider, new_secret, unavailable
+from agentic_rag.access.people import MAX_NAME, People, Provided
+from agentic_rag.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import logins
+from agentic_rag.store.clock import later, now, seconds_until_epoch
+from agentic_rag.store.database import Database
+from agentic_rag.store.logins import BegunRecord, LoginRecord
+from agentic_rag.store.users import UserRecord, UserState
+
+BEGUN_SECONDS: Final = 600.0
+"""How long a browser may take at the provider."""
+MAX_BEGUN: Final = 10_000
+"""Sign-ins that are begun at a time; of more, those that were begun first are forgotten."""
+MAX_PATH: Final = 1_000
+OTHER_BROWSER: Final = "This sign-in was not begun in this browser, was ended before, or took longer than ten minutes."
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sign-in that goes on at ``url``. ``browser``: the value of the cookie that binds it to the browser."""
+
+    url: str
+    browser: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the provider's redirect brought along. ``browser``: the cookie's value; ``error``: the provider's word."""
+
+    state: str = ""
+    code: str = ""
+    issuer: str | None = None
+    error: str = ""
+    browser: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A browser that is signed in now: the record, the token of its cookie, and where it wanted to go."""
+
+    login: LoginRecord
+    token: str
+    return_to: str
+
+
+class ProviderLogins:
+    """Signs in whom an OpenID provider knows. ``grants``: what their groups permit."""
+
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        people: People,
+        logins: Logins,
+        provider: Provider,
+        grants: GroupGrants,
+    ) -> None:
+        self._db = database
+        self._access = access
+        self._people = people
+        self._logins = logins
+        self._provider = provider
+        self._grants = grants
+
+    async def begin(self, redirect: str, return_to: str) -> Begun:
+        """Begin to sign a browser in. ``redirect``: our address to which the provider sends it back.
+
+        Raises:
+            InvalidInput: ``return_to`` is no path of ours.
+            ProviderUnavailable: the provider does not answer, or not as it has to.
+        """
+        if not _is_own_path(return_to):
+            raise InvalidInput("returnTo", "a path of this server is expected, beginning with one '/'.")
+        state, browser = new_secret(), new_secret()
+        begun = BegunRecord(
+            id=sha256_of(state),
+            browser_sha256=sha256_of(browser),
+            nonce=new_secret(),
+            verifier=new_secret(),
+            return_to=return_to,
+            expires_at=later(BEGUN_SECONDS),
+        )
+        url = await self._provider.authorization_url(redirect, state, begun.nonce, begun.verifier)
+        await self._db.write(lambda conn: logins.begin(conn, begun, now(), MAX_BEGUN), durable=True)
+        return Begun(url, browser)
+
+    async def finish(self, redirect: str, returned: Returned) -> Ended:
+        """Sign a browser in that comes back from the provider.
+
+        Raises:
+            Unauthenticated: it began no such sign-in, or the provider's answer is not good.
+            Forbidden: the user is disabled, or no group of theirs permits anything.
+            ProviderUnavailable: the provider does not answer, or not as it has to.
+        """
+        begun = await self._use_up(returned)
+        if returned.issuer is not None and returned.issuer != self._provider.client.issuer:
+            raise Unauthenticated("The answer is of another issuer.")
+        if returned.error or not returned.code:
+            raise Unauthenticated("The provider did not sign you in.")
+        claims = await self._provider.redeem(returned.code, begun.verifier, redirect, begun.nonce)
+        user = await self._user(claims)
+        made, token = await self._logins.begin_provided(user.id)
+        return Ended(made, token, begun.return_to)
+
+    async def check(self, token: str) -> Entrant | None:
+        """Return whom a token of the provider stands for that a client of the API shows.
+
+        Raises:
+            Unauthenticated: it is not good here.
+            Forbidden: the user is disabled, or no group of theirs permits anything.
+            ProviderUnavailable: the provider's keys cannot be had.
+        """
+        claims = await self._provider.read(token, self._provider.client.expectations())
+        user = await self._user(claims)
+        entrant = self._access.provided_entrant(user.id)
+        return None if entrant is None else replace(entrant, seconds=seconds_until_epoch(float(claims["exp"])))
+
+    @property
+    def client(self) -> Client:
+        """What we are to the provider."""
+        return self._provider.client
+
+    @property
+    def grants(self) -> GroupGrants:
+        """What groups permit."""
+        return self._grants
+
+    async def logout_url(self, back: str) -> str | None:
+        """Return where a browser ends its session at the provider; None: it offers none, or does not answer."""
+        try:
+            return await self._provider.logout_url(back)
+        except ProviderUnavailable:
+            return None
+
+    async def _use_up(self, returned: Returned) -> BegunRecord:
+        state = sha256_of(returned.state)
+        begun = await self._db.read(lambda conn: logins.find_begun(conn, state))
+        bound = begun is not None and hmac.compare_digest(begun.browser_sha256, sha256_of(returned.browser))
+        if begun is None or not bound or begun.expires_at <= now():
+            raise Unauthenticated(OTHER_BROWSER)
+        if not await self._db.write(lambda conn: logins.take_begun(conn, state), durable=True):
+            raise Unauthenticated(OTHER_BROWSER)
+        return begun
+
+    async def _user(self, claims: Claims) -> UserRecord:
+        """Return the user whom a token describes, with the grants of their groups as they are now."""
+        client = self._provider.client
+        try:
+            rights = self._grants.rights_of(groups_in(claims, client.groups))
+        except BadConfiguration as exc:
+            raise unavailable(str(exc)) from exc
+        user = await self._people.take_in(
+            Provided(
+                subject=f"{client.issuer} {claims['sub']}",
+                name=text_in(claims, client.name, "email"),
+                display_name=_one_line(text_in(claims, "name")),
+                operator=rights.operator,
+                grants=rights.grants,
+            )
+        )
+        if user is None or rights.none:
+            raise Forbidden("None of your groups may use this server.")
+        if user.state is not UserState.ACTIVE:
+            raise Forbidden("This user is disabled.")
+        return user
+
+
+def _is_own_path(path: str) -> bool:
+    plain = path.isprintable() and path.isascii() and "\\" not in path and len(path) <= MAX_PATH
+    return plain and path.startswith("/") and not path.startswith("//")
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_NAME]

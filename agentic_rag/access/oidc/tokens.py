@@ -1,0 +1,248 @@
+"""An OpenID provider over the network: what it says of itself, its keys, its tokens.
+
+Owns the requests to it and the checks of signatures. Each address is checked as those of MCP servers are, but for the
+issuer's own, which the operator has named; no redirect is followed. Knows no user.
+"""
+
+import base64
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import anyio
+import httpx2
+import orjson
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import JWKRegistry, Key
+
+from agentic_rag.access.oidc.claims import ALGORITHMS, Claims, Expected, check_claims, check_header
+from agentic_rag.errors import ProviderUnavailable, Unauthenticated
+from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
+
+log = logging.getLogger(__name__)
+
+METADATA_PATH: Final = "/.well-known/openid-configuration"
+KEEP_SECONDS: Final = 3600.0
+"""How long the provider's description and keys are kept: a key that it takes back counts for no longer."""
+REFETCH_SECONDS: Final = 10.0
+"""Between two looks for a key that is not known: nobody makes us ask without end."""
+TIMEOUT_SECONDS: Final = 10.0
+MAX_BYTES: Final = 1024 * 1024
+"""Of one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What we are to a provider, as the operator has set it up.
+
+    ``audience``: what tokens of the API are for. ``parties``: other clients whose tokens are taken. ``groups``: the
+    claim with somebody's groups; ``name``: the one with what they are called.
+    """
+
+    issuer: str
+    id: str
+    secret: str = ""
+    scopes: str = "openid profile email"
+    audience: str = ""
+    parties: frozenset[str] = frozenset()
+    groups: str = "groups"
+    name: str = "preferred_username"
+
+    def expectations(self, nonce: str | None = None) -> Expected:
+        """Return what a token has to say: one that ends a sign-in (``nonce``), or one that is shown to the API."""
+        audience = self.audience or self.id
+        return Expected(self.issuer, self.id if nonce is not None else audience, self.parties | {self.id}, nonce)
+
+
+class Provider:
+    """One OpenID provider; `aclose` ends its connections."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        issuer = urlsplit(client.issuer)
+        own = (issuer.hostname or "", issuer.port or (443 if issuer.scheme == "https" else 80))
+        self._plain = issuer.scheme == "http"
+        transport = CheckedTransport(CheckedBackend(frozenset({own})))
+        self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._lock = anyio.Lock()
+        self._metadata: Mapping[str, Any] = {}
+        self._metadata_until = 0.0
+        self._keys: list[Key] = []
+        self._keys_until = 0.0
+        self._keys_at = float("-inf")
+
+    async def aclose(self) -> None:
+        """End the connections."""
+        await self._http.aclose()
+
+    async def authorization_url(self, redirect: str, state: str, nonce: str, verifier: str) -> str:
+        """Return the address at which a browser signs in.
+
+        Raises:
+            ProviderUnavailable: the provider does not answer, or not as it has to.
+        """
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        values = {
+            "response_type": "code",
+            "client_id": self.client.id,
+            "redirect_uri": redirect,
+            "scope": self.client.scopes,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        return _with_query(await self._endpoint("authorization_endpoint"), values)
+
+    async def logout_url(self, back: str) -> str | None:
+        """Return the address at which a browser ends its session at the provider; None: it offers none."""
+        if not (await self._description()).get("end_session_endpoint"):
+            return None
+        values = {"client_id": self.client.id, **({"post_logout_redirect_uri": back} if back else {})}
+        return _with_query(await self._endpoint("end_session_endpoint"), values)
+
+    async def redeem(self, code: str, verifier: str, redirect: str, nonce: str) -> Claims:
+        """Return what the provider says of who has signed in, for the code that the browser brought.
+
+        Raises:
+            Unauthenticated: the code or the token is not good.
+            ProviderUnavailable: the provider does not answer, or not as it has to.
+        """
+        form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
+        description = await self._description()
+        methods = description.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        basic = bool(self.client.secret) and "client_secret_basic" in methods
+        if not basic:
+            form["client_id"] = self.client.id
+            if self.client.secret:
+                form["client_secret"] = self.client.secret
+        auth = httpx2.BasicAuth(_form(self.client.id), _form(self.client.secret)) if basic else None
+        answer = await self._ask("POST", await self._endpoint("token_endpoint"), data=form, auth=auth)
+        token = answer.get("id_token")
+        if not isinstance(token, str):
+            raise Unauthenticated("The provider gave no token for this sign-in.")
+        return await self.read(token, self.client.expectations(nonce))
+
+    async def read(self, token: str, expected: Expected) -> Claims:
+        """Return what a token says that the provider has signed, and that is good here now.
+
+        Raises:
+            Unauthenticated: it is not.
+            ProviderUnavailable: the provider's keys cannot be had.
+        """
+        algorithm, ident = check_header(_header_of(token))
+        keys = await self._keys_for(algorithm, ident)
+        for key in keys:
+            try:
+                claims = jwt.decode(token, key, algorithms=[algorithm]).claims
+            except (JoseError, ValueError):
+                continue
+            check_claims(claims, expected, time.time())
+            return claims
+        raise Unauthenticated("This token's signature is not the provider's.")
+
+    async def _keys_for(self, algorithm: str, ident: str | None) -> list[Key]:
+        """Return the keys that may have signed a token; where none is known, the provider is asked once more."""
+        async with self._lock:
+            now = time.monotonic()
+            if now >= self._keys_until:
+                await self._fetch_keys()
+            found = self._fitting(algorithm, ident)
+            if not found and now - self._keys_at >= REFETCH_SECONDS:
+                await self._fetch_keys()
+                found = self._fitting(algorithm, ident)
+        return found
+
+    def _fitting(self, algorithm: str, ident: str | None) -> list[Key]:
+        kind = [key for key in self._keys if key.key_type == ALGORITHMS[algorithm]]
+        if ident is None:
+            return kind if len(kind) == 1 else []
+        return [key for key in kind if key.as_dict().get("kid") == ident]
+
+    async def _fetch_keys(self) -> None:
+        listed = (await self._ask("GET", await self._endpoint("jwks_uri"))).get("keys")
+        if not isinstance(listed, list):
+            raise unavailable("its keys are no set of keys")
+        keys = []
+        for each in listed:
+            if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC") or each.get("use", "sig") != "sig":
+                continue
+            try:
+                keys.append(JWKRegistry.import_key(each))
+            except (JoseError, ValueError, TypeError, KeyError):
+                continue  # one of its keys that we cannot use does not cost us the others
+        self._keys, self._keys_at = keys, time.monotonic()
+        self._keys_until = self._keys_at + KEEP_SECONDS
+
+    async def _description(self) -> Mapping[str, Any]:
+        if time.monotonic() >= self._metadata_until:
+            found = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
+            if found.get("issuer") != self.client.issuer:
+                raise unavailable("it says that it is another issuer than AGENTIC_RAG_OIDC_ISSUER")
+            self._metadata, self._metadata_until = found, time.monotonic() + KEEP_SECONDS
+        return self._metadata
+
+    async def _endpoint(self, name: str) -> str:
+        url = (await self._description()).get(name)
+        if not isinstance(url, str) or urlsplit(url).scheme not in (("https", "http") if self._plain else ("https",)):
+            raise unavailable(f"it has no {name} that can be used")
+        return url
+
+    async def _ask(self, method: str, url: str, **options: Any) -> Mapping[str, Any]:
+        try:
+            async with self._http.stream(method, url, follow_redirects=False, **options) as response:
+                body = bytearray()
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > MAX_BYTES:
+                        raise unavailable("its answer is too large")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            raise unavailable(f"{urlsplit(url).hostname}: {type(exc).__name__} {exc}".strip()) from exc
+        if method == "POST" and 400 <= response.status_code < 500:
+            raise Unauthenticated("The provider did not take the code of this sign-in.")
+        if not response.is_success:
+            raise unavailable(f"{urlsplit(url).hostname}: HTTP {response.status_code}")
+        try:
+            value = orjson.loads(bytes(body))
+        except orjson.JSONDecodeError as exc:
+            raise unavailable("its answer is no JSON") from exc
+        if not isinstance(value, dict):
+            raise unavailable("its answer is no object")
+        return value
+
+
+def unavailable(reason: str) -> ProviderUnavailable:
+    """Return the error for a provider that cannot be used, after the operator was told why."""
+    log.warning("the OpenID provider cannot be used: %s", reason)
+    return ProviderUnavailable(reason)
+
+
+def new_secret() -> str:
+    """Return a new state, nonce or verifier."""
+    return secrets.token_urlsafe(48)
+
+
+def _header_of(token: str) -> Claims:
+    first = token.partition(".")[0]
+    try:
+        header = orjson.loads(base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)))
+    except ValueError as exc:
+        raise Unauthenticated("This is no token.") from exc
+    if not isinstance(header, dict):
+        raise Unauthenticated("This is no token.")
+    return header
+
+
+def _with_query(url: str, values: Mapping[str, str]) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(values)}"
+
+
+def _form(text: str) -> str:
+    """Return a client's name or secret as the basic scheme takes it (RFC 6749 2.3.1)."""
+    return urlencode({"": text})[1:]

@@ -1,0 +1,244 @@
+"""Users: made, changed, disabled and enabled by an operator, or brought along by an OpenID provider.
+
+Owns these changes and their audit rows; what a user may no longer do ends with the change. Knows no request. How a
+person is erased is ``operations.erasure``'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.keys import Access, check_grants, check_name
+from agentic_rag.access.users import LOCAL
+from agentic_rag.errors import InvalidInput, NotFound, UserErasing
+from agentic_rag.store import logins, users
+from agentic_rag.store.audit import Entry
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.users import Grant, Origin, UserFields, UserRecord, UserState
+
+MAX_NAME = 200
+"""Characters of a name that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserChange:
+    """What is to be changed of a user; None stays as it is. ``grants``: all of them."""
+
+    display_name: str | None = None
+    operator: bool | None = None
+    grants: Mapping[str, Grant] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """A user as an OpenID provider describes them. ``subject``: unique; ``name``: what they would like to be called."""
+
+    subject: str
+    name: str
+    display_name: str
+    operator: bool
+    grants: Mapping[str, Grant]
+
+
+class People:
+    """The users of a database. ``access``: who may come in."""
+
+    def __init__(self, database: Database, access: Access) -> None:
+        self._db = database
+        self._access = access
+
+    async def list_all(self) -> list[UserRecord]:
+        """Return all users by name, without those that were erased."""
+        return [each for each in await self._db.read(users.list_all) if each.state is not UserState.ERASED]
+
+    async def get(self, user_id: str) -> UserRecord:
+        """Return a user.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        return _there(await self._db.read(lambda conn: users.get(conn, user_id)), user_id)
+
+    async def create(
+        self, name: str, display_name: str = "", *, operator: bool = False, grants: Mapping[str, Grant] | None = None
+    ) -> UserRecord:
+        """Make a user, who comes in once there is a key.
+
+        Raises:
+            InvalidInput: the name cannot be one or is taken; a domain is not known.
+        """
+        check_name(name, "name")
+        given, at = dict(grants or {}), now()
+        told = change("user.create", name, operator=operator, grants=given)
+
+        def store(conn: Connection) -> UserRecord:
+            if users.get(conn, name) is not None:
+                raise InvalidInput("name", f"there is a user {name!r} already.")
+            check_grants(conn, given)
+            user = UserRecord(
+                id=name,
+                number=users.next_number(conn),
+                display_name=_plain_name(display_name),
+                operator=operator,
+                grants=given,
+                created_at=at,
+                updated_at=at,
+            )
+            users.insert(conn, user)
+            audit(conn, told)
+            return user
+
+        made = await self._db.write(store, durable=True)
+        await self._access.take_up()
+        return made
+
+    async def update(self, user_id: str, wanted: UserChange) -> UserRecord:
+        """Change a user. What they may no longer do ends now; with other rights they sign in again.
+
+        Raises:
+            NotFound: there is none of this name.
+            InvalidInput: a domain is not known, or an OpenID provider says what the user may do.
+        """
+        details = {"operator": wanted.operator, "grants": None if wanted.grants is None else dict(wanted.grants)}
+        told = change("user.update", user_id, **{name: value for name, value in details.items() if value is not None})
+
+        def store(conn: Connection) -> UserRecord:
+            user = _there(users.get(conn, user_id), user_id)
+            fields = _changed_fields(user, wanted)
+            if fields.keys() & {"operator", "grants"}:
+                if user.origin is Origin.OIDC:
+                    raise InvalidInput("grants", f"what {user_id} may do is said by the groups of the OpenID provider.")
+                check_grants(conn, fields.get("grants", {}))
+                logins.end_of_user(conn, user_id)
+            if fields:
+                users.update(conn, user_id, now(), **fields)
+            audit(conn, told)
+            return _there(users.get(conn, user_id), user_id)
+
+        changed = await self._db.write(store, durable=True)
+        await self._access.take_up()
+        return changed
+
+    async def disable(self, user_id: str) -> UserRecord:
+        """Let a user in no more: sign-ins, tickets, open sockets and streams end now; keys count as revoked.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        changed = await self._set_state(user_id, UserState.DISABLED, "user.disable")
+        self._access.drop(user_ids=(user_id,))
+        await self._access.take_up()
+        return changed
+
+    async def enable(self, user_id: str) -> UserRecord:
+        """Let a disabled user in again, with the keys that were not revoked.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        changed = await self._set_state(user_id, UserState.ACTIVE, "user.enable")
+        await self._access.take_up()
+        return changed
+
+    async def take_in(self, provided: Provided) -> UserRecord | None:
+        """Return the user whom an OpenID provider describes, made or changed as it says now.
+
+        A name that somebody else has is not theirs: the user gets one that nobody can have asked for. Disabled users
+        are returned as such. None: nobody knows them, and they may do nothing.
+        """
+        held = self._unchanged_user(provided)
+        if held is not None:
+            return held
+        given = UserChange(provided.display_name or None, provided.operator, provided.grants)
+        details = {"operator": provided.operator, "grants": dict(provided.grants)}
+
+        def store(conn: Connection) -> UserRecord | None:
+            user = users.by_subject(conn, provided.subject)
+            if user is None and not provided.operator and not provided.grants:
+                return None
+            if user is None:
+                user = _new_provided(conn, provided)
+                users.insert(conn, user)
+                audit(conn, Entry(user.id, "user.provided", user.id, details=details))
+                return user
+            fields = _changed_fields(user, given)
+            if fields.keys() & {"operator", "grants"}:
+                logins.end_of_user(conn, user.id)
+                audit(conn, Entry(user.id, "user.provided", user.id, details=details))
+            if fields:
+                users.update(conn, user.id, now(), **fields)
+            return _there(users.get(conn, user.id), user.id)
+
+        user = await self._db.write(store, durable=True)
+        await self._access.take_up()
+        return user
+
+    def _unchanged_user(self, provided: Provided) -> UserRecord | None:
+        """Return the user if nothing is to be changed: a token that is shown with each request writes nothing."""
+        user = self._access.user_of_subject(provided.subject)
+        if user is None:
+            return None
+        given = UserChange(provided.display_name or None, provided.operator, provided.grants)
+        return None if _changed_fields(user, given) else user
+
+    async def _set_state(self, user_id: str, state: UserState, action: str) -> UserRecord:
+        told = change(action, user_id)
+
+        def store(conn: Connection) -> UserRecord:
+            user = _there(users.get(conn, user_id), user_id)
+            if user.state is UserState.ERASING:
+                raise UserErasing(user_id)
+            users.update(conn, user_id, now(), state=state)
+            logins.end_of_user(conn, user_id)
+            audit(conn, told)
+            return _there(users.get(conn, user_id), user_id)
+
+        return await self._db.write(store, durable=True)
+
+
+def _there(user: UserRecord | None, user_id: str) -> UserRecord:
+    if user is None or user.state is UserState.ERASED:
+        raise NotFound("user", user_id)
+    return user
+
+
+def _plain_name(name: str) -> str:
+    text = " ".join(name.split())
+    if len(text) > MAX_NAME or not text.isprintable():
+        raise InvalidInput("displayName", f"at most {MAX_NAME} printable characters are possible.")
+    return text
+
+
+def _changed_fields(user: UserRecord, wanted: UserChange) -> UserFields:
+    """Return the fields in which a user would differ."""
+    fields: UserFields = {}
+    if wanted.display_name is not None and _plain_name(wanted.display_name) != user.display_name:
+        fields["display_name"] = _plain_name(wanted.display_name)
+    if wanted.operator is not None and wanted.operator != user.operator:
+        fields["operator"] = wanted.operator
+    if wanted.grants is not None and dict(wanted.grants) != user.grants:
+        fields["grants"] = dict(wanted.grants)
+    return fields
+
+
+def _new_provided(conn: Connection, provided: Provided) -> UserRecord:
+    at, name = now(), provided.name
+    try:
+        check_name(name, "name")
+        taken = users.get(conn, name) is not None or name == LOCAL.id
+    except InvalidInput:
+        taken = True
+    return UserRecord(
+        id=new_id("oidc") if taken else name,
+        number=users.next_number(conn),
+        display_name=provided.display_name,
+        operator=provided.operator,
+        grants=dict(provided.grants),
+        origin=Origin.OIDC,
+        subject=provided.subject,
+        created_at=at,
+        updated_at=at,
+    )

@@ -1,0 +1,57 @@
+"""What somebody may do who comes in: the user's grants, narrowed by the key they came with. Pure.
+
+Owns that rule. Knows no request and no database.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from agentic_rag.access.users import User
+from agentic_rag.store.keys import KeyRecord, KeyRole
+from agentic_rag.store.users import Grant, UserRecord
+
+_RANK: Final = {Grant.MEMBER: 1, Grant.AUTHOR: 2, Grant.ADMIN: 3}
+
+
+def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
+    """Return who comes in as a user, with a key or without; a key never permits more than its user may do."""
+    key_id = "" if key is None else key.id
+    if key is None or key.role is None or (key.role is KeyRole.OPERATOR and not record.operator):
+        return _caller(record.id, record.grants, operator=record.operator, key_id=key_id)
+    if key.role is KeyRole.OPERATOR:
+        return User(record.id, operator=True, key_id=key_id)
+    wanted = Grant(key.role.value)
+    own = dict.fromkeys(key.domains, Grant.ADMIN) if record.operator else record.grants
+    return _caller(record.id, {each: lower(wanted, own[each]) for each in key.domains if each in own}, key_id=key_id)
+
+
+def grants_of(role: KeyRole | None, domains: tuple[str, ...]) -> dict[str, Grant]:
+    """Return the grants that a user needs for a key with this role in these domains."""
+    return {} if role in (None, KeyRole.OPERATOR) else dict.fromkeys(domains, Grant(role.value))
+
+
+def join_grants(held: Mapping[str, Grant], added: Mapping[str, Grant]) -> dict[str, Grant]:
+    """Return grants with others: of two in one domain the higher."""
+    return {**held, **{each: higher(grant, held.get(each, grant)) for each, grant in added.items()}}
+
+
+def lower(first: Grant, second: Grant) -> Grant:
+    """Return the grant that permits less."""
+    return min(first, second, key=_RANK.__getitem__)
+
+
+def higher(first: Grant, second: Grant) -> Grant:
+    """Return the grant that permits more."""
+    return max(first, second, key=_RANK.__getitem__)
+
+
+def _caller(user_id: str, grants: Mapping[str, Grant], *, operator: bool = False, key_id: str = "") -> User:
+    if operator:
+        return User(user_id, operator=True, key_id=key_id)
+    return User(
+        user_id,
+        domains=frozenset(grants),
+        authored=frozenset(each for each, grant in grants.items() if grant is Grant.AUTHOR),
+        administered=frozenset(each for each, grant in grants.items() if grant is Grant.ADMIN),
+        key_id=key_id,
+    )

@@ -1,0 +1,391 @@
+"""The file of a backup: a tar in zstd, its members with their digests, and a seal at the end.
+
+Owns the form. ``zstd -d | tar -x`` reads it: the seal is a skippable frame, with the SHA-256 of all bytes before it, so
+that a file that was cut or changed at any byte is told from a whole one. Members are written and read in order, with
+constant memory: after each `PART` of them stands a list of their sizes and digests, and at the end a manifest with the
+number of all and the digest of the lists. Knows neither tables nor folders. Everything here blocks.
+"""
+
+import hashlib
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import zstandard
+
+from agentic_rag.errors import AgenticRagError, BackupDamaged, BackupNotWritten, BackupTooNew
+from agentic_rag.json_form import from_text, reader_of, to_json
+from agentic_rag.store.raw_tables import RawTable
+
+FORMAT = 1
+"""Of the newest form this program writes and reads."""
+HEADER, MANIFEST, LISTS = "backup.json", "manifest.json", "manifest/"
+PART = 1000
+"""Members between two lists."""
+BLOCK = 512
+CHUNK = 256 * 1024
+"""Bytes that are in memory at once."""
+MAX_NOTES = 1000
+MAX_HEADER = 4 * 2**20
+"""Bytes of what is read into memory whole."""
+
+_SEAL = struct.Struct("<II16s32s")
+_SEAL_MAGIC = 0x184D2A5A
+"""Of a frame that every zstd skips."""
+_SEAL_NAME = b"agentic-rag\0\0\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a backup is of. ``revision``: of its tables. ``folder``: the data folder it was made of, and ``store_id``
+    its store. ``records_only``: it holds the records alone, as before an upgrade.
+    """
+
+    format: int
+    id: str
+    made_at: str
+    version: str
+    revision: str
+    database: str
+    store_id: str
+    folder: str
+    with_key: bool
+    with_index: bool
+    records_only: bool
+    tables: tuple[RawTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file that is not in a backup, and why not."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The end of a backup: how many members and bytes there are, and the SHA-256 of their lists."""
+
+    members: int
+    bytes: int
+    lists_sha256: str
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member while it is read. ``modified``: nanoseconds since 1970."""
+
+    name: str
+    size: int
+    modified: int
+    content: IO[bytes]
+
+
+class _Output(io.RawIOBase):
+    """The file that grows: what is written is hashed, and a disk that is full says so in our words."""
+
+    def __init__(self, file: io.FileIO, place: Path) -> None:
+        self._file = file
+        self._place = place
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as exc:
+            raise BackupNotWritten(exc.strerror or "unknown reason", str(self._place)) from exc
+        self.digest.update(data)
+        return len(data)
+
+
+class ArchiveWriter:
+    """Writes members one after the other; made by `write_archive`."""
+
+    def __init__(self, out: _Output) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        self._out = self._compressor.stream_writer(out, closefd=False)  # type: ignore[arg-type]
+        self._listed: list[str] = []
+        self._lists = hashlib.sha256()
+        self._parts = 0
+        self._left_out: list[LeftOut] = []
+        self.members = 0
+        self.bytes = 0
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a member that is in memory."""
+        self.add_file(name, io.BytesIO(data), len(data), 0)
+
+    def add_file(self, name: str, file: IO[bytes], size: int, modified: int) -> None:
+        """Add ``size`` bytes of an open file; one that became shorter meanwhile is filled with zeros, and noted."""
+        self._begin(name, size, modified)
+        digest = hashlib.sha256()
+        left = size
+        while left:
+            data = file.read(min(CHUNK, left))
+            if not data:
+                self.leave_out(name, f"became shorter while it was read: {left} bytes of zeros are in their place")
+                while left:
+                    filling = bytes(min(CHUNK, left))
+                    digest.update(filling)
+                    self._out.write(filling)
+                    left -= len(filling)
+                break
+            digest.update(data)
+            self._out.write(data)
+            left -= len(data)
+        self._end(size)
+        self._listed.append(json.dumps([name, size, digest.hexdigest()]))
+        self.members += 1
+        self.bytes += size
+        if len(self._listed) == PART:
+            self._write_list()
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note a file that is not here, or not as it is."""
+        if len(self._left_out) < MAX_NOTES:
+            self._left_out.append(LeftOut(name, reason))
+
+    def finish(self) -> Manifest:
+        """Write the manifest and the end."""
+        if self._listed:
+            self._write_list()
+        manifest = Manifest(self.members, self.bytes, self._lists.hexdigest(), tuple(self._left_out))
+        data = json.dumps(to_json(manifest), indent=1).encode()
+        self._begin(MANIFEST, len(data), 0)
+        self._out.write(data)
+        self._end(len(data))
+        self._out.write(bytes(2 * BLOCK))
+        self._out.close()  # type: ignore[no-untyped-call]
+        return manifest
+
+    def _write_list(self) -> None:
+        data = "".join(f"{line}\n" for line in self._listed).encode()
+        self._lists.update(data)
+        self._listed.clear()
+        self._parts += 1
+        self._begin(f"{LISTS}{self._parts:06}.jsonl", len(data), 0)
+        self._out.write(data)
+        self._end(len(data))
+
+    def _begin(self, name: str, size: int, modified: int) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o600
+        info.pax_headers = {"mtime": f"{modified // 10**9}.{modified % 10**9:09d}"}
+        self._out.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+
+    def _end(self, size: int) -> None:
+        self._out.write(bytes(-size % BLOCK))
+
+
+@contextmanager
+def write_archive(file: io.FileIO, place: Path) -> Iterator[ArchiveWriter]:
+    """Yield what members are added to; ``place`` is named where it fails. At the end the file is whole and sealed.
+
+    Raises:
+        BackupNotWritten: the disk takes no more.
+    """
+    out = _Output(file, place)
+    writer = ArchiveWriter(out)
+    yield writer
+    writer.finish()
+    out.write(_SEAL.pack(_SEAL_MAGIC, _SEAL.size - 8, _SEAL_NAME, out.digest.digest()))
+
+
+class ArchiveReader:
+    """Reads a backup; made by `read_archive`, which has looked at its seal."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        window = zstandard.ZstdDecompressor(max_window_size=2**27)
+        self._tar = tarfile.open(  # noqa: SIM115 - it holds nothing but the stream, which is its owner's
+            fileobj=window.stream_reader(file, closefd=False),
+            mode="r|",
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+        self._lists = hashlib.sha256()
+        self._read: list[tuple[str, int, str]] = []
+        self._members = 0
+        self._bytes = 0
+        first = self._next()
+        if first is None or first.name != HEADER:
+            raise BackupDamaged(str(path), "it is no backup of this product: its first member is another's")
+        self.header = self._read_header(first)
+
+    def members(self) -> Iterator[Member]:
+        """Yield the members behind the header; each is compared with its digest once the next lists come.
+
+        What is not read of one is read then. Where the loop ends by itself, all of it was whole.
+
+        Raises:
+            BackupDamaged: a member is not what was written.
+        """
+        while (found := self._next()) is not None:
+            if found.name == MANIFEST:
+                self._check_end(self._whole(found))
+                return
+            if found.name.startswith(LISTS):
+                self._check_list(self._whole(found))
+                continue
+            check_name(self.path, found.name)
+            content = _Hashed(self._open(found))
+            modified = found.pax_headers.get("mtime", "0.0")
+            whole, _, part = modified.partition(".")
+            yield Member(found.name, found.size, int(whole) * 10**9 + int(part or 0), content)  # type: ignore[arg-type]
+            while content.read(CHUNK):
+                pass
+            self._note(found.name, found.size, content.digest.hexdigest())
+        raise BackupDamaged(str(self.path), "it has no end: it was cut")
+
+    def _note(self, name: str, size: int, digest: str) -> None:
+        self._read.append((name, size, digest))
+        self._members += 1
+        self._bytes += size
+        if len(self._read) > PART:
+            raise BackupDamaged(str(self.path), "its members are not listed")
+
+    def _next(self) -> tarfile.TarInfo | None:
+        found = self._tar.next()
+        self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
+        if found is not None and not found.isreg():
+            raise BackupDamaged(str(self.path), f"{found.name[:200]!a} is no file")
+        return found
+
+    def _open(self, found: tarfile.TarInfo) -> IO[bytes]:
+        content = self._tar.extractfile(found)
+        assert content is not None
+        return content
+
+    def _whole(self, found: tarfile.TarInfo) -> bytes:
+        if found.size > MAX_HEADER:
+            raise BackupDamaged(str(self.path), f"{found.name[:200]!a} is too large")
+        return self._open(found).read()
+
+    def _read_header(self, found: tarfile.TarInfo) -> Header:
+        data = self._whole(found)
+        self._note(found.name, found.size, hashlib.sha256(data).hexdigest())
+        document = from_text(data.decode())
+        if not isinstance(document, dict) or not isinstance(document.get("format"), int):
+            raise BackupDamaged(str(self.path), "its header is none")
+        if document["format"] > FORMAT:
+            raise BackupTooNew(str(self.path), str(document.get("version", "?")))
+        header = reader_of(Header)(document)
+        assert isinstance(header, Header)
+        return header
+
+    def _check_list(self, data: bytes) -> None:
+        self._lists.update(data)
+        listed = [tuple(json.loads(line)) for line in data.splitlines()]
+        if listed != self._read:
+            known = {each[0]: each for each in listed}
+            name = next((each[0] for each in self._read if known.get(each[0]) != each), "its list")
+            raise BackupDamaged(str(self.path), f"{name!a} is not what was written")
+        self._read.clear()
+
+    def _check_end(self, data: bytes) -> None:
+        manifest = reader_of(Manifest)(from_text(data.decode()))
+        assert isinstance(manifest, Manifest)
+        found: tuple[int, int, str, list[tuple[str, int, str]]]
+        found = self._members, self._bytes, self._lists.hexdigest(), []
+        if found != (manifest.members, manifest.bytes, manifest.lists_sha256, self._read):
+            raise BackupDamaged(str(self.path), "its members are not those that its manifest counts")
+
+
+class _Hashed(io.RawIOBase):
+    """A member's content, hashed as it is read."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+        self.digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._content.read() if size < 0 else self._content.read(size)
+        self.digest.update(data)
+        return data
+
+
+def check_name(path: Path, name: str) -> None:
+    """Refuse a member whose name leads out of the folder that it is read into.
+
+    Raises:
+        BackupDamaged: it does.
+    """
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise BackupDamaged(str(path), f"{name[:200]!a} is no name below a folder")
+
+
+@contextmanager
+def read_archive(path: Path) -> Iterator[ArchiveReader]:
+    """Look at the seal, which takes reading the file once, then yield the reader.
+
+    Raises:
+        BackupDamaged: it is no backup, or not a whole one.
+        BackupTooNew: a newer version wrote it.
+    """
+    try:
+        with path.open("rb") as file:
+            _check_seal(path, file)
+            file.seek(0)
+            with _damage(path):
+                reader = ArchiveReader(path, file)
+            with _damage(path):
+                yield reader
+    except OSError as exc:
+        raise BackupDamaged(str(path), exc.strerror or "it cannot be read") from exc
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of what libraries raise about the file's content what it means."""
+    try:
+        yield
+    except AgenticRagError:
+        raise
+    except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError, KeyError, TypeError) as exc:
+        raise BackupDamaged(str(path), f"its content cannot be read: {exc}") from exc
+
+
+def _check_seal(path: Path, file: IO[bytes]) -> None:
+    size = file.seek(0, io.SEEK_END)
+    if size < _SEAL.size:
+        raise BackupDamaged(str(path), "it is no backup, or it was cut")
+    file.seek(size - _SEAL.size)
+    magic, length, name, digest = _SEAL.unpack(file.read(_SEAL.size))
+    if (magic, length, name) != (_SEAL_MAGIC, _SEAL.size - 8, _SEAL_NAME):
+        raise BackupDamaged(str(path), "it is no backup, or it was cut")
+    file.seek(0)
+    found, left = hashlib.sha256(), size - _SEAL.size
+    while left:
+        data = file.read(min(CHUNK, left))
+        found.update(data)
+        left -= len(data)
+    if found.digest() != digest:
+        raise BackupDamaged(str(path), "its bytes are not those that were written")
+
+
+def verify(path: Path, advance: Callable[[str, int], object] = lambda name, count: None) -> Header:
+    """Read a backup to its end and return its header. ``advance``: is told each member's name and bytes.
+
+    Raises:
+        BackupDamaged, BackupTooNew: as in `read_archive`; a member is not what was written.
+    """
+    with read_archive(path) as reader:
+        for member in reader.members():
+            advance(member.name, member.size)
+        return reader.header

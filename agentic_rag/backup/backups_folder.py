@@ -1,0 +1,100 @@
+"""The backups that a server writes by itself, in ``{data}/backups``: their names, how many stay, how old the last is.
+
+Owns the names there. Everything here blocks.
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic_rag.backup.whole_file import remove_parts
+
+FOLDER = "backups"
+ENDING = ".tar.zst"
+_BY_TIME = re.compile(r"agentic-rag-(\d{8}T\d{6})Z(?:-(\d+))?\.tar\.zst")
+
+_BEFORE = re.compile(r"before-[\w.-]+\.tar\.zst", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A backup in a folder; ``modified``: seconds since 1970."""
+
+    path: Path
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A backup in the server's folder. ``modified``: seconds since 1970; ``before_upgrade``: it holds the records as
+    they were before an upgrade, nothing else.
+    """
+
+    name: str
+    size: int
+    modified: float
+    before_upgrade: bool
+
+
+def list_all(folder: Path) -> list[Listed]:
+    """Return all backups that the server's folder has, the newest first."""
+    found = []
+    for path in folder.glob(f"*{ENDING}"):
+        before = _BEFORE.fullmatch(path.name) is not None
+        if before or _BY_TIME.fullmatch(path.name):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append(Listed(path.name, status.st_size, status.st_mtime, before))
+    return sorted(found, key=lambda each: (each.modified, each.name), reverse=True)
+
+
+def name_by_time(folder: Path) -> Path:
+    """Return a free name for a backup that is made now."""
+    stem = time.strftime("agentic-rag-%Y%m%dT%H%M%SZ", time.gmtime())
+    names = (folder / f"{stem}{'' if not number else f'-{number}'}{ENDING}" for number in range(1000))
+    return next(name for name in names if not name.exists())
+
+
+def before_upgrade(data: Path, revision: str) -> Path:
+    """Return where the records lie as they were before the tables were brought to a revision."""
+    return data / FOLDER / f"before-{revision}{ENDING}"
+
+
+def list_kept(folder: Path) -> list[Kept]:
+    """Return the backups that have their names by their times, the newest first."""
+    found = []
+    for path in folder.glob(f"agentic-rag-*{ENDING}"):
+        if match := _BY_TIME.fullmatch(path.name):
+            with suppress(FileNotFoundError):
+                found.append((match[1], int(match[2] or 0), Kept(path, path.stat().st_mtime)))
+    return [kept for _, _, kept in sorted(found, key=lambda each: each[:2], reverse=True)]
+
+
+def keep_newest(folder: Path, count: int) -> list[Path]:
+    """Remove all but the newest backups of a folder, and what killed writers left; return what went."""
+    remove_parts(folder)
+    gone = [each.path for each in list_kept(folder)[count:]]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    return gone
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock in the block, if nobody has it: of several servers with one folder, one writes there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,58 @@
+"""A backup from its beginning to its end.
+
+Owns the joining of snapshot, contents and file. A kill at any place leaves the old file of that name, the whole new
+one, or none.
+"""
+
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from agentic_rag.backup.archive import Header, write_archive
+from agentic_rag.backup.contents import Choice, Ground, NoProgress, Progress, read_header, write_contents
+from agentic_rag.backup.snapshot import read_snapshot, remove_copy
+from agentic_rag.backup.whole_file import remove_part, write_whole
+from agentic_rag.errors import BackupRefused
+
+NO_PROGRESS = NoProgress()
+
+
+async def make_backup(
+    url_or_path: str | Path,
+    data: Path,
+    target: Path,
+    choice: Choice,
+    progress: Progress = NO_PROGRESS,
+    *,
+    replaces_before: str | None = None,
+) -> Header:
+    """Write a backup of a data folder and its database, while a server may use both; return its header.
+
+    ``replaces_before``: the file may be there already, and the tables must not have that revision (any more).
+
+    Raises:
+        BackupRefused: the file is there, or another process writes it.
+        BackupNotWritten: there is no room.
+        StorageError: the database cannot be read.
+    """
+    scratch = _scratch_of(target)
+    with write_whole(target, replace=replaces_before is not None) as file, write_archive(file, target) as out:
+
+        def write(conn: Connection) -> Header:
+            header = read_header(conn, data, choice)
+            if header.revision == replaces_before:
+                raise BackupRefused(f"The tables have revision {header.revision} by now.")
+            write_contents(conn, out, header, Ground(data, scratch), progress)
+            return header
+
+        return await read_snapshot(url_or_path, scratch, write)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what a killed process left that was writing a backup. Blocks."""
+    remove_part(target)
+    remove_copy(_scratch_of(target))
+
+
+def _scratch_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.records")

@@ -1,0 +1,73 @@
+"""Backups that a server has the command line write or read: a process of its own, so that no turn waits for it.
+
+Owns how that process is begun, heard and ended. Knows nothing of when and why.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+from anyio.streams.text import TextReceiveStream
+
+from agentic_rag.settings import Settings, own_environment
+
+MAX_SAID = 16 * 1024
+"""Characters that are kept of what it says; the end counts."""
+
+
+class ProgramFailed(Exception):
+    """The process ended with another code than 0; the text is what it said last."""
+
+
+async def run_program(settings: Settings, *arguments: str, hear: Callable[[str], object] = lambda line: None) -> None:
+    """Run ``agentic-rag backup`` with these arguments. ``hear``: is told each line that it prints.
+
+    Cancelling kills the process: `remove_leftovers` takes away what it was writing.
+
+    Raises:
+        ProgramFailed: it did not do what it was to do.
+    """
+    command = [sys.executable, "-m", "agentic_rag.cli", "backup", *arguments, "--data", str(settings.data)]
+    async with await anyio.open_process(command, stdin=None, env=own_environment(settings)) as process:
+        said: list[str] = []
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_hear_lines, process.stdout, hear)
+                tasks.start_soon(_hear_lines, process.stderr, said.append)
+            await process.wait()
+        except ExceptionGroup as exc:
+            await _end(process)
+            raise ProgramFailed(f"it could not be heard: {_first(exc)}") from exc
+        except BaseException:
+            await _end(process)
+            raise
+    if process.returncode:
+        words = "\n".join(said)[-MAX_SAID:].strip().removeprefix("error: ").splitlines()
+        raise ProgramFailed(words[-1] if words else f"it ended with {process.returncode}")
+
+
+async def _hear_lines(stream: ByteReceiveStream, hear: Callable[[str], object]) -> None:
+    rest = ""
+    async for text in TextReceiveStream(stream, errors="replace"):
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            hear(line)
+        rest = rest[-MAX_SAID:]
+    if rest:
+        hear(rest)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    with anyio.CancelScope(shield=True):
+        await process.wait()

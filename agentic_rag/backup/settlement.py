@@ -1,0 +1,134 @@
+"""What has to be said anew in records that were restored: they are true of another place and another time.
+
+Owns which rows that are: where workspaces lie, what the index holds, who works on what, and records of files that were
+deleted while the backup was made. Functions of a connection to tables of the newest version.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.domains.workspaces import make_workspace
+from agentic_rag.errors import WorkspaceRefused
+from agentic_rag.events import Interrupted
+from agentic_rag.ids import DocumentId, TurnId
+from agentic_rag.operations.doctor import MAX_UNSEEN
+from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.storing import end_without_agent
+from agentic_rag.store import documents, origin, payloads, run_events, turns
+from agentic_rag.store.clock import now
+from agentic_rag.store.collections import COLLECTIONS
+from agentic_rag.store.documents import DOCUMENTS, DenseState, DocumentProgress, DocumentStatus
+from agentic_rag.store.domains import DOMAINS
+from agentic_rag.store.extractions import EXTRACTIONS
+from agentic_rag.store.logins import BEGUN, LOGINS
+from agentic_rag.store.secrets import SECRETS
+from agentic_rag.store.sign_ins import ACCOUNTS, SIGN_INS
+from agentic_rag.store.turns import TURNS, TurnStatus
+
+MISSING = "DOCUMENT_MISSING"
+GONE_FILE = "The file is not in the backup: it was deleted, or taken away, when that was made."
+
+_unfinished = TURNS.c.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.WAITING))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was found: turns that were unfinished, and whether they were ended; documents that are indexed anew and
+    those without a file, kept results without a file, sealed secrets, and the id of the restored store.
+    """
+
+    store_id: str
+    turns: int
+    ended: bool
+    documents: int
+    documents_gone: int
+    payloads_gone: int
+    secrets: int
+
+
+def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_turns: bool) -> Settled:
+    """Make restored records true of the folder that their files were put into.
+
+    ``end_turns``: what ran is interrupted instead of being resumed, since the original may still run it.
+    """
+    workspaces = (data / "workspaces").absolute()
+    domains: list[str] = list(conn.execute(sa.select(DOMAINS.c.id)).scalars())
+    for ident in domains:
+        conn.execute(sa.update(DOMAINS.table).where(DOMAINS.c.id == ident).values(workspace=str(workspaces / ident)))
+        with suppress(WorkspaceRefused):  # something else stands there, which is told where it is used
+            make_workspace(workspaces / ident)  # empty folders are in no backup
+    indexed, gone = _settle_documents(conn, workspaces, with_index)
+    known = payloads.all_refs(conn)
+    lost = sorted(ref for ref in known if not (data / "payloads" / ref).is_file())
+    for first in range(0, len(lost), 500):
+        payloads.forget(conn, lost[first : first + 500])
+    conn.execute(sa.update(EXTRACTIONS.table).values(claimed_until=""))
+    conn.execute(sa.update(ACCOUNTS.table).values(renewing_until=None))
+    for begun in (LOGINS, BEGUN, SIGN_INS):  # what was ended since the backup must not live again
+        conn.execute(sa.delete(begun.table))
+    return Settled(
+        store_id=origin.set_restored(conn, backup),
+        turns=_free_turns(conn, end_turns),
+        ended=end_turns,
+        documents=indexed,
+        documents_gone=gone,
+        payloads_gone=len(lost),
+        secrets=conn.execute(sa.select(sa.func.count()).select_from(SECRETS.table)).scalar_one(),
+    )
+
+
+def _free_turns(conn: Connection, end: bool) -> int:
+    """Take every turn from its owner, which is another process on another store; return how many are unfinished.
+
+    ``end``: those get their terminal event, as the records are.
+    """
+    held = sa.or_(sa.and_(_unfinished, TURNS.c.owner != ""), TURNS.c.lease_until.is_not(None))
+    for ident in list(conn.execute(sa.select(TURNS.c.id).where(held)).scalars()):
+        turns.release(conn, TurnId(ident))
+    left = TURNS.all(conn, TURNS.select.where(_unfinished))
+    for row in left if end else ():
+        seq = run_events.last_seq(conn, row.id) + MAX_UNSEEN + 1
+        event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
+        run_events.append(conn, [(row.id, seq, event.data)])
+        end_without_agent(conn, row, Interrupted())
+    return len(left)
+
+
+def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> tuple[int, int]:
+    """Queue what no index holds, and say of a document without a file what it is; return how many of each."""
+    conn.execute(sa.update(DOCUMENTS.table).values(owner="", lease_until=None))
+    if not with_index:
+        conn.execute(sa.delete(COLLECTIONS.table))  # generations of an index that is not here
+    columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status)
+    queued = gone = 0
+    for ident, domain, path, status in conn.execute(sa.select(*columns)).all():
+        if status in (DocumentStatus.FAILED, DocumentStatus.DELETING):
+            continue
+        if not (workspaces / domain / "documents" / path).is_file():
+            gone += 1
+            documents.update(
+                conn,
+                DocumentId(ident),
+                status=DocumentStatus.FAILED,
+                error_code=MISSING,
+                error_message=GONE_FILE,
+                dense_state=DenseState.NONE,
+                chunk_count=None,
+                updated_at=now(),
+            )
+        elif not with_index:
+            queued += 1
+            documents.update(
+                conn,
+                DocumentId(ident),
+                status=DocumentStatus.QUEUED,
+                progress=DocumentProgress(stage=DocumentStatus.QUEUED),
+                dense_state=DenseState.NONE,
+                chunk_count=None,
+                updated_at=now(),
+            )
+    return queued, gone

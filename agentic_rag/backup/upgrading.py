@@ -1,0 +1,322 @@
+"""Tables of an older version are brought to this one's: backed up first, rehearsed on a copy, and taken back.
+
+Owns when that happens, and what is said of it. The backup before an upgrade holds the records alone: nothing else
+changes. A kill at any place leaves the old tables or the new ones, and the next start goes on.
+"""
+
+import logging
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+from sqlalchemy import Connection, text
+
+from agentic_rag import failpoints
+from agentic_rag.access.acts import Acts, act
+from agentic_rag.backup.archive import Header, read_archive, verify
+from agentic_rag.backup.backups_folder import FOLDER, before_upgrade, name_by_time
+from agentic_rag.backup.contents import RECORDS, Choice
+from agentic_rag.backup.making import NO_PROGRESS, make_backup
+from agentic_rag.backup.restoration import load_records
+from agentic_rag.backup.whole_file import sync_folder
+from agentic_rag.errors import BackupRefused, StorageUnavailable
+from agentic_rag.operations.doctor import examine_records
+from agentic_rag.operations.findings import Finding
+from agentic_rag.settings import Settings
+from agentic_rag.store.database import Database, find_revision, is_server
+from agentic_rag.store.integrity import find_file_damage
+from agentic_rag.store.migrations import OWN, Revisions, list_steps
+from agentic_rag.store.raw_tables import RawTable, count_rows, list_tables
+
+log = logging.getLogger(__name__)
+
+REHEARSAL = "agentic_rag_rehearsal"
+"""PostgreSQL's schema for the copy; in the backups folder, with a dot before it, the folder."""
+RECORDS_ONLY = Choice(records_only=True)
+
+
+async def open_database(settings: Settings, revisions: Revisions = OWN) -> Database:
+    """Open the database of the settings; tables of an older version are backed up, then brought to the newest.
+
+    Raises:
+        BadConfiguration, StorageError: as `Database.open`; there is no room for the backup, and nothing was changed.
+    """
+    await back_up_before(settings, revisions)
+    return await Database.open(settings.database, revisions)
+
+
+async def back_up_before(settings: Settings, revisions: Revisions) -> Path | None:
+    """Back up the records if their tables are of an older version; return where they are.
+
+    Raises:
+        BackupNotWritten: there is no room.
+        StorageUnavailable: another server does it now.
+    """
+    revision = await find_revision(settings.database)
+    if revision is None or revision == revisions.head or not _knows(revisions, revision):
+        return None
+    target = before_upgrade(settings.data, revisions.head)
+    try:
+        await make_backup(
+            settings.database, settings.data, target, RECORDS_ONLY, NO_PROGRESS, replaces_before=revisions.head
+        )
+    except BackupRefused as exc:  # it begins again, and then finds the other's tables or its backup
+        raise StorageUnavailable(f"another server backs it up before it changes its tables ({exc})") from exc
+    log.warning(
+        "the tables are brought from version %s to %s; as they were they are in %s (agentic-rag downgrade)",
+        revision,
+        revisions.head,
+        target,
+    )
+    return target
+
+
+def _knows(revisions: Revisions, revision: str) -> bool:
+    try:
+        list_steps(revisions, revision)
+    except KeyError:
+        return False
+    return True
+
+
+# The rehearsal
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What an upgrade would do: its ``steps`` (revision, words), ``changes`` of tables in words, the seconds of backup
+    and migration, and what the doctor finds among the records afterwards.
+    """
+
+    revision: str
+    steps: list[tuple[str, str]]
+    changes: list[str]
+    backup_seconds: float
+    migration_seconds: float
+    findings: list[Finding]
+
+
+async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
+    """Do an upgrade whole on a copy of the records, beside a running server: backup, restore, migration, doctor.
+
+    Raises:
+        BackupRefused: nothing is there to be upgraded.
+        BackupNotWritten, StorageError: there is no room for the copy.
+    """
+    revision = await find_revision(settings.database)
+    if revision is None:
+        raise BackupRefused(f"There are no records at {settings.data} yet: nothing is to be upgraded.")
+    if not _knows(revisions, revision):
+        raise BackupRefused(f"The tables have version {revision}, which this program does not know: use a newer one.")
+    async with _copy_place(settings) as (folder, url, schema):
+        backup = folder / "before.tar.zst"
+        begun = time.monotonic()
+        await make_backup(settings.database, settings.data, backup, RECORDS_ONLY)
+        backed_up = time.monotonic() - begun
+        database = await Database.open(url, revisions, schema=schema)
+        try:
+            await database.change_all(partial(_load_old, backup=backup, revisions=revisions, revision=revision))
+            before = await database.read(_shape)
+        finally:
+            await database.aclose()
+        begun = time.monotonic()
+        database = await Database.open(url, revisions, schema=schema)
+        migrated = time.monotonic() - begun
+        try:
+            findings = await examine_records(database)
+            after = await database.read(_shape)
+        finally:
+            await database.aclose()
+        if not schema:
+            damage = await anyio.to_thread.run_sync(find_file_damage, Path(url))
+            findings += [Finding("DATABASE_DAMAGED", "the copy", each, "tell who made this", True) for each in damage]
+    return Rehearsal(revision, list_steps(revisions, revision), _changes(before, after), backed_up, migrated, findings)
+
+
+def _load_old(conn: Connection, backup: Path, revisions: Revisions, revision: str) -> Header:
+    return load_records(conn, backup, NO_PROGRESS, revisions, revision)
+
+
+@asynccontextmanager
+async def _copy_place(settings: Settings) -> AsyncIterator[tuple[Path, str | Path, str]]:
+    """Yield a folder, a database for the copy, and its schema (none: a file in the folder); all are gone afterwards."""
+    folder = settings.data / FOLDER / f".{REHEARSAL}"
+    await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+    await anyio.to_thread.run_sync(partial(folder.mkdir, mode=0o700, parents=True))
+    try:
+        if not is_server(settings.database):
+            yield folder, folder / "agentic-rag.db", ""
+            return
+        await _change_schema(settings, f"DROP SCHEMA IF EXISTS {REHEARSAL} CASCADE", f"CREATE SCHEMA {REHEARSAL}")
+        try:
+            yield folder, settings.database, REHEARSAL
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _change_schema(settings, f"DROP SCHEMA {REHEARSAL} CASCADE")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+
+
+async def _change_schema(settings: Settings, *statements: str) -> None:
+    from agentic_rag.store.postgres import PostgresDatabase
+
+    engine = PostgresDatabase(settings.database_url)
+    try:
+        for statement in statements:
+            await engine.change_all(lambda conn, said=statement: conn.execute(text(said)))
+    finally:
+        await engine.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The tables of a database and their rows' number."""
+
+    tables: dict[str, RawTable]
+    rows: dict[str, int]
+
+
+def _shape(conn: Connection) -> _Shape:
+    tables = {table.name: table for table in list_tables(conn)}
+    return _Shape(tables, {name: count_rows(conn, name) for name in tables})
+
+
+def _changes(before: _Shape, after: _Shape) -> list[str]:
+    """Return in words what is different."""
+    said = [f"the table {name} is new" for name in sorted(after.tables.keys() - before.tables.keys())]
+    said += [
+        f"the table {name} goes, with {before.rows[name]} rows"
+        for name in sorted(before.tables.keys() - after.tables.keys())
+    ]
+    for name in sorted(before.tables.keys() & after.tables.keys()):
+        old = {column.name: column.kind for column in before.tables[name].columns}
+        new = {column.name: column.kind for column in after.tables[name].columns}
+        said += [f"{name}.{column} is new ({new[column]})" for column in sorted(new.keys() - old.keys())]
+        said += [f"{name}.{column} goes" for column in sorted(old.keys() - new.keys())]
+        said += [
+            f"{name}.{column} becomes {new[column]}, and was {old[column]}"
+            for column in sorted(old.keys() & new.keys())
+            if old[column] is not new[column]
+        ]
+        if before.rows[name] != after.rows[name]:
+            said.append(f"{name} has {after.rows[name]} rows, and had {before.rows[name]}")
+    return said
+
+
+# The way back
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """A backup from before an upgrade, and what taking it back would lose: rows now and then, by table."""
+
+    backup: Path
+    header: Header
+    now: dict[str, int]
+    then: dict[str, int]
+
+    @property
+    def lost(self) -> list[tuple[str, int, int]]:
+        """The tables that have another number of rows by now, with that number and the one of then."""
+        names = sorted(self.now.keys() | self.then.keys())
+        counts = [(name, self.now.get(name, 0), self.then.get(name, 0)) for name in names]
+        return [each for each in counts if each[1] != each[2]]
+
+
+def find_before(data: Path) -> Path:
+    """Return the newest backup from before an upgrade.
+
+    Raises:
+        BackupRefused: there is none.
+    """
+    found = sorted(data.glob(f"{FOLDER}/before-*.tar.zst"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise BackupRefused(f"{data / FOLDER} holds no backup from before an upgrade: there is nothing to go back to.")
+    return found[-1]
+
+
+async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN) -> WayBack:
+    """Verify a backup from before an upgrade and compare it with the records of now.
+
+    Raises:
+        BackupRefused: its tables are of this version.
+        BackupDamaged, BackupTooNew: it cannot be used.
+    """
+    header = await anyio.to_thread.run_sync(verify, backup)
+    if header.revision == await find_revision(settings.database):
+        raise BackupRefused(f"{backup} has tables of the version that is here: agentic-rag restore brings it back.")
+    then = await anyio.to_thread.run_sync(_count, backup)
+    database = await open_database(settings, revisions)
+    try:
+        return WayBack(backup, header, (await database.read(_shape)).rows, then)
+    finally:
+        await database.aclose()
+
+
+def _count(backup: Path) -> dict[str, int]:
+    with read_archive(backup) as reader:
+        counts = Counter({table.name: 0 for table in reader.header.tables})
+        for member in reader.members():
+            if member.name.startswith(RECORDS):
+                name = member.name.removeprefix(RECORDS).partition("/")[0]
+                counts[name] += len(member.content.read().splitlines())
+        return dict(counts)
+
+
+async def go_back(settings: Settings, way: WayBack, revisions: Revisions = OWN) -> Path:
+    """Put the records of before an upgrade in place of those of now, which are backed up first; return where.
+
+    The caller owns the data folder, and no other server uses the database.
+    """
+    kept = await anyio.to_thread.run_sync(name_by_time, settings.data / FOLDER)
+    await make_backup(settings.database, settings.data, kept, RECORDS_ONLY)
+    told = act("downgrade", way.header.id, revision=way.header.revision, kept=kept.name)
+    await anyio.to_thread.run_sync(Acts(settings.data).leave, told)  # a row of whichever version starts next
+    load = partial(_go_back, way=way, revisions=revisions)
+    if is_server(settings.database):
+        database = await Database.open(settings.database, revisions)
+        try:
+            await database.change_all(load)
+        finally:
+            await database.aclose()
+        return kept
+    path = Path(settings.database)
+    fresh = path.with_name(f"{path.name}.new")
+    await anyio.to_thread.run_sync(_remove, fresh)
+    database = await Database.open(fresh, revisions)
+    try:
+        await database.change_all(load)
+    finally:
+        await database.aclose()
+    failpoints.reached("downgrade.built")
+    await anyio.to_thread.run_sync(_exchange, fresh, path)
+    return kept
+
+
+def _go_back(conn: Connection, way: WayBack, revisions: Revisions) -> None:
+    load_records(conn, way.backup, NO_PROGRESS, revisions, way.header.revision)
+
+
+def _exchange(fresh: Path, path: Path) -> None:
+    """Put a new file in the place of the database, whose log is emptied before: it is not the new one's."""
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("PRAGMA journal_mode=DELETE")
+    failpoints.reached("downgrade.closed")
+    with closing(sqlite3.connect(fresh)) as new:
+        new.execute("PRAGMA journal_mode=DELETE")
+    fresh.rename(path)
+    sync_folder(path.parent)
+    failpoints.reached("downgrade.done")
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)

@@ -1,0 +1,216 @@
+"""What a bundle holds of a domain: its members in their order, counted before the first byte is sent.
+
+Owns which files of a workspace go into a bundle and under which names; below a workspace everything is read through
+`mcp_servers.beneath`. Everything here blocks.
+"""
+
+import hashlib
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from agentic_rag.bundles.entries import alias_values, needed_secrets
+from agentic_rag.bundles.form import (
+    DOCUMENTS,
+    DOMAIN,
+    MANIFEST,
+    MAX_TEXT,
+    MEMORIES,
+    PROMPT,
+    ROLES,
+    SERVERS,
+    SKILLS,
+    BundleFile,
+    Manifest,
+    NeededSecret,
+    limit_of,
+    portable_names,
+    pretty,
+    problem_of,
+)
+from agentic_rag.bundles.zip_file import StoredMember, directory_of, size_of
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.domains.components import counts
+from agentic_rag.redaction import Redaction
+from agentic_rag.store.domains import DomainRecord
+from mcp_servers.beneath import Folder, is_text
+from mcp_servers.promptx.dpml import KINDS
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
+from mcp_servers.promptx.skills import SKILLS_FOLDER
+
+CHUNK = 256 * 1024
+PLACES = {PROMPT: "prompt", ROLES: RESOURCE_FOLDER, SKILLS: SKILLS_FOLDER, DOCUMENTS: "documents"}
+"""Where in a workspace the files of a bundle's folders lie."""
+
+Opener = Callable[[], BinaryIO]
+
+
+class ContentChanged(Exception):
+    """A file is not what it was when it was counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file that is not in a bundle, and why not."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A domain as the bytes of a bundle; ``size`` counts them."""
+
+    members: tuple[tuple[StoredMember, Opener], ...]
+    directory: bytes
+    size: int
+    manifest: Manifest
+    left_out: tuple[LeftOut, ...]
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces of about `CHUNK`.
+
+        Raises:
+            ContentChanged: a file is not what it was. What was yielded is no bundle.
+        """
+        held = bytearray()
+        for member, opener in self.members:
+            held += member.head
+            for data in _read_again(member, opener):
+                held += data
+                if len(held) >= CHUNK:
+                    yield bytes(held)
+                    held.clear()
+        held += self.directory
+        yield bytes(held)
+
+
+def _read_again(member: StoredMember, opener: Opener) -> Iterator[bytes]:
+    left, crc = member.size, 0
+    try:
+        with opener() as file:
+            while left:
+                data = file.read(min(CHUNK, left))
+                if not data:
+                    break
+                left -= len(data)
+                crc = zlib.crc32(data, crc)
+                yield data
+            if left or file.read(1) or crc != member.crc:
+                raise ContentChanged(member.path)
+    except OSError as exc:
+        raise ContentChanged(member.path) from exc
+
+
+def collect(
+    record: DomainRecord, documents: Sequence[str], memories: Mapping[str, bytes] | None, redaction: Redaction
+) -> Contents:
+    """Return a domain's contents. ``documents``: the paths of its documents; ``memories``: by role, as JSON.
+
+    ``redaction``: of the domain's secrets, which somebody may have written into a setting or a text.
+    """
+    settings = DomainSettings.model_validate(record.settings)
+    entries = alias_values(settings.mcp_servers, settings.variables)
+    shown = {key: value for key, value in record.settings.items() if key != "mcpServers"}
+    about = {"name": record.name, "description": record.description, "settings": shown}
+    servers = {"mcpServers": {name: entry.to_json() for name, entry in entries.items()}}
+    openers: dict[str, Opener] = {
+        DOMAIN: _of_bytes(pretty(redaction.json(about))),
+        SERVERS: _of_bytes(pretty(redaction.json(servers))),
+    }
+    openers |= {f"{MEMORIES}{role}.json": _of_bytes(data) for role, data in (memories or {}).items()}
+    left_out: list[LeftOut] = []
+    for folder, names in (*texts_of(record.workspace).items(), (DOCUMENTS, documents)):
+        place = Folder(Path(record.workspace)).at(PLACES[folder])
+        for path, name in portable_names(names).items():
+            whole = folder == DOCUMENTS  # they are what was uploaded, byte by byte
+            openers[folder + name] = partial(place.open, path) if whole else partial(_open_text, place, path, redaction)
+    return _count(openers, needed_secrets(entries.values(), settings.variables), left_out)
+
+
+def _of_bytes(data: bytes) -> Opener:
+    return lambda: io.BytesIO(data)
+
+
+def _open_text(place: Folder, path: str, redaction: Redaction) -> BinaryIO:
+    return io.BytesIO(redact_bytes(place.read(path, MAX_TEXT), redaction))
+
+
+def redact_bytes(data: bytes, redaction: Redaction) -> bytes:
+    """Return a text's bytes without secrets, whatever else they are."""
+    return redaction(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def texts_of(workspace: str) -> dict[str, list[str]]:
+    """Return the names of files by the bundle's folders: components, roles' files, skills'."""
+    root = Folder(Path(workspace))
+    prompt = [entry.path for entry in root.at("prompt").entries() if entry.kind == "file" and counts(entry.name)]
+    roles = [
+        entry.path
+        for entry in root.at(RESOURCE_FOLDER).walk()
+        if entry.kind == "file" and any(entry.name.endswith(f".{kind}.md") for kind in KINDS)
+    ]
+    skills = [
+        entry.path for entry in root.at(SKILLS_FOLDER).walk(hidden=False) if entry.kind == "file" and "/" in entry.path
+    ]
+    return {PROMPT: prompt, ROLES: roles, SKILLS: skills}
+
+
+def _count(openers: Mapping[str, Opener], secrets: tuple[NeededSecret, ...], left_out: list[LeftOut]) -> Contents:
+    members: list[tuple[StoredMember, Opener]] = []
+    files: list[BundleFile] = []
+    for path in sorted(openers):
+        try:
+            with openers[path]() as file:
+                size, sha256, crc = _measure(file, limit_of(path))
+        except OSError as exc:
+            left_out.append(LeftOut(path, exc.strerror or "it cannot be read"))
+            continue
+        if (problem := problem_of(path)) is not None:
+            left_out.append(LeftOut(path, f"its name {problem}"))
+            continue
+        members.append((StoredMember(path, size, crc), openers[path]))
+        files.append(BundleFile(path, size, sha256))
+    manifest = Manifest(secrets, tuple(files))
+    data = manifest.to_bytes()
+    members.insert(0, (StoredMember(MANIFEST, len(data), zlib.crc32(data)), _of_bytes(data)))
+    stored = [member for member, _ in members]
+    directory = directory_of(stored)
+    return Contents(tuple(members), directory, size_of(stored, directory), manifest, tuple(left_out))
+
+
+def _measure(file: BinaryIO, limit: int | None) -> tuple[int, str, int]:
+    digest, size, crc = hashlib.sha256(), 0, 0
+    while data := file.read(CHUNK):
+        digest.update(data)
+        size += len(data)
+        crc = zlib.crc32(data, crc)
+        if limit is not None and size > limit:
+            raise OSError(27, f"it has more than {limit} bytes")
+    return size, digest.hexdigest(), crc
+
+
+def hash_texts(workspace: str) -> dict[str, str]:
+    """Return the SHA-256 of a workspace's texts, by the bundle's folder and their own path; what cannot be read, or has
+    a name that is no text, is left out.
+    """
+    found: dict[str, str] = {}
+    for folder, names in texts_of(workspace).items():
+        place = Folder(Path(workspace)).at(PLACES[folder])
+        for path in filter(is_text, names):
+            with suppress(OSError):
+                found[folder + path] = place.hash(path)[1]
+    return found
+
+
+def read_text(workspace: str, folder: str, inner: str) -> bytes:
+    """Return a text of a workspace; empty when it cannot be read."""
+    try:
+        return Folder(Path(workspace)).at(PLACES[folder]).read(inner, MAX_TEXT)
+    except OSError:
+        return b""

@@ -1,0 +1,116 @@
+"""MCP entries as a bundle holds them: whole, and without any value of a secret. Pure.
+
+Owns the names that stand for sealed values, and which secrets of a domain an entry would get that did not have them. A
+value that is sealed under the entry's own name becomes a reference, ``${SERVER_NAME}``, as an admin would write it.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from agentic_rag.bundles.form import NeededSecret
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.json_form import Json
+from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value, sealed_name
+
+MAX_ALIAS = 56
+
+
+def alias_values(entries: Mapping[str, McpEntry], variables: Collection[str]) -> dict[str, McpEntry]:
+    """Return entries in which a reference stands for each sealed value."""
+    taken = {name for entry in entries.values() for name in entry.placeholder_names} | set(variables)
+    found: dict[str, McpEntry] = {}
+    for name in sorted(entries):
+        values: dict[tuple[str, str], Value] = {}
+        for place, key, value in entries[name].values:
+            values[place, key] = value
+            if isinstance(value, SealedValue):
+                alias = _free_name(f"{name}_{key}", taken)
+                taken.add(alias)
+                values[place, key] = Template(f"${{{alias}}}")
+        found[name] = entries[name].with_values(values)
+    return found
+
+
+def _free_name(wanted: str, taken: Collection[str]) -> str:
+    plain = re.sub(r"[^A-Z0-9_]", "_", wanted.upper())[:MAX_ALIAS]
+    plain = plain if not plain[:1].isdigit() else f"_{plain}"
+    name, number = plain, 2
+    while name in taken:
+        name, number = f"{plain}_{number}", number + 1
+    return name
+
+
+def needed_secrets(entries: Iterable[McpEntry], variables: Collection[str]) -> tuple[NeededSecret, ...]:
+    """Return what entries refer to that is no variable, by server and name."""
+    found = {(entry.name, name) for entry in entries for name in entry.placeholder_names if name not in variables}
+    return tuple(NeededSecret(name, server) for server, name in sorted(found))
+
+
+def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntry:
+    """Return an entry of a bundle with the sealed values of the one that it replaces, where it refers to them.
+
+    ``aliased``: that one as a bundle would hold it.
+    """
+    old = {(place, name): value for place, name, value in before.values}
+    named = {(place, name): value for place, name, value in aliased.values}
+    values = {
+        (place, name): old[place, name]
+        if isinstance(old.get((place, name)), SealedValue) and named[place, name] == value
+        else value
+        for place, name, value in entry.values
+    }
+    return entry.with_values(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A server that would get secrets which it did not have, or that leads elsewhere with those it had."""
+
+    server: str
+    target: str
+    secrets: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        """Return it as a client sees it."""
+        return {"server": self.server, "target": self.target, "secrets": list(self.secrets)}
+
+
+def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collection[str]) -> list[Binding]:
+    """Return the servers that get ``secrets`` (names of a domain's) and are not what they were; by name.
+
+    What counts is the whole entry with the variables that stand in it: an address made of a variable is another once
+    the variable is.
+    """
+    found = []
+    for name, entry in sorted(after.mcp_servers.items()):
+        theirs = sorted((entry.placeholder_names | entry.sealed_names) & set(secrets))
+        old = before.mcp_servers.get(name)
+        if not theirs or (old is not None and _meaning(old, before) == _meaning(entry, after)):
+            continue
+        found.append(Binding(name, target_of(entry, after), tuple(theirs)))
+    return found
+
+
+def _meaning(entry: McpEntry, settings: DomainSettings) -> Json:
+    return {**entry.with_variables(settings.variables).to_json(), "enabled": True}
+
+
+def target_of(entry: McpEntry, settings: DomainSettings) -> str:
+    """Return where an entry leads, in words for its admin."""
+    if isinstance(entry.target, HttpTarget):
+        text = entry.target.url
+    else:
+        text = " ".join([entry.target.command, *entry.target.args])
+    for name, value in settings.variables.items():
+        text = text.replace(f"${{{name}}}", value)
+    return text[:500]
+
+
+def sealed_names_of(entry: McpEntry) -> dict[str, tuple[str, str]]:
+    """Return the vault's name of each sealed value, with its place and name in the entry."""
+    return {
+        sealed_name(entry.name, place, name): (place, name)
+        for place, name, value in entry.values
+        if isinstance(value, SealedValue)
+    }

@@ -1,0 +1,92 @@
+"""A domain's bundle while it is sent.
+
+Owns what is asked of others for it: the record, the documents' names, the memories of whoever asks. What is in it and
+in which form is ``contents``'s.
+"""
+
+import logging
+import re
+import unicodedata
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User
+from agentic_rag.bundles.contents import ContentChanged, Contents, collect
+from agentic_rag.bundles.memory_files import memory_to_bytes
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.vault import Vault
+from agentic_rag.redaction import Redaction
+from agentic_rag.roles.memories import Memories
+from agentic_rag.store import documents
+from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBundle:
+    """A bundle that can be sent. ``name``: what a client may call the file."""
+
+    name: str
+    domain_id: str
+    contents: Contents
+    threads: DomainThreads
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes in order. They end early when a file changes meanwhile: then there is no bundle."""
+        pieces = self.contents.pieces()
+        try:
+            while (piece := await self.threads.run(self.domain_id, next, pieces, None)) is not None:
+                yield piece
+        except ContentChanged as exc:
+            log.warning("the bundle of %s is cut off: %s changed meanwhile", self.domain_id, exc)
+
+
+class Exports:
+    """Exports domains."""
+
+    def __init__(
+        self, database: Database, directory: Directory, memories: Memories, vault: Vault, threads: DomainThreads
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._memories = memories
+        self._vault = vault
+        self._threads = threads
+
+    async def prepare(self, user: User, domain_id: str, *, memories: bool) -> OpenBundle:
+        """Return a domain's bundle. ``memories``: with those that the user may read, the domain's or their own.
+
+        Raises:
+            NotFound: there is no such domain.
+            WorkspaceUnavailable, StorageFull: a file or a memory cannot be read now.
+        """
+        record = await self._directory.get(domain_id)
+        listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
+        await self._vault.values(domain_id)  # what is to be looked for
+        redaction = self._vault.redact.of(domain_id)
+        kept = await self._read_memories(user, domain_id, redaction) if memories else None
+        work = partial(collect, record, [each.path for each in listed], kept, redaction)
+        contents = await self._threads.run(domain_id, work)
+        for each in contents.left_out:
+            log.warning("%s is not in the bundle of %s: %s", each.path, domain_id, each.reason)
+        told = change("domain.export", domain_id, files=len(contents.members), memories=memories)
+        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        return OpenBundle(f"{_plain(record.name) or domain_id}.zip", domain_id, contents, self._threads)
+
+    async def _read_memories(self, user: User, domain_id: str, redaction: Redaction) -> dict[str, bytes]:
+        page = await self._memories.browse(user, domain_id, role=None, q="", offset=0, limit=1)
+        found: dict[str, bytes] = {}
+        for role in page.roles:
+            export = await self._memories.export(user, domain_id, role)
+            found[role] = memory_to_bytes(export.engrams, export.frequencies, redaction)
+        return found
+
+
+def _plain(name: str) -> str:
+    """Return a domain's name as one of a file."""
+    kept = "".join(char if unicodedata.category(char)[0] in "LNM" else "-" for char in name)
+    return re.sub("-+", "-", kept).strip("-")[:80]

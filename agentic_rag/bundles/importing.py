@@ -1,0 +1,423 @@
+"""A bundle becomes a domain, or comes over one: all of it or nothing, whenever the process dies.
+
+Owns the order. A new domain's workspace is built aside; a row says that it is on its way; the folder gets its place,
+and the domain's record ends the row in the transaction that makes it. Over a domain the settings are stored together
+with such a row, and the files follow by renames. `finish` at the next start takes back the first, and ends the second.
+No line of an entry is run: what nothing allows here comes switched off.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import Connection
+
+from agentic_rag import failpoints
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.keys import Access
+from agentic_rag.access.users import User
+from agentic_rag.bundle_errors import BundleBindsSecrets
+from agentic_rag.bundles.entries import needed_secrets, new_bindings
+from agentic_rag.bundles.form import DOCUMENTS, ROLES
+from agentic_rag.bundles.naming import give_own_names
+from agentic_rag.bundles.overlay import Overlay, change_of, overlay_of
+from agentic_rag.bundles.pending import PendingImports
+from agentic_rag.bundles.placing import (
+    Owners,
+    bring_memories,
+    build,
+    check_memories,
+    check_places,
+    keep_expected,
+    move_in,
+)
+from agentic_rag.bundles.reading import Described, fit_settings, read_described
+from agentic_rag.bundles.receiving import Received, Reception
+from agentic_rag.bundles.report import (
+    KIND_OF,
+    AskedSecret,
+    Difference,
+    ImportReport,
+    SecretState,
+    WithheldServer,
+    compare_records,
+    cut,
+)
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.domains import Domains, Draft
+from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
+from agentic_rag.json_form import Json
+from agentic_rag.roles.roles import Roles
+from agentic_rag.store import documents, imports
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.imports import ImportRecord
+from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.entries.reading import Note
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
+
+log = logging.getLogger(__name__)
+
+ROLE = ".role.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an admin decides of an import. ``dry_run``: nothing is changed. ``name``: of a new domain, None: as in the
+    bundle.
+
+    ``remove_others``: what the bundle has not goes from the domain. ``bind``: servers that may get its secrets.
+    """
+
+    dry_run: bool = False
+    name: str | None = None
+    remove_others: bool = False
+    bind: frozenset[str] = frozenset()
+
+
+class Imports:
+    """Imports bundles. ``workspaces``: where those of domains lie; ``memory_limit``: of one role."""
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        domains: Domains,
+        documents: Documents,
+        roles: Roles,
+        vault: Vault,
+        access: Access,
+        history: FileHistory,
+        threads: DomainThreads,
+        reception: Reception,
+        workspaces: Path,
+        memory_limit: int,
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._domains = domains
+        self._roles = roles
+        self._vault = vault
+        self._history = history
+        self._threads = threads
+        self._reception = reception
+        self._owners = Owners(access, memory_limit)
+        self._pending = PendingImports(
+            database,
+            directory,
+            domains,
+            documents,
+            history,
+            threads,
+            self._owners,
+            reception.folder,
+            workspaces,
+        )
+
+    # -- a new domain -----------------------------------------------------------------------------------------
+
+    async def make(self, user: User, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
+        """Make a domain of a bundle.
+
+        Raises:
+            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: it cannot be used; says why.
+            QuotaExceeded, DocumentTooLarge, StorageFull: there is no room for it.
+        """
+        async with self._reception.receive(pieces) as received:
+            described = await anyio.to_thread.run_sync(read_described, received.files)
+            await self._check_documents(received, {}, None)
+            domain_id = new_id("dom")
+            built = received.folder / "workspace"
+            await anyio.to_thread.run_sync(build, received.files, built)
+            withheld: dict[str, CommandNotAllowed] = {}
+
+            async def attempt(settings: Json) -> Draft:
+                return await self._domains.draft(
+                    domain_id,
+                    choice.name or described.name,
+                    described.description,
+                    {**settings, "mcpServers": described.documents},
+                    roles_in=built,
+                    withheld=withheld,
+                )
+
+            draft, notes = await fit_settings(described.settings, attempt)
+            assert isinstance(draft, Draft)
+            owner = self._owners.of(user.id, draft.change.settings)
+            await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
+            differences = [*compare_records(None, draft.record), *_additions(received)]
+            if not choice.dry_run:
+                await self._place_new(user, received, draft)
+            found = [*notes, *await self._findings(built if choice.dry_run else Path(draft.record.workspace))]
+            return self._report(
+                choice, None if choice.dry_run else domain_id, draft, differences, found, withheld, frozenset(), ()
+            )
+
+    async def _place_new(self, user: User, received: Received, draft: Draft) -> None:
+        """Give the workspace its place, then store the domain; what is between is taken back after a kill."""
+        domain_id = draft.record.id
+        under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
+        async with self._history.changing(domain_id) as notice:
+            await self._store_new(received, draft, under_way)
+            failpoints.reached("bundle.stored")
+            await self._pending.note(under_way, notice)
+        await self._pending.follow(domain_id)
+
+    async def _store_new(self, received: Received, draft: Draft, under_way: ImportRecord) -> None:
+        told = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
+
+        def end(conn: Connection) -> None:
+            imports.delete(conn, under_way.id)
+            audit(conn, told)
+
+        target, storing = Path(draft.record.workspace), False
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._db.write(lambda conn: imports.insert(conn, under_way), durable=True)
+            failpoints.reached("bundle.begun")
+            await anyio.to_thread.run_sync(move_in, received.folder / "workspace", target)
+            failpoints.reached("bundle.placed")
+            storing = True
+            with anyio.CancelScope(shield=True):  # one that is cancelled in its commit may have happened
+                await self._domains.insert(draft, end)
+        except BaseException as exc:
+            if not (storing and _is_unknown(exc)):
+                with anyio.CancelScope(shield=True):
+                    await self._pending.take_back(under_way)
+            raise
+
+    # -- over a domain ----------------------------------------------------------------------------------------
+
+    async def over(self, user: User, domain_id: str, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
+        """Bring a bundle over a domain: what both have becomes the bundle's, the domain's name and other things stay.
+
+        Raises:
+            NotFound: there is no such domain.
+            BundleBindsSecrets: secrets of the domain would go to servers that are new or changed; nothing was changed.
+            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: it cannot be used; says why.
+            QuotaExceeded, DocumentTooLarge, StorageFull, WorkspaceRefused: there is no room for it, or no place.
+            VersionConflict: another process changes the domain.
+        """
+        await self._directory.get(domain_id)
+        async with self._reception.receive(pieces) as received:
+            described = await anyio.to_thread.run_sync(read_described, received.files)
+            async with self._domains.changing(domain_id):
+                return await self._come_over(user, domain_id, received, described, choice)
+
+    async def _come_over(
+        self, user: User, domain_id: str, received: Received, described: Described, choice: Choice
+    ) -> ImportReport:
+        if not choice.dry_run:
+            await self._pending.end_earlier(domain_id)
+        record = await self._directory.get(domain_id)
+        listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
+        given = partial(give_own_names, received, record.workspace, [each.path for each in listed])
+        received = await self._threads.run(domain_id, given)
+        secrets = await self._vault.values(domain_id)
+        redaction = self._vault.redact.of(domain_id)
+        work = partial(overlay_of, record, listed, received, redaction, remove_others=choice.remove_others)
+        overlay = await self._threads.run(domain_id, work)
+        roles_in = received.folder / "roles"
+        ids = [info.id for info in await self._roles.list_of(domain_id) if info.source == "workspace"]
+        await anyio.to_thread.run_sync(_lay_roles, roles_in, ids, received, overlay.removed)
+        before = DomainSettings.model_validate(record.settings)
+        withheld: dict[str, CommandNotAllowed] = {}
+
+        same = described.description == redaction(record.description)
+        description = None if same else described.description or None
+
+        async def attempt(settings: Json) -> Draft:
+            given = change_of(before, described, settings, redaction, remove_others=choice.remove_others)
+            return await self._domains.draft_change(
+                domain_id, None, description, given, False, roles_in=roles_in, withheld=withheld
+            )
+
+        draft, notes = await fit_settings(described.settings, attempt)
+        assert isinstance(draft, Draft)
+        bindings = [
+            each
+            for each in new_bindings(before, draft.change.settings, secrets.keys())
+            if each.server not in choice.bind
+        ]
+        if bindings and not choice.dry_run:
+            raise BundleBindsSecrets(tuple(each.to_json() for each in bindings))
+        await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
+        differences = [*compare_records(record, draft.record), *overlay.differences]
+        owner = self._owners.of(user.id, draft.change.settings)
+        await self._threads.run(domain_id, check_memories, received.files, Path(record.workspace), owner)
+        if not choice.dry_run:
+            notes += await self._bring_over(user, received, draft, overlay)
+        confirm = [(each.server, name) for each in bindings for name in each.secrets]
+        found = [*notes, *await self._findings(Path(record.workspace))]
+        return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
+
+    async def _bring_over(self, user: User, received: Received, draft: Draft, overlay: Overlay) -> list[Note]:
+        """Store the settings, which is the moment from which the import has happened, then bring the files.
+
+        Returns what was left out.
+        """
+        record = draft.record
+        paths = [each.path for each in received.manifest.files if each.path not in overlay.same]
+        await self._threads.run(record.id, check_places, Path(record.workspace), paths)
+        await anyio.to_thread.run_sync(_drop_files, received.files, overlay.same)
+        await anyio.to_thread.run_sync(keep_expected, received.folder, overlay.expected)
+        under_way = ImportRecord(
+            id=received.id, domain_id=record.id, user_id=user.id, removed=overlay.removed, begun_at=now()
+        )
+        told = change("domain.import", record.id, over=True, files=len(paths), removed=len(overlay.removed))
+
+        def begin(conn: Connection) -> None:
+            imports.insert(conn, under_way)
+            audit(conn, told)
+
+        notes: list[Note] = []
+        storing = stored = False
+        self._pending.busy.add(under_way.id)
+        try:
+            await anyio.to_thread.run_sync(move_in, received.folder, self._pending.folder_of(received.id))
+            failpoints.reached("bundle.begun")
+            storing = True
+            with anyio.CancelScope(shield=True):  # it has happened: a client that leaves does not stop it
+                await self._domains.store_change(draft, begin)
+                stored = True
+                failpoints.reached("bundle.stored")
+                notes += await self._pending.end(under_way)
+        except BaseException as exc:
+            if not stored and not (storing and _is_unknown(exc)):
+                with anyio.CancelScope(shield=True):
+                    await self._pending.give_up(under_way)
+            raise
+        finally:
+            self._pending.busy.discard(under_way.id)
+        return notes
+
+    # -- what is under way ------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """End or take back what an earlier process left, and remove what it was taking in."""
+        await self._pending.finish()
+
+    async def resume(self) -> None:
+        """Go on with imports over domains that could not be ended when they were stored: there was no room."""
+        await self._pending.resume()
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    async def _check_documents(
+        self,
+        received: Received,
+        known: Mapping[str, DocumentRecord],
+        domain_id: str | None,
+        removed: Sequence[str] = (),
+        same: Collection[str] = (),
+    ) -> None:
+        """Refuse more documents than the domain may hold, before anything is changed.
+
+        Raises:
+            QuotaExceeded: there are too many, or they are too large together.
+        """
+        more, size = 0, 0
+        for each in received.manifest.files:
+            if each.path.startswith(DOCUMENTS) and each.path not in same:
+                before = known.get(each.path)
+                more += before is None
+                size += each.size - (0 if before is None else before.size)
+        gone = [known[path] for path in removed if path in known]
+        more, size = more - len(gone), size - sum(each.size for each in gone)
+        quotas = self._directory.quotas
+        if domain_id is None:
+            for noun, count in (("documents", more), ("document_bytes", size)):
+                limit: int = getattr(quotas.limits, noun)
+                if count > limit:
+                    raise QuotaExceeded(noun.replace("_", " "), limit, f"AGENTIC_RAG_QUOTA_{noun.upper()}")
+        elif more > 0 or size > 0:
+            await self._db.read(lambda conn: quotas.check_documents(conn, domain_id, max(0, more), max(0, size)))
+
+    async def _findings(self, workspace: Path) -> list[Note]:
+        """Return what is wrong with the roles and skills of a workspace; they come as they are, as dropped ones do."""
+        found = await self._roles.check_workspace(workspace)
+        return [Note(f"{each.file}:{each.line}", each.message) for each in found if each.severity == "error"]
+
+    def _report(
+        self,
+        choice: Choice,
+        domain_id: str | None,
+        draft: Draft,
+        differences: Sequence[Difference],
+        findings: Sequence[Note],
+        withheld: Mapping[str, CommandNotAllowed],
+        known: Collection[str],
+        confirm: Sequence[tuple[str, str]],
+    ) -> ImportReport:
+        settings = draft.change.settings
+        shown, more = cut(differences)
+        asked = [
+            AskedSecret(each.name, each.server, _state(each.server, each.name, known, confirm))
+            for each in needed_secrets(settings.mcp_servers.values(), settings.variables)
+        ]
+        place = f"/api/domains/{domain_id or draft.record.id}/mcp-servers"
+        held = [
+            WithheldServer(name, f"{exc.path}: {exc.reason}", exc.allow, f"{place}/{name}/request")
+            for name, exc in sorted(withheld.items())
+        ]
+        notes = (*findings, *draft.change.changes, *draft.change.warnings, *draft.advice)
+        return ImportReport(
+            choice.dry_run,
+            domain_id,
+            draft.record.name,
+            shown,
+            more,
+            tuple(notes),
+            tuple(asked),
+            tuple(held),
+        )
+
+
+def _state(server: str, name: str, known: Collection[str], confirm: Collection[tuple[str, str]]) -> SecretState:
+    if (server, name) in confirm:
+        return "confirm"
+    return "set" if name in known else "missing"
+
+
+def _is_unknown(exc: BaseException) -> bool:
+    """Whether a commit that ended so may have happened all the same: then the next start looks what became of it."""
+    return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
+
+
+def _additions(received: Received) -> list[Difference]:
+    """Return what a new domain gets beside its settings."""
+    found = []
+    for each in received.manifest.files:
+        folder, _, name = each.path.partition("/")
+        if name:
+            kind = KIND_OF[f"{folder}/"]
+            found.append(Difference(kind, name, "add", after={"size": each.size, "sha256": each.sha256}))
+    return found
+
+
+def _lay_roles(folder: Path, ids: Sequence[str], received: Received, removed: Sequence[str]) -> None:
+    """Make a workspace that has the roles which the domain will have, by their names alone."""
+    gone = {path.rpartition("/")[2].removesuffix(ROLE) for path in removed if path.endswith(ROLE)}
+    brought = {
+        each.path.rpartition("/")[2].removesuffix(ROLE)
+        for each in received.manifest.files
+        if each.path.startswith(ROLES) and each.path.endswith(ROLE)
+    }
+    place = folder / RESOURCE_FOLDER
+    place.mkdir(parents=True)
+    for role in (set(ids) - gone) | brought:
+        (place / f"{role}{ROLE}").touch()
+
+
+def _drop_files(files: Path, same: Collection[str]) -> None:
+    for path in same:
+        (files / path).unlink(missing_ok=True)

@@ -1,0 +1,119 @@
+"""Memories as a bundle holds them: one JSON file a role, with what each says and nothing of whose it was.
+
+Owns the form and what of a stranger's may enter a memory.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.bundle_errors import BundleDamaged
+from agentic_rag.bundles.form import pretty, read_object
+from agentic_rag.errors import QuotaExceeded, StorageFull
+from agentic_rag.json_form import Json
+from agentic_rag.redaction import Redaction
+from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable
+from mcp_servers.promptx.ledger import Engram, Ledger
+from mcp_servers.promptx.memory import Memory, memory_folder
+from mcp_servers.promptx.new_engrams import check_engram
+
+MAX_ID = 100
+LATEST_MS = 4_102_444_800_000
+"""The year 2100."""
+Remembered = tuple[list[Engram], dict[str, int]]
+
+
+def memory_to_bytes(engrams: Sequence[Engram], frequencies: Mapping[str, int], redaction: Redaction) -> bytes:
+    """Return the file of a memory, without secrets; `memory_from_bytes` reads it."""
+    shown = [redaction.json(each.to_json()) for each in engrams]
+    return pretty({"engrams": shown, "frequencies": {redaction(cue): count for cue, count in frequencies.items()}})
+
+
+def memory_from_bytes(path: str, data: bytes) -> Remembered:
+    """Return the engrams of a file, and how often each cue was recalled.
+
+    Raises:
+        BundleDamaged: names what does not fit.
+    """
+    document = read_object(path, data)
+    engrams, counts = document.get("engrams"), document.get("frequencies")
+    if not isinstance(engrams, list) or not isinstance(counts, dict):
+        raise BundleDamaged(f"{path}: engrams and frequencies are expected")
+    if not all(type(count) is int and 0 <= count <= 2**31 for count in counts.values()):
+        raise BundleDamaged(f"{path}: frequencies has numbers only")
+    return [_engram(path, number, each) for number, each in enumerate(engrams)], counts
+
+
+def _engram(path: str, number: int, each: Any) -> Engram:
+    match each:
+        case {
+            "id": str(ident),
+            "content": str(content),
+            "type": str(kind),
+            "strength": int() | float() as strength,
+            "createdAt": int(created),
+            "cues": [*cues],
+        } if 0 < len(ident) <= MAX_ID and 0 <= created <= LATEST_MS and all(isinstance(cue, str) for cue in cues):
+            engram = Engram(
+                ident,
+                content,
+                kind,
+                strength,
+                created,
+                tuple(cues),
+                replaces=_reference(each, "replaces"),
+                replaced_by=_reference(each, "replacedBy"),
+            )
+        case _:
+            raise BundleDamaged(f"{path}: engrams.{number} is no memory")
+    try:
+        return check_engram(number, engram, sum(map(len, engram.cues)))
+    except BadEngram as exc:
+        raise BundleDamaged(f"{path}: engrams.{number}: {exc.reason}") from exc
+
+
+def _reference(each: Json, name: str) -> str:
+    found = each.get(name, "")
+    return found[:MAX_ID] if isinstance(found, str) and "\0" not in found else ""
+
+
+def bring(workspace: Path, scope: str, user: str, role: str, remembered: Remembered, limit: int) -> None:
+    """Add to a role's memory what is not in it. Blocks.
+
+    Raises:
+        QuotaExceeded, StorageFull: it takes no more, or not now.
+    """
+    engrams, counts = remembered
+    memory = Memory(memory_folder(workspace, scope, user, role))
+    with _tell_errors():
+        try:
+            memory.add(engrams, counts, limit)
+            memory.save()
+        finally:
+            memory.close()
+
+
+def check_room(workspace: Path, scope: str, user: str, role: str, remembered: Remembered, limit: int) -> None:
+    """Refuse what `bring` would, and change nothing. Blocks.
+
+    Raises:
+        QuotaExceeded, StorageFull: the memory takes no more, or not now.
+    """
+    ledger = Ledger(memory_folder(workspace, scope, user, role), read_only=True)
+    with _tell_errors():
+        try:
+            ledger.check_room({each.id for each in remembered[0]}, limit)
+        finally:
+            ledger.close()
+
+
+@contextmanager
+def _tell_errors() -> Iterator[None]:
+    """Raise what a memory says inside as the product's errors."""
+    try:
+        yield
+    except MemoryFull as exc:
+        raise QuotaExceeded("memories of one role", exc.limit, "AGENTIC_RAG_QUOTA_MEMORIES") from exc
+    except MemoryUnavailable as exc:
+        raise StorageFull(str(exc)) from exc

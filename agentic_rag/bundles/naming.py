@@ -1,0 +1,49 @@
+"""The names of a bundle's files in the domain that it comes over: one that an export changed gets its own back.
+
+Owns that no two files get one name. Blocks: files are renamed in the folder of the import.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from agentic_rag.bundles.contents import texts_of
+from agentic_rag.bundles.form import DOCUMENTS, portable_names
+from agentic_rag.bundles.receiving import Received
+from agentic_rag.errors import StorageFull
+from mcp_servers.beneath import is_text
+
+
+def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:
+    """Return the members of one folder that stand for a file of another name, each with that. Pure.
+
+    A member whose name is that of a file stands for it, and not for one that only an export would call so.
+    """
+    there = [each for each in known if is_text(each)]
+    own = {portable: name for name, portable in portable_names(there).items() if portable != name}
+    exact = set(there).intersection(members)
+    return {each: own[each] for each in members if each in own and each not in exact and own[each] not in members}
+
+
+def give_own_names(received: Received, workspace: str, documents: Iterable[str]) -> Received:
+    """Return a received bundle whose files have the names that they have in a workspace. ``documents``: its paths.
+
+    Raises:
+        StorageFull: the disk refuses.
+    """
+    names: dict[str, str] = {}
+    for folder, known in {**texts_of(workspace), DOCUMENTS: documents}.items():
+        members = {each.path.removeprefix(folder) for each in received.manifest.files if each.path.startswith(folder)}
+        names |= {folder + member: folder + own for member, own in own_names(members, known).items()}
+    try:
+        for member, own in names.items():
+            _rename(received.files / member, received.files / own)
+    except OSError as exc:
+        raise StorageFull(exc.strerror or "unknown reason") from exc
+    files = tuple(replace(each, path=names.get(each.path, each.path)) for each in received.manifest.files)
+    return replace(received, manifest=replace(received.manifest, files=files))
+
+
+def _rename(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)

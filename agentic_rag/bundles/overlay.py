@@ -1,0 +1,188 @@
+"""A bundle laid over a domain: which of its files are new, which are there, and what of the domain it has not.
+
+Owns the comparison of files, and the change of settings that makes the domain's the bundle's. Blocks: files are hashed.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.bundles.contents import PLACES, hash_texts, read_text, redact_bytes
+from agentic_rag.bundles.entries import alias_values, keep_values
+from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, BundleFile
+from agentic_rag.bundles.reading import Described
+from agentic_rag.bundles.receiving import Received
+from agentic_rag.bundles.report import KIND_OF, MAX_TEXTS, Difference, compare_text
+from agentic_rag.directory.settings import MAP_KEYS, DomainSettings
+from agentic_rag.documents.intake import MISSING
+from agentic_rag.json_form import Json
+from agentic_rag.redaction import Redaction
+from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.tools.entries.entry import McpEntry
+from mcp_servers.beneath import Folder
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What a bundle does to a domain's files. ``same``: members that the domain has; ``removed``: the domain's files
+    that go; ``documents``: the domain's; ``expected``: SHA-256 of what the bundle replaces or removes, empty where
+    nothing is. All by the bundle's folder and their own path in the workspace.
+    """
+
+    differences: tuple[Difference, ...]
+    same: frozenset[str]
+    removed: tuple[str, ...]
+    documents: Mapping[str, DocumentRecord]
+    expected: Mapping[str, str]
+
+
+def overlay_of(
+    record: DomainRecord,
+    listed: Sequence[DocumentRecord],
+    received: Received,
+    redaction: Redaction,
+    *,
+    remove_others: bool,
+) -> Overlay:
+    """Return how a bundle's files lie over a domain's. ``listed``: its documents; ``received``: of own names.
+
+    ``redaction``: as of an export. A text that differs in nothing but that is the same.
+    """
+    texts = _Texts(record.workspace, received.files, hash_texts(record.workspace), redaction)
+    known = {f"{DOCUMENTS}{each.path}": each for each in listed}
+    here = {each.sha256 for each in listed if each.error_code != MISSING}
+    found: list[Difference] = []
+    same: set[str] = set()
+    members = [each for each in received.manifest.files if "/" in each.path]
+    for each in members:
+        if each.path.startswith(MEMORIES):
+            found.append(Difference("memory", _subject(each.path), "add", after={"size": each.size}))
+            continue
+        of_document = each.path.startswith(DOCUMENTS)
+        difference = _compare_document(each, known.get(each.path), here) if of_document else texts.compare(each)
+        if difference is None:
+            same.add(each.path)
+        else:
+            found.append(difference)
+    theirs = {each.path for each in members}
+    brought = {each.sha256 for each in members if each.path.startswith(DOCUMENTS)}
+    removed: list[str] = []
+    for path in sorted((texts.known.keys() | known.keys()) - theirs):
+        kind, subject = KIND_OF[_folder(path)], _subject(path)
+        goes = remove_others and not (path in known and known[path].sha256 in brought)  # its bytes are the bundle's
+        found.append(Difference(kind, subject, "remove" if goes else "keep"))
+        removed += [path] if goes else []
+    hashes = {path: each.sha256 for path, each in known.items() if each.error_code != MISSING} | dict(texts.known)
+    touched = [each.path for each in members if each.path not in same and not each.path.startswith(MEMORIES)]
+    expected = _find_expected(Path(record.workspace), [*touched, *removed], hashes)
+    return Overlay(tuple(found), frozenset(same), tuple(removed), known, expected)
+
+
+def _find_expected(workspace: Path, paths: Sequence[str], hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return what stands at paths, by its hash. What stands there and has no known one is left out."""
+    found = {path: hashes[path] for path in paths if path in hashes}
+    for path in paths:
+        with suppress(OSError):  # in its way, which is told where files are brought
+            if Folder(workspace).at(PLACES[_folder(path)]).status(_subject(path)) is None:
+                found[path] = ""
+    return found
+
+
+def _compare_document(each: BundleFile, before: DocumentRecord | None, here: Collection[str]) -> Difference | None:
+    """Return how a document differs; None: the domain has these bytes, under this name, or under another while nothing
+    has this one. ``here``: hashes of the documents whose files are there.
+    """
+    if each.sha256 in here and (before is None or before.sha256 == each.sha256):
+        return None
+    after = {"size": each.size, "sha256": each.sha256}
+    if before is None or before.error_code == MISSING:
+        return Difference("document", _subject(each.path), "add", after=after)
+    return Difference("document", _subject(each.path), "change", {"size": before.size, "sha256": before.sha256}, after)
+
+
+@dataclass(slots=True)
+class _Texts:
+    """The texts of a workspace beside those of a bundle."""
+
+    workspace: str
+    files: Path
+    known: Mapping[str, str]
+    redaction: Redaction
+    shown: int = 0
+
+    def compare(self, each: BundleFile) -> Difference | None:
+        before = self.known.get(each.path)
+        if before == each.sha256:
+            return None
+        folder = _folder(each.path)
+        old = None if before is None else read_text(self.workspace, folder, _subject(each.path))
+        if old is not None and hashlib.sha256(redact_bytes(old, self.redaction)).hexdigest() == each.sha256:
+            return None
+        kind = KIND_OF[folder]
+        self.shown += 1
+        if self.shown > MAX_TEXTS:
+            return Difference(kind, _subject(each.path), "add" if before is None else "change")
+        after = (self.files / each.path).read_bytes().decode(errors="replace")
+        shown = None if old is None else old.decode(errors="replace")
+        return compare_text(kind, _subject(each.path), shown, after)
+
+
+def _folder(path: str) -> str:
+    return f"{path.partition('/')[0]}/"
+
+
+def _subject(path: str) -> str:
+    return path.partition("/")[2]
+
+
+def change_of(
+    before: DomainSettings, described: Described, settings: Json, redaction: Redaction, *, remove_others: bool
+) -> Json:
+    """Return the change that makes a domain's settings those of a bundle, maps name by name.
+
+    ``settings``: those of the bundle that this server takes; of the others the domain's stay. A changed entry keeps the
+    sealed values of the one it replaces where it refers to them.
+    """
+    stored = before.to_json()
+    shown = redaction.json(stored)
+    change: Json = {
+        key: _as_stored(value, stored[key], shown[key]) if key in stored else value for key, value in settings.items()
+    }
+    aliased = alias_values(before.mcp_servers, before.variables)
+    entries: dict[str, Json | None] = {
+        name: _keep(entry, before, aliased)
+        for name, entry in described.entries.items()
+        if not _is_same(entry, aliased.get(name), redaction)
+    }
+    if remove_others:
+        entries |= dict.fromkeys(before.mcp_servers.keys() - described.entries.keys())
+        change |= dict.fromkeys(stored.keys() - described.settings.keys() - {"mcpServers"})
+        for key in MAP_KEYS - {"mcpServers"}:
+            given = change.get(key)
+            if isinstance(given, Mapping):
+                change[key] = {**dict.fromkeys(stored.get(key, {})), **given}
+    return {**change, "mcpServers": entries} if entries else change
+
+
+def _as_stored(value: Any, stored: Any, shown: Any) -> Any:
+    """Return a value with what an export took out of it put back. ``shown``: the stored one as it is exported."""
+    if value == shown:
+        return stored
+    if isinstance(value, Mapping) and isinstance(stored, Mapping):
+        return {
+            key: _as_stored(each, stored[key], shown[key]) if key in stored else each for key, each in value.items()
+        }
+    return value
+
+
+def _is_same(entry: McpEntry, before: McpEntry | None, redaction: Redaction) -> bool:
+    return entry == before or (before is not None and entry.to_json() == redaction.json(before.to_json()))
+
+
+def _keep(entry: McpEntry, before: DomainSettings, aliased: Mapping[str, McpEntry]) -> Json:
+    old = before.mcp_servers.get(entry.name)
+    return (entry if old is None else keep_values(entry, old, aliased[entry.name])).to_json()

@@ -1,0 +1,232 @@
+"""``agentic-rag backup`` and ``restore``: everything a server keeps, in one file and back.
+
+Owns the commands and what they say. A backup is made beside a running server, by this process; a restore has the
+folder for itself.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentic_rag.commands.line import Data, printable, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from agentic_rag.backup.archive import Header
+    from agentic_rag.backup.contents import Progress
+    from agentic_rag.backup.restoring import Restored
+    from agentic_rag.operations.findings import Finding
+    from agentic_rag.settings import Settings
+
+VERIFY = "verify"
+TELL_SECONDS = 0.2
+
+
+def backup(
+    file: Annotated[
+        str, typer.Argument(help="The file to write, or a folder in which it gets a name; or: verify FILE.")
+    ],
+    of: Annotated[Path | None, typer.Argument(help="After verify: the backup.", show_default=False)] = None,
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="Add the key of the secrets: who has the file can read them all.")
+    ] = False,
+    with_index: Annotated[
+        bool, typer.Option("--with-index", help="Add the index, which is made anew otherwise. Not beside a server.")
+    ] = False,
+    keep: Annotated[
+        int | None, typer.Option("--keep", help="In a folder: remove all but the newest so many backups.", min=1)
+    ] = None,
+    tell: Annotated[bool, typer.Option("--tell", help="Say how far it is, in lines of JSON.", hidden=True)] = False,
+    data: Data = None,
+) -> None:
+    """Back up everything the server keeps into one file, while it runs; verify FILE reads one to its end.
+
+    Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. The index and installed packages
+    are made anew from what is in it.
+    """
+    import anyio
+
+    from agentic_rag.settings import load_settings
+
+    if file == VERIFY:
+        if of is None:
+            raise typer.BadParameter("verify needs the backup's file.")
+        with _lines() if tell else _bar("Reading") as progress:
+            _tell_verified(of, progress)
+        return
+    if of is not None:
+        raise typer.BadParameter(f"one file is written; what is {str(of)!r}?")
+    settings = load_settings(data=data)
+    path = Path(file)
+    if keep is not None and not path.is_dir():
+        raise typer.BadParameter(f"--keep counts the backups in a folder, and {file} is none.")
+    with _lines() if tell else _bar("Writing") as progress:
+        made = anyio.run(partial(_make, settings, path, with_key, with_index, keep, progress))
+    target, header, gone = made
+    say(f"{target} holds the data folder {settings.data} as of {header.made_at} ({_amount(target.stat().st_size)}).")
+    if with_key:
+        say("WARNING: it holds the key of the secrets. Who can read this file can read every secret in it.", err=True)
+    for each in gone:
+        say(f"Removed {each}.")
+
+
+async def _make(
+    settings: "Settings", path: Path, with_key: bool, with_index: bool, keep: int | None, progress: "Progress"
+) -> "tuple[Path, Header, list[Path]]":
+    import anyio.to_thread
+
+    from agentic_rag.access.acts import Acts, act
+    from agentic_rag.backup.backups_folder import keep_newest, name_by_time
+    from agentic_rag.backup.contents import Choice
+    from agentic_rag.backup.making import make_backup
+    from agentic_rag.errors import BackupRefused
+    from agentic_rag.operations.data_folder import find_owner
+
+    target = await anyio.to_thread.run_sync(lambda: name_by_time(path) if path.is_dir() else path)
+    if with_index and (owner := find_owner(settings.own)):
+        raise BackupRefused(
+            f"The index cannot be copied while {owner} uses it: stop the server, or leave --with-index away, and it is "
+            "made anew from the documents after a restore."
+        )
+    choice = Choice(with_key=with_key, with_index=with_index)
+    header = await make_backup(settings.database, settings.data, target, choice, progress)
+    Acts(settings.data).leave(act("backup.write", header.id, withKey=with_key))
+    gone = await anyio.to_thread.run_sync(keep_newest, path, keep) if keep is not None else []
+    return target, header, gone
+
+
+def _tell_verified(path: Path, progress: "Progress") -> None:
+    from agentic_rag.backup.archive import verify
+
+    header = verify(path, progress.advance)
+    parts = (("with the key", header.with_key), ("with the index", header.with_index))
+    kinds = [name for name, there in parts if there]
+    what = "records only" if header.records_only else ", ".join(kinds) or "secrets sealed, without their key"
+    say(f"{path} is whole: made {header.made_at} of {header.folder} by version {header.version} ({what}).")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="The backup.")],
+    end_turns: Annotated[
+        bool | None,
+        typer.Option(
+            "--end-turns/--resume-turns",
+            help="Interrupt the turns that ran when it was made, or go on with them (default: go on).",
+            show_default=False,
+        ),
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Restore a backup into an empty data folder (--data), and check it.
+
+    With AGENTIC_RAG_DATABASE_URL the records go into that database. The backup may come from the other kind of
+    database. If this is cut off, run it again: it begins anew.
+    """
+    import anyio
+
+    from agentic_rag.settings import load_settings
+
+    settings = load_settings(data=data)
+    with _bar("Restoring") as progress:
+        done, findings = anyio.run(_restore, settings, file, end_turns, progress)
+    _tell_restored(settings, done)
+    for finding in findings:
+        say(printable(str(finding)))
+    if findings:
+        say(f"{len(findings)} found; agentic-rag doctor --repair does what stands in brackets.")
+        raise typer.Exit(1)
+    say("Everything fits together.")
+
+
+async def _restore(
+    settings: "Settings", file: Path, end_turns: bool | None, progress: "Progress"
+) -> "tuple[Restored, list[Finding]]":
+    from agentic_rag.backup.restoring import Plan, restore
+    from agentic_rag.commands.doctor import examine
+
+    done = await restore(Plan(file, settings.data, settings.database, end_turns), progress)
+    return done, await examine(settings, False)
+
+
+def _tell_restored(settings: "Settings", done: "Restored") -> None:
+    header, settled = done.header, done.settled
+    say(f"{settings.data} is as it was at {header.made_at}: its records, and {done.files} files.")
+    if settled.documents:
+        say(f"{settled.documents} documents are indexed again by the next start; they can be searched as they come.")
+    if settled.documents_gone or settled.payloads_gone:
+        say(
+            f"Deleted while the backup was made: the files of {settled.documents_gone} documents, which say so, and of "
+            f"{settled.payloads_gone} kept results."
+        )
+    if settled.turns:
+        on = (
+            "go on when a server starts here, as after a crash. If the original still runs, they run twice: then "
+            "empty the folder and restore with --end-turns"
+        )
+        said = "were interrupted" if settled.ended else on
+        say(f"{settled.turns} turns ran or waited when the backup was made; they {said}.")
+    if settled.secrets and not header.with_key:
+        say(
+            f"{settled.secrets} secrets are sealed, and their key is not in the backup: put it back as "
+            f"{settings.data / 'secret.key'}, or set AGENTIC_RAG_SECRET_KEY, before a server starts."
+        )
+
+
+class _Shown:
+    """Shows how far it is, where somebody looks."""
+
+    def __init__(self, bar: "Bar | None", task: int) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance(self, name: str, count: int) -> None:
+        if self._bar is not None:
+            from rich.progress import TaskID
+
+            self._bar.update(TaskID(self._task), advance=count, name=printable(name)[-50:])
+
+
+class _Told:
+    """Says how far it is to the process that began this one, a few times a second: a line of JSON each."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._next = 0.0
+
+    def advance(self, name: str, count: int) -> None:
+        self._bytes += count
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + TELL_SECONDS
+            say(json.dumps({"name": name, "bytes": self._bytes}))
+
+
+@contextmanager
+def _lines() -> "Iterator[Progress]":
+    yield _Told()
+
+
+@contextmanager
+def _bar(words: str) -> "Iterator[Progress]":
+    """Show a bar on a terminal: what is done now, and how much is."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield _Shown(None, 0)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn(words + " {task.fields[name]}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Shown(bar, int(bar.add_task(words, total=None, name="")))
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 1024:.1f} KiB"

@@ -1,0 +1,149 @@
+"""``agentic-rag domains export`` and ``import``: a domain in one file, and back.
+
+Owns the commands and what they say. Both talk REST; the file grows under another name, and is whole or not there.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
+
+if TYPE_CHECKING:
+    from agentic_rag.commands.client import Client
+
+SECONDS = 3600.0
+"""How long the server may take over one bundle: it hashes every document."""
+PIECE = 256 * 1024
+SHOWN_LINES = 20
+"""Of the difference of one text."""
+SIGNS = {"add": "+", "change": "~", "remove": "-", "keep": "="}
+
+
+def export_domain(
+    domain: Annotated[str, typer.Argument(help="Id of the domain.")],
+    file: Annotated[Path, typer.Argument(help="The file to write, a .zip.", dir_okay=False)],
+    memories: Annotated[
+        bool, typer.Option("--memories", help="With the shared memories, or your own where each user has their own.")
+    ] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Write a domain into one file: settings, prompts, roles, skills, MCP servers, documents. No secret is in it."""
+    from agentic_rag.backup.whole_file import write_whole
+    from agentic_rag.bundle_errors import BundleNotWritten
+    from agentic_rag.errors import BackupNotWritten
+
+    params = {"memories": "true"} if memories else {}
+    path = f"/api/domains/{quote_part(domain)}/bundle"
+    try:
+        with write_whole(file) as target:
+
+            async def fetch(client: "Client") -> Any:
+                return await client.fetch(path, params, target, SECONDS)
+
+            headers = run(data, url, fetch)
+    except BackupNotWritten as exc:
+        raise BundleNotWritten(exc.reason, exc.place) from exc
+    except OSError as exc:
+        raise BundleNotWritten(exc.strerror or "unknown reason", str(file)) from exc
+    say(f"{file} holds the domain {domain} ({file.stat().st_size} bytes).")
+    if headers.get("x-left-out", "0") != "0":
+        say(
+            f"{headers['x-left-out']} files are not in it, since they cannot be read; the server's log names them.",
+            err=True,
+        )
+
+
+def import_domain(
+    file: Annotated[Path, typer.Argument(help="The bundle.", exists=True, dir_okay=False)],
+    into: Annotated[str | None, typer.Option("--into", help="Id of a domain that it comes over.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new domain; default: as in the bundle.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
+    remove_others: Annotated[
+        bool, typer.Option("--remove-others", help="With --into: what the bundle has not goes from the domain.")
+    ] = False,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option("--bind", help="With --into: a server that may get the domain's secrets; repeatable."),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Make a domain of a bundle, or bring one over a domain; then ask for the secrets that are not set.
+
+    No line of an MCP server is run: one that nothing allows here comes switched off.
+    """
+    if into is not None and name is not None:
+        raise typer.BadParameter("--name is for a new domain; one that a bundle comes over keeps its name.")
+    if into is None and (remove_others or bind):
+        raise typer.BadParameter("--remove-others and --bind need --into.")
+    params = {"dryRun": "true"} if dry_run else {}
+    if name is not None:
+        params["name"] = name
+    if remove_others:
+        params["removeOthers"] = "true"
+    if bind:
+        params["bind"] = ",".join(bind)
+    path = "/api/bundles" if into is None else f"/api/domains/{quote_part(into)}/bundle"
+
+    async def send(client: "Client") -> Any:
+        headers = {"Content-Type": "application/zip"}
+        return await client.call("POST", path, content=_pieces(file), params=params, headers=headers, seconds=SECONDS)
+
+    report = run(data, url, send)
+    _tell(report)
+    missing = sorted({each["name"] for each in report["secrets"] if each["state"] == "missing"})
+    if not dry_run and missing and sys.stdin.isatty():
+        _ask_secrets(data, url, report["domainId"], missing)
+
+
+async def _pieces(file: Path) -> AsyncIterator[bytes]:
+    import anyio
+
+    async with await anyio.open_file(file, "rb") as source:
+        while data := await source.read(PIECE):
+            yield data
+
+
+def _tell(report: Any) -> None:
+    for each in report["differences"]:
+        said = f"{SIGNS[each['action']]} {each['kind']} {each['subject']}"
+        if each["kind"] == "setting":
+            said += f": {each.get('before')!r} -> {each.get('after')!r}"
+        say(printable(said))
+        for line in each.get("lines", "").splitlines()[:SHOWN_LINES]:
+            say(f"    {printable(line)}")
+    if report["more"]:
+        say(f"… and {report['more']} more")
+    for note in report["findings"]:
+        say(printable(f"{note['path']}: {note['text']}"), err=True)
+    for each in report["withheld"]:
+        said = f"{each['server']} comes switched off: {each['reason']}"
+        say(printable(f"{said} Ask for its line: POST {each['request']}"), err=True)
+    for each in report["secrets"]:
+        if each["state"] == "confirm":
+            said = f"{each['server']} would get the secret {each['name']} of this domain: --bind {each['server']}"
+            say(printable(said), err=True)
+        elif each["state"] == "missing":
+            place = report["domainId"] or "DOMAIN"
+            said = f"{each['server']} needs the secret {each['name']}: agentic-rag secrets set {place} {each['name']}"
+            say(printable(said), err=True)
+    if not report["dryRun"]:
+        say(report["domainId"])
+
+
+def _ask_secrets(data: Path | None, url: str | None, domain: str, names: list[str]) -> None:
+    """Ask for each value that is not set; an empty one leaves it so."""
+    for name in names:
+        value = typer.prompt(
+            f"Value of {printable(name)} (empty: later)", default="", hide_input=True, show_default=False
+        )
+        if value:
+            place = f"/api/domains/{quote_part(domain)}/secrets/{quote_part(name)}"
+            run(data, url, lambda client, place=place, value=value: client.call("PUT", place, json={"value": value}))  # type: ignore[misc]

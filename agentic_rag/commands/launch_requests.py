@@ -1,0 +1,182 @@
+"""``agentic-rag mcp requests``, ``approve``, ``refuse``, ``propose``: the road to a server the catalogue does not have.
+
+Owns the arguments and what is printed. All of it talks REST: a request is a record, and who may decide is the server's
+to say. What strangers wrote is printed so that it cannot steer a terminal.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
+from agentic_rag.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from agentic_rag.commands.client import Client
+
+requests_app = typer.Typer()
+
+INSTALL_SECONDS = 900.0
+"""How long an approval is waited for; it goes on without us."""
+LOOK_SECONDS = 0.5
+
+Ident = Annotated[str, typer.Argument(help="The request's id, as `mcp requests` prints it.")]
+
+
+@requests_app.command("requests")
+def show_requests(
+    state: Annotated[
+        str, typer.Option("--state", help="open, approved, installed, refused, withdrawn or all.")
+    ] = "open",
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """List what domain admins asked for, with what would run."""
+    query = "" if state == "all" else f"?state={quote_part(state)}"
+    found = run(data, url, lambda client: client.call("GET", f"/api/launch-requests{query}"))
+    head = ("id", "domain", "server", "state", "asked by", "line", "would run")
+    rows = [
+        (
+            *(each["id"], each["domainId"], each["server"], each["state"], each["requestedBy"]),
+            *(" ".join([each["command"], *each["args"]]), _what(each["facts"])),
+        )
+        for each in found["items"]
+    ]
+    table(head, rows)
+
+
+@requests_app.command("approve")
+def approve(
+    ident: Ident,
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(help="After --: its arguments with slots {path:workspace}, {text}, {url}; else as proposed."),
+    ] = None,
+    network: Annotated[bool, typer.Option("--network", help="It may use the network.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="It may write in folders that stand in slots.")] = False,
+    read_only: Annotated[
+        list[str] | None, typer.Option("--read-only", help="A tool of it that has no effects, by its own name.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Without a question.")] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Show what would run, allow exactly that, and wait until it is installed."""
+    grant: dict[str, Any] = {"network": network, "write": write, "readOnly": read_only or []}
+    if args:
+        grant["args"] = args
+
+    async def decide(client: "Client") -> Any:
+        import anyio
+
+        path = f"/api/launch-requests/{quote_part(ident)}"
+        shown = await client.call("GET", path)
+        _describe(shown)
+        if not yes and sys.stdin.isatty():
+            typer.confirm("Allow this?", abort=True, err=True)
+        decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": shown["fingerprint"]})
+        with anyio.move_on_after(INSTALL_SECONDS):
+            while decided["state"] == "approved":
+                await anyio.sleep(LOOK_SECONDS)
+                decided = await client.call("GET", path)
+        return decided
+
+    decided = run(data, url, decide)
+    if decided["state"] == "installed":
+        say(f"allowed {decided['catalogueId']}: SHA-256 {decided['sha256']}")
+        return
+    say(printable(f"{decided['state']}: {decided['reason'] or 'it is still being installed'}"), err=True)
+    raise typer.Exit(1)
+
+
+@requests_app.command("refuse")
+def refuse(
+    ident: Ident,
+    reason: Annotated[str, typer.Option("--reason", help="Its admin reads it.")],
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Refuse a request."""
+    path = f"/api/launch-requests/{quote_part(ident)}/refuse"
+    run(data, url, lambda client: client.call("POST", path, json={"reason": reason}))
+    say(f"refused {ident}")
+
+
+@requests_app.command("propose")
+def propose(
+    domain: Annotated[str, typer.Argument(help="Id of the domain.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A server.json, a bundle (.mcpb), or mcpServers as JSON.", exists=True, dir_okay=False),
+    ],
+    name: Annotated[str, typer.Option("--name", help="Of the entry; else as the file says.")] = "",
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Ask for the server of a file, and print the entry to save once it may run."""
+    content = file.read_bytes()
+    place = f"/api/domains/{quote_part(domain)}/mcp-servers"
+
+    async def ask(client: "Client") -> Any:
+        if content[:2] == b"PK":
+            path = f"{place}/{quote_part(name or '-')}/bundle"
+            return await client.call("POST", path, content=content, seconds=INSTALL_SECONDS)
+        document = _read_json(content, file)
+        path = f"{place}/{quote_part(name or _name_in(document))}/request"
+        return await client.call("POST", path, json=document, seconds=INSTALL_SECONDS)
+
+    made = run(data, url, ask)
+    _describe(made)
+    say(printable(json.dumps({made["server"]: made["entry"]}, ensure_ascii=False)))
+
+
+def _read_json(content: bytes, file: Path) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except ValueError as exc:
+        raise InvalidInput(str(file), f"this is neither a bundle nor JSON: {exc}") from exc
+
+
+def _name_in(document: object) -> str:
+    """Return the name that a document gives its server."""
+    from agentic_rag.tools.entries.names import fit_name
+    from agentic_rag.tools.entries.reading import read_entries
+
+    if isinstance(document, Mapping) and isinstance(document.get("name"), str):
+        return fit_name(document["name"])
+    names = list(read_entries(document).entries)
+    if len(names) != 1:
+        raise InvalidInput("--name", f"the file has {len(names)} servers; name one.")
+    return names[0]
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    """Return what would run in a few words."""
+    name = f"{facts['registry']} {facts['name']} {facts['version']}".strip()
+    size = f"{facts['sizeBytes'] / 1024:.0f} KiB in {facts['fileCount']} files"
+    return f"{name}, {facts['license'] or 'no license'}, {size}"
+
+
+def _describe(request: Mapping[str, Any]) -> None:
+    """Print a request as an operator has to see it before deciding."""
+    facts = request["facts"]
+    lines = [
+        ("request", f"{request['id']} ({request['state']}) by {request['requestedBy']} for {request['domainId']}"),
+        ("line", " ".join([request["command"], *request["args"]])),
+        ("arguments", " ".join(request["template"]) or "none"),
+        ("variables", " ".join(request["env"]) or "none"),
+        ("runs", _what(facts)),
+        ("integrity", facts["integrity"]),
+        *(("sets", f"{name}={value}") for name, value in facts["fixed"].items()),
+        *(("install script (never run)", each) for each in facts["installScripts"]),
+        *(("needs", each) for each in facts["dependencies"]),
+        *(("file", f"{name} {sha}") for name, sha in facts["files"].items()),
+        *(("warning", each) for each in facts["warnings"]),
+        *((("reason", request["reason"]),) if request["reason"] else ()),
+    ]
+    for label, text in lines:
+        say(printable(f"{label}: {text}"), err=True)

@@ -1,0 +1,99 @@
+"""``agentic-rag models``: what each model that the operator names can do, asked of its service, and what it costs.
+
+Owns the commands and how findings are printed. They need neither server nor data folder: they read settings and the
+files of providers, profiles and prices that a server would read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_rag.commands.line import say, table
+from agentic_rag.models.support import CALL_SECONDS, Finding
+
+models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
+
+
+@models_app.command("check")
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Models, as domains name them; none: all that are set up.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long each call may take.", min=0.1)] = CALL_SECONDS,
+) -> None:
+    """Ask each model for a sentence, a tool call, a citation and an image (exit code 1: something does not work).
+
+    Up to four tiny calls a model, which cost what they cost. A code says what is missing.
+    """
+    import anyio
+
+    found = anyio.run(_check, names or [], seconds)
+    if not found:
+        say("error: no language model is set up: see docs/providers.md", err=True)
+        raise typer.Exit(1)
+    rows = [_row(name, each) for name, findings in found for each in findings]
+    table(["model", "what", "", "code", "said"], rows)
+    if not all(each.works for _, findings in found for each in findings):
+        raise typer.Exit(1)
+
+
+@models_app.command("prices")
+def show_prices(
+    file: Annotated[Path | None, typer.Argument(help="A file of prices; default: that of AGENTIC_RAG_PRICES.")] = None,
+) -> None:
+    """Check a file of prices and show what it says (exit code 2: something in it is wrong, at the line named)."""
+    from agentic_rag.models.prices import read_prices
+    from agentic_rag.settings import load_settings
+
+    path = file or load_settings().prices
+    if path is None:
+        say("error: name a file, or set AGENTIC_RAG_PRICES to one", err=True)
+        raise typer.Exit(2)
+    prices = read_prices(path)
+    head = ("model", "from", "input", "cache read", "cache write", "output", "for a million tokens")
+    rows = [
+        (name, each.since or "-", *map(str, (each.input, each.cache_read, each.cache_write, each.output)))
+        for name, listed in prices.by_name.items()
+        for each in listed
+    ]
+    table(head, [(*row, prices.currency) for row in rows])
+
+
+async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[Finding]]]:
+    """Try models at once; each by itself one call after the other."""
+    import anyio
+
+    from agentic_rag.models.profiles import profile_of
+    from agentic_rag.models.provider_file import read_providers
+    from agentic_rag.models.providers import choose_model, configured_models, secrets_of, use_profiles
+    from agentic_rag.models.support import check_model
+    from agentic_rag.redaction import Redactor
+    from agentic_rag.settings import load_settings
+
+    settings = load_settings()
+    providers = read_providers(settings.providers)
+    use_profiles(settings, providers)
+    choice = choose_model(settings, providers)
+    redact = Redactor(secrets_of(settings, providers))
+    wanted = list(dict.fromkeys(map(choice.names.keep, names))) or configured_models(settings, choice, providers)
+    found: dict[str, Sequence[Finding]] = {}
+
+    async def check_one(name: str) -> None:
+        findings = await check_model(choice.model, name, profile_of(name), seconds)
+        found[name] = [Finding(each.ability, each.code, redact(each.note), each.seconds) for each in findings]
+
+    try:
+        async with anyio.create_task_group() as checks:
+            for name in wanted:
+                checks.start_soon(check_one, name)
+    finally:
+        await choice.model.aclose()
+    return [(name, found[name]) for name in wanted]
+
+
+def _row(name: str, found: Finding) -> list[str]:
+    took = f"{found.seconds:.1f} s"
+    said = f"{took}: {found.note}" if found.note else took
+    return [name, str(found.ability), "works" if found.works else "FAILS", str(found.code or "-"), said]

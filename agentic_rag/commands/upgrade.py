@@ -1,0 +1,123 @@
+"""``agentic-rag upgrade`` and ``downgrade``: the tables of the records, to this version's and back.
+
+Owns the commands and what they say. A start upgrades by itself; these do it beforehand, or show what it would do.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentic_rag.commands.line import Data, printable, say
+
+if TYPE_CHECKING:
+    from agentic_rag.backup.upgrading import Rehearsal, WayBack
+    from agentic_rag.operations.findings import Finding
+    from agentic_rag.settings import Settings
+
+
+def upgrade(
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Do all of it on a copy, beside a running server, and say what it did.")
+    ] = False,
+    data: Data = None,
+) -> None:
+    """Bring the records to this version: backed up first, then changed, then checked. A start does the same."""
+    import anyio
+
+    from agentic_rag.settings import load_settings
+
+    settings = load_settings(data=data)
+    if rehearse:
+        from agentic_rag.backup.upgrading import rehearse as run
+
+        findings = _tell_rehearsal(anyio.run(run, settings))
+    else:
+        findings = anyio.run(_upgrade, settings)
+    for finding in findings:
+        say(printable(str(finding)))
+    if findings:
+        raise typer.Exit(1)
+    say("Everything fits together.")
+
+
+async def _upgrade(settings: "Settings") -> "list[Finding]":
+    from agentic_rag.backup.upgrading import back_up_before
+    from agentic_rag.commands.doctor import examine
+    from agentic_rag.operations.data_folder import DataFolder
+    from agentic_rag.store.migrations import OWN
+
+    folder = DataFolder.own(settings.data)
+    try:
+        before = await back_up_before(settings, OWN)
+    finally:
+        folder.release()
+    found = await examine(settings, False)  # which opens the database, and so brings it to this version
+    say(f"As they were, the records are in {before}." if before else "The records are of this version already.")
+    return found
+
+
+def _tell_rehearsal(done: "Rehearsal") -> "list[Finding]":
+    from agentic_rag.store.migrations import HEAD
+
+    if not done.steps:
+        say(f"The records are of version {done.revision}, this program's: a start changes nothing.")
+    else:
+        say(f"From version {done.revision} to {HEAD}, on a copy that is gone again:")
+    for revision, words in done.steps:
+        say(f"  {revision}  {words}")
+    for change in done.changes:
+        say(f"  {change}")
+    say(f"The backup took {done.backup_seconds:.1f} s, the change {done.migration_seconds:.1f} s.")
+    return done.findings
+
+
+def downgrade(
+    backup: Annotated[
+        Path | None,
+        typer.Argument(help="The backup; default: the newest before-… of the data folder.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: Data = None,
+) -> None:
+    """Put the records back as they were before an upgrade, for the version of then. Stop every server first.
+
+    Says what is lost. The records of now are backed up before.
+    """
+    import anyio
+
+    from agentic_rag.settings import load_settings
+
+    anyio.run(_downgrade, load_settings(data=data), backup, yes)
+
+
+async def _downgrade(settings: "Settings", backup: Path | None, yes: bool) -> None:
+    import anyio.to_thread
+
+    from agentic_rag.backup.upgrading import find_before, go_back, look_back
+    from agentic_rag.operations.data_folder import DataFolder
+
+    folder = DataFolder.own(settings.data)
+    try:
+        found = backup
+        if found is None:
+            found = await anyio.to_thread.run_sync(find_before, settings.data)
+        way = await look_back(settings, found)
+        _tell_loss(way)
+        if not yes:
+            await anyio.to_thread.run_sync(lambda: typer.confirm("Put these records in place of those?", abort=True))
+        kept = await go_back(settings, way)
+    finally:
+        folder.release()
+    say(f"The records are as of {way.header.made_at}; those that were here are in {kept}.")
+    say(f"Start version {way.header.version} on them: this one would upgrade them again.")
+
+
+def _tell_loss(way: "WayBack") -> None:
+    header = way.header
+    say(f"{way.backup} holds the records as of {header.made_at}, of version {header.version}. All since then is lost:")
+    for name, now, then in way.lost:
+        say(f"  {name}: {now} now, {then} then")
+    if not way.lost:
+        say("  nothing came or went; what was changed is as it was then")
+    say("Files stay as they are: documents that came since are taken in again, those that went say that they are gone.")

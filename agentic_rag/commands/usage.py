@@ -1,0 +1,125 @@
+"""``agentic-rag usage`` and ``agentic-rag budgets``: what model calls have cost, and what they may cost.
+
+Owns the commands.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.json_form import Json
+
+budgets_app = typer.Typer(help="List, set and remove budgets of domains, users and keys.", no_args_is_help=True)
+
+
+class ScopeName(StrEnum):
+    """Whose a budget is."""
+
+    domain = "domain"
+    user = "user"
+    key = "key"
+
+
+class UnitName(StrEnum):
+    """What a budget counts."""
+
+    tokens = "tokens"
+    money = "money"
+
+
+class PeriodName(StrEnum):
+    """When a budget begins anew."""
+
+    day = "day"
+    month = "month"
+
+
+def usage(
+    by: Annotated[str, typer.Option(help="domain, user, key, model, agent, day; several with commas.")] = "domain",
+    since: Annotated[str | None, typer.Option("--from", help="From this day on, UTC: 2026-01-31.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Before this day.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Show the tokens of model calls, and what they cost where the operator named prices."""
+    given = {"groupBy": by, "from": since, "to": until, "format": "csv" if as_csv else None}
+    params = {name: value for name, value in given.items() if value}
+    if as_csv:
+        say(run(data, url, lambda client: client.call("GET", "/api/usage", params=params)).rstrip())
+        return
+    found = run(data, url, lambda client: client.call("GET", "/api/usage", params=params))
+    names = [_GROUPS.get(each, each) for each in dict.fromkeys(filter(None, by.split(",")))]
+    head = (*names, "calls", "input", "cache read", "cache write", "output", "cost")
+    table(head, [(*(str(each.get(name, "")) for name in names), *_cells(each)) for each in found["items"]])
+
+
+_GROUPS = {"domain": "domainId", "user": "userId", "key": "keyId"}
+
+
+def _cells(total: Json) -> tuple[str, ...]:
+    money = f"{total['cost']} {total['currency']}" if "cost" in total else "-"
+    if total.get("unpricedCalls"):
+        money += f" (and {total['unpricedCalls']} calls without a price)"
+    tokens = [str(total[name]) for name in ("calls", "input", "cacheRead", "cacheWrite", "output")]
+    return (*tokens, money)
+
+
+@budgets_app.command("list")
+def list_budgets(data: Data = None, url: Url = None) -> None:
+    """List budgets: id, whose, unit, period, spent, reserved by running calls, soft and hard bound, when it renews."""
+    found = run(data, url, lambda client: client.call("GET", "/api/budgets"))
+    head = ("id", "whose", "unit", "period", "spent", "reserved", "soft", "hard", "renews")
+    table(head, [_row(each) for each in found["items"]])
+
+
+@budgets_app.command("set")
+def set_budget(
+    scope: Annotated[ScopeName, typer.Argument(help="Whose: of a domain, a user or a key.")],
+    subject: Annotated[str, typer.Argument(help="Its id or name; '*': each of them has it for itself.")],
+    unit: Annotated[UnitName, typer.Argument(help="What it counts; money needs AGENTIC_RAG_PRICES.")],
+    period: Annotated[PeriodName, typer.Argument(help="When it begins anew: at midnight UTC.")],
+    hard: Annotated[str | None, typer.Option(help="Beyond it calls are refused.")] = None,
+    soft: Annotated[str | None, typer.Option(help="Beyond it a turn says so.")] = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Set a budget, in the place of the one for the same scope, subject, unit and period."""
+    body: Json = {
+        "scope": scope.value,
+        "subject": subject,
+        "unit": unit.value,
+        "period": period.value,
+        "soft": soft,
+        "hard": hard,
+    }
+    made = run(data, url, lambda client: client.call("PUT", "/api/budgets", json=body))
+    say("\t".join(_row(made)))
+
+
+@budgets_app.command("remove")
+def remove_budget(
+    budget_id: Annotated[str, typer.Argument(help="Its id, as `budgets list` shows it.")],
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Remove a budget: nothing is refused for it any more."""
+    run(data, url, lambda client: client.call("DELETE", f"/api/budgets/{quote_part(budget_id)}"))
+
+
+def _row(budget: Json) -> tuple[str, ...]:
+    money = f" {budget['currency']}" if budget.get("currency") else ""
+    bounds = (budget.get("soft", "-"), budget.get("hard", "-"))
+    used = (budget.get("spent", "-"), budget.get("reserved", "-"))
+    whose = f"{budget['scope']} {budget['subject']}"
+    return (
+        budget["id"],
+        whose,
+        f"{budget['unit']}{money}",
+        budget["period"],
+        *used,
+        *bounds,
+        budget.get("renewsAt", "-"),
+    )

@@ -1,0 +1,116 @@
+"""``agentic-rag users``: who may come in, and what they may do.
+
+Owns the commands.
+"""
+
+from typing import Annotated
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.json_form import Json
+
+users_app = typer.Typer(help="List, create, change, disable, enable and erase users.", no_args_is_help=True)
+
+ERASE_SECONDS = 3600.0
+
+Name = Annotated[str, typer.Argument(help="Name of the user.")]
+Grants = Annotated[
+    list[str] | None,
+    typer.Option("--grant", help="DOMAIN=member, DOMAIN=author or DOMAIN=admin; repeatable."),
+]
+Operator = Annotated[bool | None, typer.Option("--operator/--no-operator", help="Whether they may do everything.")]
+Display = Annotated[str | None, typer.Option("--display-name", help="The name that is shown.")]
+
+
+@users_app.command("list")
+def list_users(data: Data = None, url: Url = None) -> None:
+    """List users: name, state, where they come from, what they may do, the name that is shown."""
+    found = run(data, url, lambda client: client.call("GET", "/api/users"))
+    rows = [
+        (each["name"], each["state"], each["origin"], _rights(each), each["displayName"]) for each in found["items"]
+    ]
+    table(("name", "state", "origin", "rights", "shown"), rows)
+
+
+@users_app.command("create")
+def create_user(
+    name: Name,
+    grant: Grants = None,
+    operator: Operator = None,
+    display_name: Display = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Create a user; `keys create --user NAME` makes a key with what they may do."""
+    body: Json = {"name": name, "grants": _grants(grant), "operator": bool(operator), "displayName": display_name or ""}
+    made = run(data, url, lambda client: client.call("POST", "/api/users", json=body))
+    say(f"{made['name']}: {_rights(made)}")
+
+
+@users_app.command("change")
+def change_user(
+    name: Name,
+    grant: Grants = None,
+    remove: Annotated[list[str] | None, typer.Option(help="DOMAIN to take away; repeatable.")] = None,
+    operator: Operator = None,
+    display_name: Display = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Change what a user may do: grants that are not named stay. What they may no longer do ends now."""
+    path, given = f"/api/users/{quote_part(name)}", _grants(grant)
+    body: Json = {"operator": operator, "displayName": display_name}
+    if given or remove:
+        held = run(data, url, lambda client: client.call("GET", path))["grants"]
+        body["grants"] = {domain: each for domain, each in {**held, **given}.items() if domain not in (remove or ())}
+    made = run(data, url, lambda client: client.call("PATCH", path, json=body))
+    say(f"{made['name']}: {_rights(made)}")
+
+
+@users_app.command("disable")
+def disable_user(name: Name, data: Data = None, url: Url = None) -> None:
+    """Let a user in no more: keys, sign-ins, sockets and streams end now."""
+    run(data, url, lambda client: client.call("POST", f"/api/users/{quote_part(name)}/disable"))
+    say(f"{name} is disabled: keys, sign-ins, sockets and streams have ended.")
+
+
+@users_app.command("enable")
+def enable_user(name: Name, data: Data = None, url: Url = None) -> None:
+    """Let a disabled user in again, with the keys that were not revoked."""
+    run(data, url, lambda client: client.call("POST", f"/api/users/{quote_part(name)}/enable"))
+    say(f"{name} is let in again.")
+
+
+@users_app.command("erase")
+def erase_user(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Remove a person for good: conversations, memories, logins, keys. Usage stays, under the number that is printed.
+
+    It cannot be undone. One that was cut off is repeated, and ends what it began.
+    """
+    if not yes:
+        typer.confirm(f"Erase {name} with all conversations, memories and keys? It cannot be undone.", abort=True)
+    path = f"/api/users/{quote_part(name)}"
+    number = run(data, url, lambda client: client.call("DELETE", path, seconds=ERASE_SECONDS))["number"]
+    say(f"{name} is erased; usage stays under #{number}.")
+
+
+def _grants(given: list[str] | None) -> dict[str, str]:
+    grants = {}
+    for each in given or ():
+        domain, found, grant = each.rpartition("=")
+        if not found or not domain:
+            raise typer.BadParameter(f"{each!r}: DOMAIN=member, DOMAIN=author or DOMAIN=admin is expected.")
+        grants[domain] = grant
+    return grants
+
+
+def _rights(user: Json) -> str:
+    if user["operator"]:
+        return "operator"
+    return ",".join(f"{domain}={grant}" for domain, grant in sorted(user["grants"].items())) or "nothing"

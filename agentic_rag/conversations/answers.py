@@ -1,0 +1,84 @@
+"""What a person's answer to a wait must look like. Pure.
+
+Owns the checks of each kind of answer, and the form in which it is stored and given to the call that waits.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.arguments import find_problem
+from agentic_rag.store.waits import WaitRecord
+from agentic_rag.tools.elicited_forms import fill_form
+
+Scope = Literal["once", "conversation"]
+"""For how long an approval counts: this call, or the same tool of the same server in the rest of the conversation."""
+
+MAX_TEXT = 10_000
+"""Characters of a text in an answer."""
+
+
+def read_answer(wait: WaitRecord, action: WaitAction, content: Json) -> Json:
+    """Return a person's answer in the form that is stored.
+
+    Of an approval: ``arguments`` (those that are sent) and ``scope``. Of a form: its fields, defaults filled in. Of a
+    question: ``choices`` and ``text``. Of what was not accepted: a ``reason``, if one is given.
+
+    Raises:
+        InvalidInput: names the field that does not fit and says what would.
+    """
+    if action is not WaitAction.ACCEPT:
+        return _read_reason(content)
+    if wait.kind is WaitKind.APPROVAL:
+        return _read_approval(wait.request, content)
+    if wait.kind is WaitKind.FORM:
+        return fill_form(wait.request.get("schema") or {}, content)
+    if wait.kind is WaitKind.QUESTION:
+        return _read_choices(wait.request, content)
+    _refuse_others(content, ())
+    return {}
+
+
+def _read_reason(content: Json) -> Json:
+    _refuse_others(content, ("reason",))
+    reason = content.get("reason", "")
+    if not isinstance(reason, str) or len(reason) > MAX_TEXT:
+        raise InvalidInput("content.reason", f"a text of at most {MAX_TEXT} characters is needed.")
+    return {"reason": reason} if reason.strip() else {}
+
+
+def _read_approval(request: Json, content: Json) -> Json:
+    _refuse_others(content, ("arguments", "scope"))
+    arguments = content.get("arguments", request["arguments"])
+    if not isinstance(arguments, dict):
+        raise InvalidInput("content.arguments", "a JSON object is needed.")
+    problem = find_problem(request["schema"], arguments, user=True)
+    if problem:
+        raise InvalidInput("content.arguments", problem)
+    scope = content.get("scope", "once")
+    if scope not in ("once", "conversation"):
+        raise InvalidInput("content.scope", '"once" or "conversation" is needed.')
+    return {"arguments": arguments, "scope": scope}
+
+
+def _read_choices(request: Json, content: Json) -> Json:
+    _refuse_others(content, ("choices", "text"))
+    options = [each["value"] for each in request.get("options") or ()]
+    choices, text = content.get("choices") or [], content.get("text") or ""
+    if not isinstance(choices, list) or any(choice not in options for choice in choices):
+        raise InvalidInput("content.choices", f"a list of offered values is needed: {', '.join(options) or 'none'}.")
+    if len(choices) > 1 and not request.get("multiple"):
+        raise InvalidInput("content.choices", "only one can be chosen.")
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise InvalidInput("content.text", f"a text of at most {MAX_TEXT} characters is needed.")
+    if not choices and not text.strip():
+        raise InvalidInput("content", "an answer needs choices or a text; decline to give none.")
+    return {"choices": list(dict.fromkeys(choices)), "text": text}
+
+
+def _refuse_others(content: Json, known: Sequence[str]) -> None:
+    for name in content:
+        if name not in known:
+            raise InvalidInput(f"content.{name[:80]}", f"not known here; known: {', '.join(known) or 'nothing'}.")

@@ -1,0 +1,79 @@
+"""Conversations and turns under the ids that clients of other protocols choose for them.
+
+Owns which conversation and which turn such an id means. A client's id counts for its own user in one domain: the same
+id of another user is another conversation, and nobody learns of it. Ids of ours are taken, too.
+"""
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.ids import ConversationId
+from agentic_rag.store import conversations, turns
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.database import Database
+from agentic_rag.store.turns import TurnRecord
+
+MAX_NAME = 200
+"""Characters of an id that a client chooses."""
+_OURS = "conv_"
+
+
+class ClientNames:
+    """What the clients of all users call their conversations and turns."""
+
+    def __init__(self, database: Database, conversations: Conversations) -> None:
+        self._db = database
+        self._conversations = conversations
+
+    async def find(self, user: User, domain_id: str, name: str) -> ConversationRecord | None:
+        """Return the conversation that a user's client calls so, None when there is none yet.
+
+        Raises:
+            NotFound: the domain does not exist for this user, or the name is an id of ours and not of such a
+                conversation of this user in this domain.
+            InvalidInput: no client may choose such an id.
+        """
+        check_name("id", name)
+        if not user.sees(domain_id):
+            raise NotFound("domain", domain_id, hidden=True)
+        if not name.startswith(_OURS):
+            return await self._db.read(lambda conn: conversations.by_client_name(conn, user.id, domain_id, name))
+        found = await self._conversations.get(user, ConversationId(name))
+        if found.domain_id != domain_id:
+            raise NotFound("conversation", name)
+        return found
+
+    async def find_or_begin(self, user: User, domain_id: str, name: str) -> ConversationRecord:
+        """Return the conversation that a user's client calls so; one that is not there begins. Raises as `find`."""
+        found = await self.find(user, domain_id, name)
+        return found or await self._conversations.create(user, domain_id, client_name=name)
+
+    async def turn(self, user: User, domain_id: str, client_message_id: str) -> TurnRecord:
+        """Return the newest turn that a client message made in any of a user's conversations in a domain.
+
+        Raises:
+            NotFound: there is none.
+        """
+        check_name("runId", client_message_id)
+        turn = await self._db.read(
+            lambda conn: conversations.turn_of_client_message(conn, user.id, domain_id, client_message_id)
+        )
+        if turn is None:
+            raise NotFound("turn", client_message_id)
+        return turn
+
+    async def turn_in(self, conversation: ConversationRecord, client_message_id: str) -> TurnRecord | None:
+        """Return the turn that a client message made in a conversation, None when it made none."""
+        return await self._db.read(
+            lambda conn: turns.by_client_message(conn, conversation.session_id, client_message_id)
+        )
+
+
+def check_name(field: str, name: str) -> None:
+    """Check an id that a client chose.
+
+    Raises:
+        InvalidInput: it is empty, too long, or has a NUL.
+    """
+    if not 0 < len(name) <= MAX_NAME or "\0" in name:
+        raise InvalidInput(field, f"1 to {MAX_NAME} characters are expected, none of them NUL.")

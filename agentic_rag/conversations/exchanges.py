@@ -1,0 +1,63 @@
+"""What was said before a conversation was begun here: questions and answers that a client brings along.
+
+Owns how they are stored: as turns that have ended, so that the model is sent them as what was said, and people read
+them as any message. They are words only: nobody brings along tool calls, results or citations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.messages import text_block
+from agentic_rag.store import sessions, turns
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+
+BROUGHT = "brought"
+"""The end reason of a turn that did not happen here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer; neither is blank."""
+
+    question: str
+    answer: str
+
+
+def store_exchanges(
+    conn: Connection, session_id: SessionId, conversation_id: ConversationId, exchanges: Sequence[Exchange], at: str
+) -> None:
+    """Store what was said before, as the first turns of an empty session."""
+    for number, exchange in enumerate(exchanges):
+        place = 2 * number + 1
+        turn = TurnRecord(
+            id=TurnId(new_id("turn")),
+            session_id=session_id,
+            conversation_id=conversation_id,
+            content=exchange.question,
+            user_message_id=MessageId(new_id("msg")),
+            message_id=MessageId(new_id("msg")),
+            image_id="",
+            status=TurnStatus.DONE,
+            end_reason=BROUGHT,
+            started_at=at,
+            ended_at=at,
+        )
+        turns.TURNS.insert(conn, turn)
+        sessions.append_question(conn, turn, place)
+        answer = MessageRecord(
+            session_id=session_id,
+            seq=place + 1,
+            turn_id=turn.id,
+            step=1,
+            role="assistant",
+            content=[text_block(exchange.answer)],
+            message_id=turn.message_id,
+            parent_message_id=turn.user_message_id,
+            created_at=at,
+        )
+        sessions.append_message(conn, answer)

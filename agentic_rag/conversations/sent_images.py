@@ -1,0 +1,112 @@
+"""Images that a user sends with a message: what of them is taken.
+
+Owns their form and their bounds; what an image is, its bytes say. Knows no store and no model.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote
+
+from agentic_rag.errors import ImageTooLarge, ImageUnsupported, InvalidInput
+from agentic_rag.forms import Form
+from agentic_rag.messages import KeptImage
+from agentic_rag.runtime.sent_images import SentImage
+from agentic_rag.store.clock import new_id
+from agentic_rag.tools.pictures import MAX_SIDE, read_picture
+
+MAX_IMAGES = 8
+"""Of one message."""
+MAX_IMAGE_BYTES = 15 * 256 * 1024
+"""Of one image, and of all of a message: as base64 the Messages API takes 5 MiB."""
+
+
+MAX_IMAGES_JSON = 8 * 1024 * 1024
+"""Bytes of the JSON of a message with its images, at every door."""
+
+
+class GivenImage(Form):
+    """An image as a client sends it: ``data`` is base64, ``mediaType`` must be what its content is, if it is given."""
+
+    data: str
+    media_type: str | None = None
+
+
+class PlacedImage(GivenImage):
+    """An image of another protocol's message; ``place``: what a refusal calls it."""
+
+    place: str
+
+
+_ALIASES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png", "image/*": None}
+"""What clients also call a kind of image; None: they do not say."""
+
+
+def image_in(place: str, data: str, media_type: str | None) -> PlacedImage:
+    """Return an image that another protocol's message carries as base64.
+
+    Raises:
+        ImageUnsupported: it says itself that it is none.
+    """
+    kind = (media_type or "image/*").partition(";")[0].strip().lower()
+    if not kind.startswith("image/"):
+        raise ImageUnsupported(place)
+    return PlacedImage(data=data, media_type=_ALIASES.get(kind, kind), place=place)
+
+
+def image_at(place: str, url: object, media_type: str | None = None) -> PlacedImage:
+    """Return the image in a ``data:`` address. Nothing is fetched from any other address.
+
+    Raises:
+        InvalidInput: it is another address, or not base64.
+        ImageUnsupported: it says itself that it is no image.
+    """
+    head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    scheme, _, kind = head.partition(":")
+    if not comma or scheme.strip().lower() != "data":
+        problem = "nothing is fetched from addresses: send the image itself, as data:image/png;base64,…"
+        raise InvalidInput(place, problem)
+    kind, _, encoding = kind.rpartition(";")
+    if encoding.strip().lower() != "base64":
+        raise InvalidInput(place, "base64 is expected: data:image/png;base64,…")
+    return image_in(place, unquote(data) if "%" in data else data, kind or media_type)
+
+
+def read_images(given: Sequence[GivenImage]) -> list[SentImage]:
+    """Return the images of a message, each under a new ref. Blocks for milliseconds: decoding and hashing.
+
+    Raises:
+        InvalidInput: one is not base64, or another one than it says.
+        ImageUnsupported: one is no PNG, JPEG, GIF or WebP.
+        ImageTooLarge: one has too many bytes or pixels, or all together too many bytes.
+    """
+    left, found = MAX_IMAGE_BYTES, []
+    if len(given) > MAX_IMAGES:
+        raise InvalidInput("images", f"{len(given)} images; at most {MAX_IMAGES} are possible in a message.")
+    for place, image in enumerate(given):
+        placed = isinstance(image, PlacedImage)
+        path = image.place if isinstance(image, PlacedImage) else f"images.{place}"
+        data = _decode(path if placed else f"{path}.data", image.data)
+        left -= len(data)
+        if left < 0:
+            raise ImageTooLarge(path, f"the images of a message have at most {MAX_IMAGE_BYTES} bytes together.")
+        picture = read_picture(data)
+        if picture is None:
+            raise ImageUnsupported(path)
+        if image.media_type not in (None, picture.media_type):
+            raise InvalidInput(path if placed else f"{path}.mediaType", f"the content is {picture.media_type}.")
+        if max(picture.width, picture.height) > MAX_SIDE:
+            raise ImageTooLarge(path, f"{picture.width}×{picture.height} pixels; a side has at most {MAX_SIDE}.")
+        digest = hashlib.sha256(data).hexdigest()
+        kept = KeptImage(new_id("ref"), picture.media_type, picture.width, picture.height, len(data), digest)
+        found.append(SentImage(kept, data))
+    return found
+
+
+def _decode(path: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidInput(path, "base64 is expected.") from exc

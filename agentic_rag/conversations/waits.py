@@ -1,0 +1,136 @@
+"""Waits: what turns ask people for, listed for whom they concern, and their answers.
+
+Owns who may see and who may answer which, and that the first answer counts. An answer and the turn's waking are one
+transaction, so that no kill loses one of them. Knows no socket.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User
+from agentic_rag.conversations.answers import read_answer
+from agentic_rag.errors import Forbidden, NotFound, WaitAnswered
+from agentic_rag.events import Answerer, WaitAction, WaitKind
+from agentic_rag.ids import ConversationId, TurnId, WaitId
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.store import turns, waits
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.waits import STATE_OF, WaitRecord, WaitState
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPage:
+    """One page of a list; ``total`` counts what matches on all pages."""
+
+    items: Sequence[WaitRecord]
+    total: int
+
+
+class Waits:
+    """The waits of all turns."""
+
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self._db = database
+        self._runtime = runtime
+
+    async def list_page(
+        self,
+        user: User,
+        state: WaitState | None,
+        conversation_id: ConversationId | None = None,
+        *,
+        page: int = 1,
+        page_size: int = 50,
+    ) -> WaitPage:
+        """Return the waits of the user's conversations, and those for admins of the user's domains; newest first."""
+        domains, admin_of = (None, None) if user.operator else (user.domains, user.administered)
+        items, total = await self._db.read(
+            lambda conn: waits.list_page(
+                conn,
+                user.id,
+                domains,
+                admin_of,
+                state=state,
+                conversation_id=conversation_id,
+                limit=page_size,
+                offset=(page - 1) * page_size,
+            )
+        )
+        return WaitPage(items, total)
+
+    async def get(self, user: User, wait_id: WaitId) -> WaitRecord:
+        """Return one wait.
+
+        Raises:
+            NotFound: there is none that concerns this user.
+        """
+        found = await self._db.read(lambda conn: waits.get(conn, wait_id))
+        if found is None or not _sees(user, found):
+            raise NotFound("wait", wait_id, hidden=found is not None)
+        return found
+
+    async def ended_of(self, turn_id: TurnId) -> frozenset[str]:
+        """Return which waits of a user's turn have ended; the caller has asked whether this user may know."""
+        return frozenset(await self._db.read(lambda conn: waits.ended_of(conn, turn_id)))
+
+    async def settle(self, user: User, wait: WaitRecord, action: WaitAction, content: Json) -> None:
+        """Answer a wait; one that was accepted before, or was not, as is wanted now, is left as it is.
+
+        Raises:
+            AgenticRagError: as `answer`; `WaitAnswered` only where the other was answered before.
+        """
+        if wait.state is WaitState.OPEN:
+            try:
+                await self.answer(user, wait.id, action, content)
+            except WaitAnswered:
+                wait = await self.get(user, wait.id)
+            else:
+                return
+        if (wait.state is WaitState.ACCEPTED) != (action is WaitAction.ACCEPT):
+            raise WaitAnswered(wait.state, wait.answered_by)
+
+    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json) -> WaitRecord:
+        """Take a person's answer and let the turn go on; durable when this returns.
+
+        Raises:
+            NotFound: there is none that concerns this user.
+            Forbidden: it is for an admin of the domain to answer.
+            WaitAnswered: it was answered before, or its time is over.
+            InvalidInput: the answer does not fit what was asked; the wait stays open.
+        """
+        wait = await self.get(user, wait_id)
+        if wait.answerer is Answerer.ADMIN and not user.administers(wait.domain_id):
+            raise Forbidden("Only an admin of the domain may answer this.")
+        if wait.state is WaitState.OPEN:
+            content = read_answer(wait, action, content)
+        told = change(f"wait.{action.value}", wait.id, kind=wait.kind.value, conversationId=wait.conversation_id)
+        remembered = wait.kind is WaitKind.APPROVAL and content.get("scope") == "conversation"
+        at = now()
+
+        def store(conn: Connection) -> WaitRecord:
+            before = waits.get(conn, wait_id)
+            if before is None:
+                raise NotFound("wait", wait_id)
+            over = before.expires_at <= at
+            state = STATE_OF[action]
+            if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=remembered):
+                raise WaitAnswered(WaitState.EXPIRED if over else before.state, before.answered_by)
+            turns.wake(conn, before.root_turn_id)
+            audit(conn, told)
+            return before
+
+        before = await self._db.write(store, durable=True)
+        await self._runtime.take_answers([before])
+        return await self.get(user, wait_id)
+
+
+def _sees(user: User, wait: WaitRecord) -> bool:
+    """Whether a wait exists for a user: of an own conversation, or to be answered by an admin of its domain."""
+    if not user.sees(wait.domain_id):
+        return False
+    return wait.user_id == user.id or (wait.answerer is Answerer.ADMIN and user.administers(wait.domain_id))

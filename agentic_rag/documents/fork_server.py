@@ -1,0 +1,118 @@
+"""The inside of a process that works on strangers' files: one capped child for each job.
+
+Owns the caps of a job and the frames of its answer. The process keeps what is slow to load and forks a child for each
+job: a bomb or a crash ends that child, and no file meets another. Jobs come as JSON lines over a local socket on
+stdin, each with the open file; answers are frames on stdout: four bytes of length, then JSON. What a job is, the module
+that is run says; the other end is `child_process`.
+"""
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
+
+import orjson
+
+from mcp_servers.retriever.errors import DocumentError
+
+NICENESS = 5
+"""Two readers on two cores would otherwise take a third of the time of the event loop that feeds on them."""
+
+JOB_BYTES = 65536
+"""What is taken of a job at once; most are shorter."""
+
+
+AnyFrame = Mapping[str, object]
+"""A JSON object; each module that is run has a type of its own."""
+Frames = Callable[[], Iterator[AnyFrame]]
+"""Makes the answer to a job."""
+
+
+def write_frame(out: BinaryIO, value: AnyFrame) -> None:
+    """Write one frame and hand it on."""
+    data = orjson.dumps(value)
+    out.write(len(data).to_bytes(4, "big") + data)
+    out.flush()
+
+
+def refuse(out: BinaryIO, error: DocumentError) -> None:
+    """Answer a job that is not begun."""
+    write_frame(out, {"code": error.code, "message": error.message})
+    write_frame(out, {"end": 0})
+
+
+def begin_answers() -> BinaryIO:
+    """Make this process a nice one and return where its frames go; what a reader prints must not corrupt them."""
+    os.nice(NICENESS)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return out
+
+
+def receive_jobs() -> Iterator[tuple[bytes, str]]:
+    """Yield jobs, each with the path of its file's descriptor, until stdin ends. The file is open meanwhile."""
+    jobs = socket.socket(fileno=0)
+    while True:
+        line, descriptors, _, _ = socket.recv_fds(jobs, JOB_BYTES, 1)
+        while line and not line.endswith(b"\n"):
+            line += jobs.recv(JOB_BYTES)
+        if not descriptors:
+            return
+        try:
+            yield line, f"/dev/fd/{descriptors[0]}"
+        finally:
+            os.close(descriptors[0])
+
+
+def run_capped(
+    frames: Frames,
+    out: BinaryIO,
+    *,
+    memory_bytes: int,
+    seconds: float,
+    most_seconds: float,
+) -> None:
+    """Answer a job from a child of this process, then say how that child ended.
+
+    Args:
+        seconds: of processor time; the job itself may raise it (`limit_cpu`) to ``most_seconds``.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _answer(frames, out, memory_bytes, seconds, most_seconds)
+            status = 0
+        finally:
+            os._exit(status)  # no handler or buffer of the parent may run twice
+    _, waited = os.waitpid(child, 0)
+    write_frame(out, {"end": os.waitstatus_to_exitcode(waited)})
+
+
+def limit_cpu(seconds: float) -> None:
+    """Set what is left of the processor's time, below the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), hard))
+
+
+def _answer(
+    frames: Frames,
+    out: BinaryIO,
+    memory_bytes: int,
+    seconds: float,
+    most_seconds: float,
+) -> None:
+    """The forked child: limits first, then the file."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), max(1, round(most_seconds))))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        for frame in frames():
+            write_frame(out, frame)
+    except DocumentError as error:
+        write_frame(out, {"code": error.code, "message": error.message})
+    except MemoryError:
+        needed = f"reading the file needs more than {memory_bytes / 2**20:.0f} MiB of memory"
+        write_frame(out, {"code": "DOCUMENT_TOO_LARGE", "message": needed})

@@ -1,0 +1,73 @@
+"""``python -m agentic_rag.documents.page_child``: one page of a PDF, drawn or searched, outside the server's process.
+
+Owns what is answered of a page. Each job runs in a capped child of this process (`fork_server`). The file is what the
+job says it is, by its hash, or nothing is answered: a page of other bytes would show other words.
+"""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from agentic_rag.documents.fork_server import begin_answers, receive_jobs, run_capped
+from agentic_rag.documents.found_text import Range
+from agentic_rag.documents.page_job import PageFrame, PageJob
+from agentic_rag.documents.pdf_pages import draw, mark
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.pdf import open_pdf
+
+CHANGED = "the file is not the one that was read into the index; it is being read again, or was put there by hand"
+
+
+def frames_of(job: PageJob) -> Iterator[PageFrame]:
+    """Yield the answer to a job.
+
+    Raises:
+        DocumentError: the file is no PDF that can be opened, or not the one that is meant.
+    """
+    data = Path(job.path).read_bytes()
+    if hashlib.sha256(data).hexdigest() != job.sha256:
+        raise DocumentError("DOCUMENT_MISSING", CHANGED)
+    with open_pdf(data) as document:
+        count = len(document)
+        if not 1 <= job.page <= count:
+            yield {"pages": count}
+            return
+        page = document[job.page - 1]
+        if job.width:
+            drawing = draw(page, job.width)
+            png = b64encode(drawing.png).decode()
+            yield {"pages": count, "png": png, "width": drawing.width, "height": drawing.height}
+            return
+        cited = [Range(*each) for each in job.cited]
+        marks = mark(page, job.passage, [Range(*each) for each in job.sentences], cited[0] if cited else None)
+        yield {
+            "pages": count,
+            "width": marks.width,
+            "height": marks.height,
+            "passage": [(box.x, box.y, box.width, box.height) for box in marks.passage],
+            "cited": [(box.x, box.y, box.width, box.height) for box in marks.cited],
+            "whole": marks.whole,
+        }
+
+
+def main() -> None:
+    """Serve jobs until stdin ends."""
+    out = begin_answers()
+    for line, path in receive_jobs():
+        job = replace(PageJob(**orjson.loads(line)), path=path)
+        run_capped(
+            partial(frames_of, job),
+            out,
+            memory_bytes=job.memory_bytes,
+            seconds=job.seconds,
+            most_seconds=job.seconds,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What stands around a cited sentence: its paragraph's neighbours, and the row of a table with its header. Pure.
+
+Owns how the text of chunks is taken apart again. Knows no index and no format of files.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentic_rag.documents.found_text import Range, find_text, sentences_within
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.document import SEPARATOR
+
+CELL = " | "
+"""Stands between two cells of a row in a chunk's text."""
+_LAST_ROW = re.compile(r"(?:^|!)[A-Z]{1,3}(\d{1,9}):[A-Z]{1,3}(\d{1,9})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The paragraph before a passage, or after it, with the place it has itself."""
+
+    chunk_id: str
+    text: str
+    heading_path: tuple[str, ...]
+    page: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table. ``start`` and ``end`` are offsets in the passage's text; ``number`` is the row's in its sheet,
+    None where rows between were left out; ``cited``: the cited part is in it."""
+
+    cells: tuple[str, ...]
+    start: int
+    end: int
+    number: int | None
+    cited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows below their header; the header is empty where none is known."""
+
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def cited_part(chunk: Chunk, wanted: str) -> Range | None:
+    """Return where a cited text stands in a chunk; of one that goes on beyond the chunk, the sentences in it."""
+    found = find_text(chunk.text, wanted)
+    if found is not None:
+        return found
+    return sentences_within(chunk.text, [Range(*each) for each in chunk.sentences], wanted)
+
+
+def paragraph_before(chunk: Chunk, other: Chunk) -> Neighbour | None:
+    """Return the last paragraph of the chunk before one, without what both have; None where nothing is left."""
+    text = other.text[: max(0, chunk.start - other.start)].rstrip()
+    last = text.rsplit(SEPARATOR, 1)[-1].strip()
+    return Neighbour(other.chunk_id, last, other.heading_path, other.page) if last else None
+
+
+def paragraph_after(chunk: Chunk, other: Chunk) -> Neighbour | None:
+    """Return the first paragraph of the chunk after one, without what both have; None where nothing is left."""
+    text = other.text[max(0, chunk.end - other.start) :].lstrip()
+    first = text.split(SEPARATOR, 1)[0].strip()
+    return Neighbour(other.chunk_id, first, other.heading_path, other.page) if first else None
+
+
+def table_of(chunk: Chunk, group: Sequence[Chunk], cited: Range | None) -> Table:
+    """Return the rows of a chunk of a sheet.
+
+    ``group``: the chunks of its cells in order, itself among them; the first one begins with the header.
+    """
+    first = group[0]
+    header, _, below = first.text.partition("\n")
+    titles = tuple(header.split(CELL)) if below or len(group) > 1 else ()
+    lines = _lines(chunk.text)
+    if titles and chunk.chunk_id == first.chunk_id:
+        lines = lines[1:]
+    numbers = _numbers(chunk, len(lines)) if len(group) == 1 else None
+    rows = tuple(
+        Row(
+            tuple(chunk.text[line.start : line.end].split(CELL)),
+            line.start,
+            line.end,
+            None if numbers is None else numbers + at,
+            cited is not None and line.start < cited.end and cited.start < line.end,
+        )
+        for at, line in enumerate(lines)
+    )
+    return Table(titles, rows)
+
+
+def _lines(text: str) -> list[Range]:
+    lines: list[Range] = []
+    start = 0
+    for line in text.split("\n"):
+        if line.strip():
+            lines.append(Range(start, start + len(line)))
+        start += len(line) + 1
+    return lines
+
+
+def _numbers(chunk: Chunk, count: int) -> int | None:
+    """Return the number of the first of so many rows in its sheet, where no row between was left out."""
+    found = _LAST_ROW.search(chunk.cells or "")
+    if found is None or int(found[2]) - int(found[1]) + 1 != count:
+        return None
+    return int(found[1])

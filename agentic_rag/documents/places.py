@@ -1,0 +1,113 @@
+"""Where a citation stands: its passage on the page, in its table, below its headings, between its neighbours.
+
+Owns what is looked up for it and in which form it is shown. What stands where in a text is `passages`', on a page
+`pages`'. Knows no request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.found_text import Range
+from agentic_rag.documents.page_job import Marks
+from agentic_rag.documents.pages import PDF
+from agentic_rag.documents.passages import Neighbour, Table, cited_part, paragraph_after, paragraph_before, table_of
+from agentic_rag.errors import InvalidInput, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.ids import DocumentId
+from agentic_rag.store.documents import DocumentRecord
+from mcp_servers.retriever.chunking import Chunk
+
+GROUP_CHUNKS = 8
+"""Chunks before one in which the header of its rows is looked for: a group of rows has one, or two with long rows."""
+
+NO_MARKS = "the text layer of this page does not have the passage as it was read; the page is shown without marks"
+PARTLY = "parts of the passage were not found in the text layer of this page"
+
+Kind = Literal["page", "table", "text"]
+Found = Literal["whole", "partly", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnPage:
+    """A passage on a page of a PDF; ``marks`` None: the page cannot be looked into, ``note`` says why."""
+
+    number: int
+    marks: Marks | None
+    note: str | None
+
+    @property
+    def found(self) -> Found:
+        """How much of the passage has its place on the page."""
+        if self.marks is None or not self.marks.passage:
+            return "none"
+        return "whole" if self.marks.whole else "partly"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A passage in its place. ``cited``: the part that was asked for, None: none was, or the passage does not have it.
+
+    ``before`` and ``after`` are the paragraphs next to it. ``table`` is there for rows of a sheet, ``page`` for a PDF.
+    """
+
+    document: DocumentRecord
+    chunk: Chunk
+    kind: Kind
+    cited: Range | None
+    before: Neighbour | None
+    after: Neighbour | None
+    table: Table | None = None
+    page: OnPage | None = None
+
+
+class Places:
+    """The places of all citations."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+
+    async def of(self, domain_id: str, chunk_id: str, part: Range | None = None, text: str | None = None) -> Place:
+        """Return where a passage stands, and in it a part: by its offsets, or by its text.
+
+        Raises:
+            NotFound: the domain has no such chunk (any more).
+            InvalidInput: the passage has no such part.
+            IndexUnavailable: the index cannot answer now.
+        """
+        chunk, near = await self._documents.chunk(domain_id, chunk_id)
+        document = await self._documents.get(domain_id, DocumentId(chunk.document_id))
+        if part is not None and part.end > len(chunk.text):
+            raise InvalidInput("end", f"the passage has {len(chunk.text)} characters.")
+        cited = part or (cited_part(chunk, text) if text else None)
+        before, after = (
+            next((each for each in near if each.ordinal == chunk.ordinal + step), None) for step in (-1, 1)
+        )
+        around = (
+            None if before is None else paragraph_before(chunk, before),
+            None if after is None else paragraph_after(chunk, after),
+        )
+        if chunk.cells is not None:
+            table = table_of(chunk, await self._group(domain_id, chunk), cited)
+            return Place(document, chunk, "table", cited, *around, table=table)
+        if document.media_type != PDF or chunk.page is None:
+            return Place(document, chunk, "text", cited, *around)
+        page = await self._on_page(document, chunk, chunk.page, cited)
+        return Place(document, chunk, "page", cited, *around, page=page)
+
+    async def _group(self, domain_id: str, chunk: Chunk) -> Sequence[Chunk]:
+        """Return the chunks that have the same cells as one, in order."""
+        first = max(0, chunk.ordinal - GROUP_CHUNKS)
+        listed = await self._documents.chunks(domain_id, DocumentId(chunk.document_id), first, 2 * GROUP_CHUNKS)
+        same = [each for each in listed if (each.cells, each.heading_path) == (chunk.cells, chunk.heading_path)]
+        return same or [chunk]
+
+    async def _on_page(self, document: DocumentRecord, chunk: Chunk, number: int, cited: Range | None) -> OnPage:
+        sentences = [Range(*each) for each in chunk.sentences]
+        try:
+            marks = await self._documents.knowledge.pages.marks(document, number, chunk.text, sentences, cited)
+        except (PageUnreadable, NotFound, PagesBusy) as exc:  # the text is worth showing without its page
+            return OnPage(number, None, str(exc))
+        if not marks.passage:
+            return OnPage(number, marks, NO_MARKS)
+        return OnPage(number, marks, None if marks.whole else PARTLY)

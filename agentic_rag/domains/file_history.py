@@ -1,0 +1,209 @@
+"""Prompt components and roles' files of a workspace, looked at for changes: each enters the history once.
+
+Owns who counts as author: whoever changed a file through us, the user whose turn wrote a role, else the disk. A look at
+files that did not change reads their sizes and times alone. What is no text, or larger than any of ours, is not kept.
+"""
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.components import READ_LIMIT, counts
+from agentic_rag.domains.record_history import content_of
+from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import NotFound, WorkspaceUnavailable
+from agentic_rag.redaction import Redaction
+from agentic_rag.store import audit, history
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.history import DISK, GONE, HistoryKind, NewHistory
+from agentic_rag.threads import PATIENCE_SECONDS, DomainThreads
+from mcp_servers.beneath import Folder, is_text
+from mcp_servers.promptx.dpml import KINDS
+from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
+
+log = logging.getLogger(__name__)
+
+PROMPT_FOLDER = "prompt"
+Thing = tuple[HistoryKind, str]
+"""Of a file: its kind, and its name or path in the workspace."""
+
+
+class Notice(Protocol):
+    """`FileHistory.notice` of one domain, for whoever changes its files."""
+
+    def __call__(self, author: str = DISK, mine: Collection[Thing] | None = None) -> Awaitable[int]:
+        """Keep what changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was looked at last. ``sha256``: empty where it holds no text of ours."""
+
+    stamp: str
+    sha256: str
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is on disk now. ``folders``: kinds whose folder is there; of others nothing is known to be gone."""
+
+    files: dict[Thing, _File] = field(default_factory=dict)
+    folders: set[HistoryKind] = field(default_factory=set)
+    texts: dict[Thing, str] = field(default_factory=dict)
+    """Of files whose stamp is another."""
+
+
+class FileHistory:
+    """The files of all domains' workspaces."""
+
+    def __init__(self, database: Database, directory: Directory, vault: Vault, threads: DomainThreads) -> None:
+        self._db = database
+        self._directory = directory
+        self._vault = vault
+        self._threads = threads
+        self._seen: dict[str, dict[Thing, _File]] = {}
+        self._looking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def notice(self, domain_id: str, author: str = DISK, mine: Collection[Thing] | None = None) -> int:
+        """Keep what changed since the last look; return how many files did.
+
+        ``author``: who changed ``mine`` (None: all of them); whatever else changed was the disk's.
+
+        Raises:
+            NotFound: there is no such domain.
+            WorkspaceUnavailable: the workspace does not answer.
+        """
+        async with self.changing(domain_id) as notice:
+            return await notice(author, mine)
+
+    @asynccontextmanager
+    async def changing(self, domain_id: str) -> AsyncIterator[Notice]:
+        """Let nobody look at a domain's files while they are changed; yields `notice` of it, for when they are.
+
+        Else another's look in between would take the change for the disk's.
+
+        Raises:
+            WorkspaceUnavailable: what others do there does not end.
+        """
+        lock = self._looking.setdefault(domain_id, anyio.Lock())
+        with anyio.move_on_after(PATIENCE_SECONDS) as waiting:
+            await lock.acquire()
+        if waiting.cancelled_caught:
+            raise WorkspaceUnavailable("a change of its files does not end")
+        try:
+            yield partial(self._notice, domain_id)
+        finally:
+            lock.release()
+
+    async def _notice(self, domain_id: str, author: str = DISK, mine: Collection[Thing] | None = None) -> int:
+        try:
+            record = await self._directory.get(domain_id)
+        except NotFound:
+            self._seen.pop(domain_id, None)
+            raise
+        seen = self._seen.get(domain_id, {})
+        look = await self._threads.read(domain_id, _look, Path(record.workspace), seen)
+        if look.files == seen and domain_id in self._seen:
+            return 0
+        known = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
+        redaction = self._vault.redact.of(domain_id)
+        await self._vault.values(domain_id)  # what is to be looked for
+        changes = list(_changes(look, known, author, mine, redaction))
+        at = now()
+
+        def save(conn: Connection) -> None:
+            told = [_with_writer(conn, domain_id, each, known) for each in changes]
+            history.append(conn, domain_id, told, at)
+
+        if changes:
+            await self._db.write(save, durable=True)
+        self._seen[domain_id] = look.files
+        return len(changes)
+
+
+def _changes(
+    look: _Look,
+    known: dict[Thing, tuple[str, str]],
+    author: str,
+    mine: Collection[Thing] | None,
+    redaction: Redaction,
+) -> Iterator[NewHistory]:
+    for thing in sorted(look.files):
+        kind, subject = thing
+        sha256 = look.files[thing].sha256
+        if not sha256 or known.get(thing, ("", ""))[0] == sha256 or thing not in look.texts:
+            continue
+        who = author if mine is None or thing in mine else DISK
+        yield NewHistory(kind=kind, subject=subject, author=who, after=content_of(look.texts[thing], redaction))
+    for thing, (sha256, _) in sorted(known.items()):
+        kind, subject = thing
+        if sha256 and kind in look.folders and thing not in look.files:
+            who = author if mine is None or thing in mine else DISK
+            yield NewHistory(kind=kind, subject=subject, author=who, after=GONE)
+
+
+def _with_writer(
+    conn: Connection, domain_id: str, change: NewHistory, known: dict[Thing, tuple[str, str]]
+) -> NewHistory:
+    """Return a change of a role's file with the user whose turn wrote the role since, if there was one."""
+    if change.author != DISK or change.kind is not HistoryKind.ROLE:
+        return change
+    role = change.subject.rpartition("/")[2].partition(".")[0]
+    around = change.subject.split("/")
+    names = {role, *(around[around.index("role") + 1 : around.index("role") + 2] if "role" in around else ())}
+    since = known.get((change.kind, change.subject), ("", ""))[1]
+    for name in sorted(names):
+        actor = audit.last_actor(conn, "role.write", f"{domain_id}/{name}", since)
+        if actor is not None:
+            return NewHistory(kind=change.kind, subject=change.subject, author=actor, after=change.after)
+    return change
+
+
+def _look(workspace: Path, seen: dict[Thing, _File]) -> _Look:
+    """Look at the files; read those that are not as they were ``seen``. Blocks."""
+    look = _Look()
+    root = Folder(workspace)
+    for kind, place in ((HistoryKind.PROMPT, root.at(PROMPT_FOLDER)), (HistoryKind.ROLE, root.at(RESOURCE_FOLDER))):
+        if not place.is_there():
+            continue
+        look.folders.add(kind)
+        for inner, stamp in _files_in(kind, place):
+            thing = (kind, inner if kind is HistoryKind.PROMPT else f"{RESOURCE_FOLDER}/{inner}")
+            before = seen.get(thing)
+            if before is not None and before.stamp == stamp:
+                look.files[thing] = before
+                continue
+            sha256 = ""
+            with suppress(OSError, UnicodeDecodeError):
+                data = place.read(inner, READ_LIMIT)
+                text = data.decode()
+                if "\0" not in text:  # PostgreSQL would not keep it
+                    look.texts[thing] = text
+                    sha256 = hashlib.sha256(data).hexdigest()
+            look.files[thing] = _File(stamp, sha256)
+    return look
+
+
+def _files_in(kind: HistoryKind, place: Folder) -> Iterator[tuple[str, str]]:
+    entries = place.entries() if kind is HistoryKind.PROMPT else place.walk()
+    for entry in entries:
+        if entry.kind != "file" or entry.status is None or not is_text(entry.path):
+            continue
+        ours = (
+            counts(entry.name)
+            if kind is HistoryKind.PROMPT
+            else any(entry.name.endswith(f".{each}.md") for each in KINDS)
+        )
+        if ours:
+            yield entry.path, f"{entry.stamp}:{entry.status.st_ctime_ns}:{entry.status.st_ino}"

@@ -1,0 +1,126 @@
+"""What an admin asks to be allowed: out of a pasted document, a saved entry or a bundle, one line without its values.
+
+Owns the forms that are taken and what may not be in them. Asks nobody and stores nothing: a secret that stands in a
+pasted variable is left where it is, and an argument that holds one is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentic_rag.directory.server_map import own_documents
+from agentic_rag.directory.settings import DomainSettings, change_entries
+from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound
+from agentic_rag.redaction import Redaction
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Value
+from agentic_rag.tools.entries.placeholders import find_placeholders
+from agentic_rag.tools.entries.reading import read_entries
+from agentic_rag.tools.entries.server_json import Described, is_server_json, read_server_json
+from agentic_rag.tools.launch.bundles import Bundle
+from agentic_rag.tools.launch.catalogue import Refusal
+from agentic_rag.tools.launch.requests import PackageLine, ProgramLine, plan_line
+from agentic_rag.tools.launch.spec import Secrets
+
+_ENTRY_KEYS = frozenset({"command", "cmd", "url", "serverUrl", "httpUrl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One line as it is asked for. ``env``: names of its variables; ``secrets``: those of them that are secret.
+
+    ``kinds``: the slot of each placeholder that is known. ``values``: secrets that stood in the document, by their
+    names in the vault; nothing of them is kept.
+    """
+
+    server: str
+    command: str
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    secrets: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def path(self) -> str:
+        """Of the entry, in messages."""
+        return f"mcpServers.{self.server}"
+
+    def plan(self) -> PackageLine | ProgramLine:
+        """Return what has to be bound.
+
+        Raises:
+            CommandNotAllowed: the line cannot be bound to a hash; says what would be right.
+        """
+        plan = plan_line(self.command, self.args, self.env)
+        if isinstance(plan, Refusal):
+            raise CommandNotAllowed(f"{self.path}.{plan.place}", plan.reason)
+        return plan
+
+    def check_secrets(self, secrets: Secrets, redaction: Redaction) -> None:
+        """Refuse a line that names or holds a secret, which every process could read and every operator would see.
+
+        Raises:
+            InvalidInput: names the argument.
+        """
+        for index, text in enumerate((self.command, *self.args), -1):
+            place = f"{self.path}.{'command' if index < 0 else f'args.{index}'}"
+            if any(each.name in secrets for each in find_placeholders(text)) or redaction(text) != text:
+                raise InvalidInput(place, "this is a secret of the domain; secrets stand in env, never in args.")
+
+
+def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, document: object) -> Proposal:
+    """Return the line that a document asks for under a name; an empty document asks for the entry as it is saved.
+
+    The document: an entry, a map of them as people paste it, or a ``server.json`` of the MCP registry.
+
+    Raises:
+        InvalidInput, ServerReserved, NotFound: names what cannot be asked for.
+    """
+    described: Described | None = None
+    if isinstance(document, Mapping) and is_server_json(document):
+        described = read_server_json(document, "server.json")
+        document = {name: next(iter(described.entries.values()))}
+    elif not document:
+        if name not in settings.mcp_servers:
+            raise NotFound("mcp_server", name)
+        document = {name: settings.mcp_servers[name].to_json()}
+    elif isinstance(document, Mapping) and _ENTRY_KEYS & set(document):
+        document = {name: dict(document)}
+    else:
+        document = {name: _only(document, name)}
+    change = change_entries(settings.mcp_servers, document, own_documents(record, settings), replaces=True)
+    entry = next(iter(change.entries.values()))
+    if not isinstance(entry.target, StdioTarget):
+        raise InvalidInput(f"mcpServers.{entry.name}.url", "an address is not asked for: test the entry, or save it.")
+    target: StdioTarget[Value] = entry.target
+    return Proposal(
+        entry.name,
+        target.command,
+        target.args,
+        tuple(sorted(target.env)),
+        tuple(described.secrets) if described else tuple(_secret_names(entry, change.secrets)),
+        described.kinds if described else {},
+        change.secrets,
+    )
+
+
+def proposal_of(bundle: Bundle, server: str) -> Proposal:
+    """Return the line of a bundle."""
+    facts = bundle.facts
+    line = f"{facts.name}@{facts.version}"
+    return Proposal(server, "mcpb", (line, *bundle.args), tuple(sorted(bundle.env)), bundle.secrets, bundle.kinds)
+
+
+def _only(document: object, name: str) -> object:
+    """Return the entry of a map that is meant: the one of this name, or the only one."""
+    entries = read_entries(document).entries
+    if name not in entries and len(entries) != 1:
+        raise InvalidInput(
+            "mcpServers", f"one entry is expected, or one under the name {name!r}; there are {len(entries)}."
+        )
+    entry = entries.get(name) or next(iter(entries.values()))
+    return entry.to_json()
+
+
+def _secret_names(entry: McpEntry, secrets: Mapping[str, str]) -> list[str]:
+    return sorted(name for place, name, _ in entry.values if f"{entry.name}.{place}.{name}" in secrets)

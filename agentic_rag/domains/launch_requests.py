@@ -1,0 +1,450 @@
+"""The road to a server that the launch catalogue does not have: an admin asks, an operator looks and decides.
+
+Owns the life of a request: stored once for each line of a domain, approved exactly as it was shown or refused with a
+reason, then carried out in the background: installed, allowed, recorded. A kill at any place leaves a request that the
+next start takes up; each step may be done twice. Knows no route.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag import failpoints
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.domains.launch_proposals import Proposal, proposal_of, read_proposal
+from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import (
+    AgenticRagError,
+    BodyTooLarge,
+    InvalidInput,
+    LaunchRequestChanged,
+    LaunchRequestClosed,
+    LaunchRequestsFull,
+    LineAllowed,
+    NotFound,
+    PackageProblem,
+    StorageError,
+)
+from agentic_rag.forms import line
+from agentic_rag.store import launch_requests
+from agentic_rag.store.audit import AuditOutcome, Entry
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.launch_requests import PENDING, LaunchRequestRecord, RequestState
+from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.entries.names import fit_name
+from agentic_rag.tools.entries.reading import read_name
+from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
+from agentic_rag.tools.launch.catalogue import Match, Package, Registry, match_line
+from agentic_rag.tools.launch.facts import Facts
+from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.requests import (
+    SLOTS,
+    LaunchGrant,
+    PackageLine,
+    ProgramLine,
+    check_covers,
+    entry_of,
+    fingerprint_of,
+    line_hash,
+    make_table,
+    plan_line,
+    propose_template,
+)
+from agentic_rag.workers import Queue
+
+log = logging.getLogger(__name__)
+
+MAX_OPEN = 20
+"""Open requests of one domain."""
+MAX_REASON = 500
+MOST_SHOWN = 500
+INSPECTIONS = 2
+"""How many packages are asked about at once: each is a program that runs."""
+UPLOADS = 2
+"""How many bundles are taken in at once: each is in memory until it was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequests:
+    """The requests of all domains. ``policy`` has the catalogue, the packages and the operator's folder."""
+
+    directory: Directory
+    database: Database
+    vault: Vault
+    policy: LaunchPolicy
+    threads: DomainThreads
+    approved: Queue[str]
+    """Ids of requests that wait to be carried out; `run` takes them."""
+    inspections: anyio.CapacityLimiter
+    uploads: anyio.CapacityLimiter
+
+    # -- an admin ---------------------------------------------------------------------------------------------
+
+    async def request(self, user: User, domain_id: str, name: str, document: object) -> LaunchRequestRecord:
+        """Ask for the line of a document (see `read_proposal`); asked for twice it is the same request.
+
+        Raises:
+            NotFound: there is no such domain, or no such saved entry.
+            InvalidInput, ServerReserved, CommandNotAllowed: the line cannot be allowed as it is; says what would do.
+            LineAllowed: it may run already.
+            PackageProblem: the registry does not know the package, or cannot be reached.
+            LaunchRequestsFull: the domain asks for too much.
+        """
+        record = await self.directory.get(domain_id)
+        settings = DomainSettings.model_validate(record.settings)
+        name = read_name(name, "mcpServers")
+        proposal = read_proposal(record, settings, name, document)
+        secrets = await self.vault.values(domain_id)
+        with self.vault.redact.trying(domain_id, proposal.values) as redaction:
+            proposal.check_secrets({**secrets, **proposal.values}, redaction)
+            plan = proposal.plan()
+            self._check_new(proposal)
+            if isinstance(plan, ProgramLine):
+                find = partial(self.policy.local.find, plan, proposal.path)
+                facts = (await self.threads.read(domain_id, find)).facts
+            else:
+                plan, facts = await self._look_up(plan, proposal)
+                proposal = _pin(proposal, plan)
+        return await self._store(user, domain_id, proposal, facts)
+
+    async def propose_bundle(
+        self, user: User, domain_id: str, name: str, pieces: AsyncIterator[bytes]
+    ) -> LaunchRequestRecord:
+        """Ask for the server in a bundle (``.mcpb``); see `request`. An empty name is the bundle's own.
+
+        ``pieces``: of the file as they come; few are taken in at once.
+
+        Raises:
+            InvalidInput: the bundle cannot be taken; says why.
+            BodyTooLarge: larger than any bundle.
+        """
+        await self.directory.get(domain_id)
+        try:
+            async with self.uploads:
+                data = bytearray()
+                async for piece in pieces:
+                    data += piece
+                    if len(data) > MAX_BUNDLE_BYTES:
+                        raise BodyTooLarge(MAX_BUNDLE_BYTES)
+                bundle = await self._packages.keep_bundle(bytes(data))
+        except PackageProblem as exc:
+            raise InvalidInput("bundle", exc.reason) from exc
+        name = read_name(name or fit_name(bundle.facts.name), "mcpServers")
+        proposal = proposal_of(bundle, name)
+        proposal.check_secrets(await self.vault.values(domain_id), self.vault.redact.of(domain_id))
+        proposal.plan()
+        return await self._store(user, domain_id, proposal, bundle.facts)
+
+    async def of_domain(self, domain_id: str) -> list[LaunchRequestRecord]:
+        """Return what a domain asked for, newest first."""
+        find = partial(launch_requests.list_newest, limit=MOST_SHOWN, domain_id=domain_id)
+        return await self.database.read(find)
+
+    async def withdraw(self, domain_id: str, request_id: str) -> None:
+        """Take back an open request of a domain.
+
+        Raises:
+            NotFound: the domain has no such request.
+            LaunchRequestClosed: it was decided meanwhile.
+        """
+        record = await self.get(request_id)
+        if record.domain_id != domain_id:
+            raise NotFound("launch_request", request_id, hidden=True)
+        told = change("mcp.withdraw", f"{domain_id}/{record.server}", request=request_id)
+        await self._move(record, RequestState.WITHDRAWN, told)
+        await self._forget_bundles(record)
+
+    # -- an operator ------------------------------------------------------------------------------------------
+
+    async def list_all(self, state: RequestState | None) -> list[LaunchRequestRecord]:
+        """Return the requests of all domains, newest first."""
+        states = () if state is None else (state,)
+        return await self.database.read(partial(launch_requests.list_newest, limit=MOST_SHOWN, states=states))
+
+    async def get(self, request_id: str) -> LaunchRequestRecord:
+        """Return one request.
+
+        Raises:
+            NotFound: there is none.
+        """
+        record = await self.database.read(partial(launch_requests.get, request_id=request_id))
+        if record is None:
+            raise NotFound("launch_request", request_id)
+        return record
+
+    async def approve(
+        self, user: User, request_id: str, seen: str, grant: LaunchGrant | None = None
+    ) -> LaunchRequestRecord:
+        """Approve an open request; it is installed in the background. None grants the line as it was proposed.
+
+        ``seen``: the fingerprint under which the request was shown.
+
+        Raises:
+            NotFound: there is none.
+            LaunchRequestClosed: it is not open.
+            LaunchRequestChanged: something else would run than was shown.
+            InvalidInput: under this grant the line that was asked for would not run.
+        """
+        record = await self.get(request_id)
+        if record.state is not RequestState.OPEN:
+            raise LaunchRequestClosed(record.state)
+        if seen != record.fingerprint or seen != _fingerprint(record):
+            raise LaunchRequestChanged("What was looked at is not what would run.")
+        grant = grant or LaunchGrant(record.template)
+        _check_slots(grant)
+        places = await self._places(record)
+        entry = entry_of(self._table(record, grant, places))
+        check_covers(entry, record.command, record.args, record.env)
+        told = change(
+            "mcp.approve",
+            f"{record.domain_id}/{record.server}",
+            request=request_id,
+            fingerprint=seen,
+            network=grant.network,
+            write=grant.write,
+            readOnly=list(grant.read_only),
+        )
+        approved = await self._move(
+            record, RequestState.APPROVED, told, grant=grant, decided_by=user.id, decided_at=now(), reason=""
+        )
+        self.approved.put(request_id)
+        return approved
+
+    async def refuse(self, user: User, request_id: str, reason: str) -> LaunchRequestRecord:
+        """Refuse an open request; its admin reads the reason.
+
+        Raises:
+            NotFound, LaunchRequestClosed, InvalidInput.
+        """
+        record = await self.get(request_id)
+        reason = line("reason", reason, MAX_REASON, required=True)
+        told = change("mcp.refuse", f"{record.domain_id}/{record.server}", request=request_id)
+        values = {"reason": reason, "decided_by": user.id, "decided_at": now()}
+        refused = await self._move(record, RequestState.REFUSED, told, **values)
+        await self._forget_bundles(record)
+        return refused
+
+    # -- carrying out -----------------------------------------------------------------------------------------
+
+    async def take_up(self) -> None:
+        """Go on with what was approved before this process began."""
+        find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=(RequestState.APPROVED,))
+        for record in reversed(await self.database.read(find)):
+            self.approved.put(record.id)
+        await self._forget_bundles()
+
+    async def run(self) -> None:
+        """Carry out what is approved, one after the other, until cancelled."""
+        while True:
+            request_id = await self.approved.get()
+            try:
+                await self._carry_out(request_id)
+            except StorageError as exc:  # it stays approved, and is taken up at the next start
+                log.error("the approved request %s is not installed: %s", request_id, exc)
+
+    async def _carry_out(self, request_id: str) -> None:
+        record = await self.database.read(partial(launch_requests.get, request_id=request_id))
+        if record is None or record.state is not RequestState.APPROVED or record.grant is None:
+            return
+        try:
+            failpoints.reached("launch.approved")
+            places = await self._places(record)
+            sha256 = record.facts.integrity
+            if record.facts.registry:
+                sha256 = (await self._packages.install(_package(record.facts))).sha256
+            failpoints.reached("launch.installed")
+            table = self._table(record, record.grant, places)
+            await anyio.to_thread.run_sync(self.policy.catalogue.put, table)
+            failpoints.reached("launch.allowed")
+        except StorageError:
+            raise
+        except (AgenticRagError, OSError) as exc:
+            await self._give_back(record, str(exc) or type(exc).__name__)
+            return
+        ident = str(table["id"])
+        details = {"request": record.id, "sha256": sha256, "domain": record.domain_id}
+        told = Entry(record.decided_by, "mcp.allow", ident, details=details)
+        if not await self._end(record, RequestState.INSTALLED, told, sha256=sha256, catalogue_id=ident):
+            # gone with its domain; another process that recorded it keeps it
+            left = await self.database.read(partial(launch_requests.get, request_id=record.id))
+            if left is None:
+                await anyio.to_thread.run_sync(self.policy.catalogue.revoke, ident)
+        await self._forget_bundles(record)
+
+    async def _forget_bundles(self, record: LaunchRequestRecord | None = None) -> None:
+        """Remove the bundle of a request that has ended, and what was left of others that nobody asks for any more."""
+        find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=PENDING)
+        kept = {each.facts.integrity for each in await self.database.read(find)}
+        integrity = "" if record is None or record.facts.registry != "mcpb" else record.facts.integrity
+        await anyio.to_thread.run_sync(self._packages.forget_bundles, kept, integrity)
+
+    async def _give_back(self, record: LaunchRequestRecord, reason: str) -> None:
+        """Open a request again whose approval could not be carried out; the operator sees why."""
+        reason = self.vault.redact.of(record.domain_id)(reason)[:MAX_REASON]
+        log.warning("the approved request %s was not carried out: %s", record.id, reason)
+        target = f"{record.domain_id}/{record.server}"
+        told = Entry(record.decided_by, "mcp.install", target, AuditOutcome.REFUSED, {"request": record.id})
+        await self._end(record, RequestState.OPEN, told, reason=reason)
+
+    async def _end(self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object) -> bool:
+        """End what was approved, with its audit row; False when it is no longer."""
+
+        def save(conn: Connection) -> bool:
+            moved = launch_requests.move(conn, record.id, RequestState.APPROVED, state, **values)
+            if moved:
+                audit(conn, told)
+            return moved
+
+        return await self.database.write(save, durable=True)
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    @property
+    def _packages(self) -> Packages:
+        if self.policy.packages is None:
+            raise PackageProblem("", "this process has no package folder.")
+        return self.policy.packages
+
+    def _check_new(self, proposal: Proposal) -> None:
+        env = dict.fromkeys(proposal.env, "x")
+        found = match_line(self.policy.catalogue.entries(), proposal.command, proposal.args, env)
+        if isinstance(found, Match):
+            raise LineAllowed(found.entry.id)
+
+    async def _look_up(self, plan: PackageLine, proposal: Proposal) -> tuple[PackageLine, Facts]:
+        """Return the line at its exact version, and what the registry says of that."""
+        if plan.package.registry == "mcpb":
+            place = f"{proposal.path}.command"
+            raise InvalidInput(place, "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.mcpb")
+        async with self.inspections:
+            facts = await self._packages.inspect(plan.package)
+        if not facts.programs:
+            raise PackageProblem(str(plan.package), "it brings no program that could be started.")
+        if not facts.integrity or (plan.package.version and facts.version != plan.package.version):
+            reason = "the registry names no integrity of exactly this version, so that it can be bound to no hash."
+            raise PackageProblem(str(plan.package), reason)
+        return PackageLine(Package(plan.package.registry, plan.package.name, facts.version), plan.args), facts
+
+    async def _store(self, user: User, domain_id: str, proposal: Proposal, facts: Facts) -> LaunchRequestRecord:
+        pending = line_hash(proposal.server, proposal.command, proposal.args, proposal.env)
+        plan = plan_line(proposal.command, proposal.args, proposal.env)
+        rest = plan.args if isinstance(plan, PackageLine | ProgramLine) else proposal.args
+        record = LaunchRequestRecord(
+            id=new_id("lreq"),
+            domain_id=domain_id,
+            server=proposal.server,
+            command=proposal.command,
+            args=proposal.args,
+            env=proposal.env,
+            template=propose_template(rest, proposal.kinds),
+            secrets=proposal.secrets,
+            facts=facts,
+            fingerprint=fingerprint_of(proposal.command, proposal.args, proposal.env, facts),
+            pending=pending,
+            state=RequestState.OPEN,
+            requested_by=user.id,
+            requested_at=now(),
+        )
+        target = f"{domain_id}/{proposal.server}"
+        told = change("mcp.request", target, request=record.id, fingerprint=record.fingerprint)
+
+        def save(conn: Connection) -> LaunchRequestRecord:
+            known = launch_requests.of_line(conn, domain_id, pending)
+            if known is not None and (known.fingerprint == record.fingerprint or known.state is RequestState.APPROVED):
+                return known
+            launch_requests.withdraw_others(conn, domain_id, proposal.server, record.id)
+            waiting = launch_requests.list_newest(conn, MAX_OPEN, domain_id=domain_id, states=PENDING)
+            if len(waiting) >= MAX_OPEN:
+                raise LaunchRequestsFull(MAX_OPEN)
+            launch_requests.insert(conn, record)
+            audit(conn, told)
+            return record
+
+        try:
+            return await self.database.write(save, durable=True)
+        except IntegrityError as exc:  # another process was faster
+            found = await self.database.read(partial(launch_requests.of_line, domain_id=domain_id, pending=pending))
+            if found is None:
+                raise LaunchRequestChanged("The line was asked for and decided at the same time.") from exc
+            return found
+
+    async def _move(
+        self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object
+    ) -> LaunchRequestRecord:
+        """Change the state of an open request, with its audit row."""
+
+        def save(conn: Connection) -> LaunchRequestRecord | None:
+            if launch_requests.move(conn, record.id, RequestState.OPEN, state, **values):
+                audit(conn, told)
+                return launch_requests.get(conn, record.id)
+            return None
+
+        moved = await self.database.write(save, durable=True)
+        if moved is None:
+            raise LaunchRequestClosed((await self.get(record.id)).state)
+        return moved
+
+    async def _places(self, record: LaunchRequestRecord) -> dict[str, str]:
+        """Return where a program's files lie, which must still be those that were shown; none for a package.
+
+        Raises:
+            LaunchRequestChanged: they are others.
+        """
+        if record.facts.registry:
+            return {}
+        plan = plan_line(record.command, record.args, record.env)
+        assert isinstance(plan, ProgramLine)
+        path = f"mcpServers.{record.server}"
+        try:
+            found = await self.threads.read(record.domain_id, partial(self.policy.local.find, plan, path))
+        except (AgenticRagError, OSError) as exc:
+            raise LaunchRequestChanged(str(exc)) from exc
+        if not found.facts.same_content(record.facts):
+            raise LaunchRequestChanged("Its files are not those that were requested.")
+        return found.places
+
+    def _table(self, record: LaunchRequestRecord, grant: LaunchGrant, places: dict[str, str]) -> dict[str, object]:
+        ident = f"{fit_name(record.facts.name) or 'server'}-{record.id[-8:]}"
+        return make_table(ident, record.command, record.env, record.facts, grant, places)
+
+
+def make_launch_requests(
+    directory: Directory, database: Database, vault: Vault, policy: LaunchPolicy, threads: DomainThreads
+) -> LaunchRequests:
+    """Return the requests of all domains, with nothing to do yet."""
+    inspections, uploads = anyio.CapacityLimiter(INSPECTIONS), anyio.CapacityLimiter(UPLOADS)
+    return LaunchRequests(directory, database, vault, policy, threads, Queue(), inspections, uploads)
+
+
+def _pin(proposal: Proposal, plan: PackageLine) -> Proposal:
+    """Return the line as it is stored: at its exact version."""
+    args = (*plan.package.line[1:], *plan.args)
+    return Proposal(proposal.server, proposal.command, args, proposal.env, proposal.secrets, proposal.kinds)
+
+
+def _package(facts: Facts) -> Package:
+    registry: Registry = "npm" if facts.registry == "npm" else "pypi" if facts.registry == "pypi" else "mcpb"
+    return Package(registry, facts.name, facts.version, "", facts.integrity)
+
+
+def _fingerprint(record: LaunchRequestRecord) -> str:
+    return fingerprint_of(record.command, record.args, record.env, record.facts)
+
+
+def _check_slots(grant: LaunchGrant) -> None:
+    """Refuse what looks like a slot and is none: it would stand for itself, and match nothing."""
+    for index, text in enumerate(grant.args):
+        value: str = text.partition("=")[2] if text.startswith("-") and "=" in text else text
+        if value.startswith("{") and value.rstrip("?*.") not in SLOTS:
+            raise InvalidInput(f"args.{index}", f"{value!r} is no slot; slots are {', '.join(SLOTS)}.")

@@ -1,0 +1,150 @@
+"""Prompt components as an author writes them: the Markdown files of ``{workspace}/prompt/``.
+
+Owns listing, writing and deleting them. What of a file counts, and how it is cleaned and cut, is ``components``'s.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import acting
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.component_errors import ComponentChanged
+from agentic_rag.domains.components import READ_LIMIT, counts
+from agentic_rag.domains.file_history import FileHistory, Notice
+from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.store.database import Database
+from agentic_rag.store.history import HistoryKind
+from agentic_rag.threads import DomainThreads
+from mcp_servers.beneath import Folder
+
+NOT_THERE = ""
+"""The version of a component that is not there."""
+_UNREADABLE = "unreadable"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\.md")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """One component: ``name`` of its file, and its text as it was written; None: it cannot be read.
+
+    ``version`` says whether it is still the same: it follows from the file's bytes.
+    """
+
+    name: str
+    content: str | None
+    version: str
+
+
+class PromptFiles:
+    """The components of all domains. Each method raises `NotFound` where there is no such domain."""
+
+    def __init__(self, database: Database, directory: Directory, threads: DomainThreads, history: FileHistory) -> None:
+        self._db = database
+        self._history = history
+        self._directory = directory
+        self._threads = threads
+
+    async def list_of(self, domain_id: str) -> Sequence[PromptFile]:
+        """Return the components of a domain in the order in which a model is told them."""
+        folder = await self._folder(domain_id)
+
+        def read() -> list[PromptFile]:
+            if not folder.is_there():
+                return []
+            return [_read(folder, name) for name in sorted(each.name for each in folder.entries() if counts(each.name))]
+
+        return await self._threads.read(str(folder.root), read)
+
+    async def write(self, domain_id: str, name: str, content: str, version: str | None = None) -> PromptFile:
+        """Write a component and return it; it counts from the next turn.
+
+        ``version``: only if it is still this one, `NOT_THERE` for one that is to be new.
+
+        Raises:
+            ComponentChanged: it is another version by now; nothing was written.
+            InvalidInput: the name cannot be one, the text is too long, or the disk refuses.
+        """
+        check_name(name)
+        data = content.encode()
+        if len(data) > READ_LIMIT:
+            raise InvalidInput("content", f"at most {READ_LIMIT // 1024} KiB are possible.")
+        folder = await self._folder(domain_id)
+
+        def put() -> None:
+            if version is not None and version != _version(folder, name):
+                raise ComponentChanged(name)
+            folder.write(name, [data])
+
+        async with self._history.changing(domain_id) as notice:  # nobody writes between looking and writing
+            try:
+                await self._threads.run(str(folder.root), put)
+            except OSError as exc:
+                raise InvalidInput("name", f"{name} cannot be written: {exc.strerror or exc}.") from exc
+            await self._tell("prompt.write", domain_id, name, notice)
+        return PromptFile(name, content, _version_of(data))
+
+    async def delete(self, domain_id: str, name: str) -> None:
+        """Delete a component.
+
+        Raises:
+            NotFound: there is none of this name.
+            InvalidInput: the disk refuses.
+        """
+        folder = await self._folder(domain_id)
+
+        def remove() -> bool:
+            known = folder.is_there() and name in {each.name for each in folder.entries() if counts(each.name)}
+            if known:
+                folder.remove(name)
+            return known
+
+        async with self._history.changing(domain_id) as notice:
+            try:
+                removed = await self._threads.run(str(folder.root), remove)
+            except OSError as exc:
+                raise InvalidInput("name", f"{name} cannot be deleted: {exc.strerror or exc}.") from exc
+            if not removed:
+                raise NotFound("component", name)
+            await self._tell("prompt.delete", domain_id, name, notice)
+
+    async def _folder(self, domain_id: str) -> Folder:
+        return Folder(Path((await self._directory.get(domain_id)).workspace)).at("prompt")
+
+    async def _tell(self, action: str, domain_id: str, name: str, notice: Notice) -> None:
+        told = change(action, f"{domain_id}/{name}")
+        await self._db.write(lambda conn: audit(conn, told), durable=True)
+        await notice(acting().user_id, [(HistoryKind.PROMPT, name)])
+
+
+def check_name(name: str, path: str = "name") -> None:
+    """Refuse what can be no component's name. Raises `InvalidInput`, which names ``path``."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(path, "letters, digits and . _ - are expected, and .md at the end.")
+
+
+def _read(folder: Folder, name: str) -> PromptFile:
+    try:
+        data = folder.read(name, READ_LIMIT)
+    except (OSError, ValueError):
+        return PromptFile(name, None, _UNREADABLE)
+    try:
+        return PromptFile(name, data.decode("utf-8-sig"), _version_of(data))
+    except ValueError:
+        return PromptFile(name, None, _version_of(data))
+
+
+def _version(folder: Folder, name: str) -> str:
+    try:
+        return _version_of(folder.read(name, READ_LIMIT))
+    except FileNotFoundError:
+        return NOT_THERE
+    except (OSError, ValueError):
+        return _UNREADABLE
+
+
+def _version_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

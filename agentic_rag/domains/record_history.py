@@ -1,0 +1,55 @@
+"""What a change of a domain's record leaves in its history: the settings as one text, each MCP server as another.
+
+Owns these texts: JSON as a person reads it, with no value of a secret in it, whoever wrote it where. Pure but for the
+hash. Where rows are kept is ``store.history``'s.
+"""
+
+import hashlib
+import json
+
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.json_form import Json
+from agentic_rag.redaction import Redaction
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
+
+
+def content_of(text: str, redaction: Redaction) -> Content:
+    """Return a text as it is kept."""
+    shown = redaction(text)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Content(shown, digest, redacted=shown != text)
+
+
+def record_changes(
+    before: DomainRecord | None, after: DomainRecord, author: str, redaction: Redaction
+) -> list[NewHistory]:
+    """Return what of a record is another by now, thing by thing. ``before`` None: the domain is new."""
+    changes: list[NewHistory] = []
+    at = "" if before is None else before.updated_at
+
+    def add(kind: HistoryKind, subject: str, old: Json | None, new: Json | None) -> None:
+        if old != new:
+            was, is_now = (GONE if each is None else content_of(_text(each), redaction) for each in (old, new))
+            changes.append(
+                NewHistory(kind=kind, subject=subject, author=author, after=is_now, before=was, before_at=at)
+            )
+
+    add(HistoryKind.SETTINGS, "", None if before is None else _settings(before), _settings(after))
+    old, new = {} if before is None else _servers(before), _servers(after)
+    for name in sorted(old.keys() | new.keys()):
+        add(HistoryKind.SERVER, name, old.get(name), new.get(name))
+    return changes
+
+
+def _text(document: Json) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
+
+
+def _settings(record: DomainRecord) -> Json:
+    settings = {key: value for key, value in record.settings.items() if key != "mcpServers"}
+    return {"name": record.name, "description": record.description, "settings": settings}
+
+
+def _servers(record: DomainRecord) -> dict[str, Json]:
+    return {name: entry.to_json() for name, entry in DomainSettings.model_validate(record.settings).mcp_servers.items()}

@@ -1,0 +1,128 @@
+"""Finding citation marks in a text that comes in pieces.
+
+Owns what a mark looks like and where none is meant: inside code, in links. Models are asked for ``[[2]]`` and write
+``[2]``, ``【2】``, ``【2†source】``, lists and ranges (``[1, 2]``, ``[[1-3]]``) as well. Pure; knows no passage.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_ITEM = r"\d{1,3}(?: ?[-–—] ?\d{1,3})?"
+_LIST = rf"{_ITEM}(?: ?[,;，、；] ?{_ITEM}){{0,19}}"
+_MARK = (
+    rf"[ \t]{{0,8}}(?:\[\[(?P<double>{_LIST})\]\](?!\()"
+    rf"|(?<!\[)\[(?P<single>{_LIST})\](?![(\]])"
+    rf"|【(?P<lens>{_LIST})(?:†[^】\n]{{0,60}})?】)"
+)
+_PROSE: Final = re.compile(rf"(?P<mark>{_MARK})|(?P<run>`+|~{{3,}})|(?P<line>\n)")
+_RUNS: Final = re.compile(r"(?P<run>`+|~+)|(?P<line>\n)")
+_OPEN: Final = re.compile(
+    r"(?:[ \t]{0,8}(?:(?:\[\[?|【)[\d ,;，、；–—-]{0,240}(?:†[^】\n]{0,60})?(?:\]{1,2}|】)?)?|`{1,200}|~{1,200})\Z"
+)
+"""The end of a text that may yet become a mark, or a longer run."""
+_INDENT: Final = re.compile(r"[\s>*+\-\d.)]*")
+"""What may stand before a fence on its line: it may be in a list or a quotation."""
+_RANGE: Final = re.compile(r"(\d+)(?: ?[-–—] ?(\d+))?")
+MOST: Final = 20
+"""Passages that one range may name; a longer one is none."""
+FENCE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark: the numbers in it, and how it was written.
+
+    ``sure``: it is of a form that nothing else has; ``[3]`` may be anything where nobody gave a passage.
+    """
+
+    numbers: tuple[int, ...]
+    text: str
+    sure: bool
+
+
+Part = str | Mark
+
+
+class MarkReader:
+    """Give it the pieces of one text; any cutting gives the same marks between the same words."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._code = ""  # the run that closes the open code, empty in prose
+        self._fenced = False
+        self._indent = True  # nothing but a fence's indent on this line so far
+        self._blank = False  # nothing at all on this line so far, and there was one before
+        self._opening = False  # still on the line of the fence that has opened
+
+    def feed(self, text: str) -> Iterator[Part]:
+        """Yield what is certain now; the last characters may be held back until the next piece."""
+        text = self._held + text
+        open_end = _OPEN.search(text)
+        end = open_end.start() if open_end else len(text)
+        self._held = text[end:]
+        yield from self._read(text, end)
+
+    def end(self) -> Iterator[Part]:
+        """Yield the rest; the reader must not be used any more."""
+        rest, self._held = self._held, ""
+        yield from self._read(rest, len(rest))
+
+    def _read(self, text: str, end: int) -> Iterator[Part]:
+        said = position = 0  # what lies between the two is words that are not handed out yet
+        while found := (_RUNS if self._code else _PROSE).search(text, position, end):
+            self._pass(text[position : found.start()])
+            position = found.end()
+            if found["run"]:
+                self._take_run(found["run"])
+            elif found["line"]:
+                self._take_line()
+            else:
+                self._indent = self._blank = False
+                mark = _mark_of(found)
+                if mark is not None:
+                    if found.start() > said:
+                        yield text[said : found.start()]
+                    yield mark
+                    said = position
+        self._pass(text[position:end])
+        if end > said:
+            yield text[said:end]
+
+    def _pass(self, text: str) -> None:
+        """Note what words on a line mean for the line."""
+        if text and (self._indent or self._blank):
+            self._indent = self._indent and _INDENT.fullmatch(text) is not None
+            self._blank = self._blank and text.isspace()
+
+    def _take_line(self) -> None:
+        if self._blank and self._code and not self._fenced:  # code in a line ends with its paragraph at the latest
+            self._code = ""
+        self._indent, self._blank, self._opening = True, True, False
+
+    def _take_run(self, run: str) -> None:
+        at_start, self._indent, self._blank = self._indent, False, False
+        if not self._code and run[0] == "~" and not at_start:
+            return
+        if not self._code:
+            self._fenced = self._opening = at_start and len(run) >= FENCE
+            self._code = run
+        elif self._fenced and not self._opening:
+            if at_start and run[0] == self._code[0] and len(run) >= len(self._code):
+                self._code = ""
+        elif run == self._code:  # also of what looked like a fence and is code in a line
+            self._code = ""
+
+
+def _mark_of(found: re.Match[str]) -> Mark | None:
+    single = found["single"]
+    numbers: list[int] = []
+    for each in _RANGE.finditer(single or found["double"] or found["lens"]):
+        first, last = int(each[1]), int(each[2] or each[1])
+        if not first <= last < first + MOST:
+            return None
+        numbers += range(first, last + 1)
+    if single and 0 in numbers:  # the index of a list, an interval: nobody counts passages from 0
+        return None
+    return Mark(tuple(dict.fromkeys(numbers)), found["mark"], sure=not single)

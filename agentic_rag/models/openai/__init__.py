@@ -1,0 +1,1 @@
+"""Chat completions: OpenAI and every endpoint that speaks them."""

@@ -1,0 +1,309 @@
+"""The stream of a chat completion, chunk by chunk, as model events.
+
+Owns the state of one answer. Endpoints differ in almost everything that the format leaves open, so nothing is taken for
+granted: deltas are null, calls come whole or in pieces, interleaved, without index, several under one index, with ids
+missing or doubled; usage, the reason of the end and ``[DONE]`` may be missing. Pure; knows neither SSE nor HTTP.
+"""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
+from agentic_rag.messages import BROKEN_INPUT, Block, clean_text, text_block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    InputDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    TextDelta,
+    ThinkingDelta,
+)
+from agentic_rag.models.service_errors import broken_stream, stream_error
+
+DONE: Final = b"[DONE]"
+MAX_CALLS: Final = 1_000
+"""Of one answer; more is a fault of the endpoint."""
+MAX_NAME: Final = 200
+_REASONS: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+}
+
+
+class _Call:
+    """One tool call as it comes. ``index``: its block's, once that is open."""
+
+    __slots__ = ("_looked_at", "_whole", "closed", "id", "index", "name", "pieces", "place")
+
+    def __init__(self, place: object, ident: str, name: str) -> None:
+        self.place, self.id, self.name = place, ident, name
+        self.pieces: list[str] = []
+        self.index: int | None = None
+        self.closed = False
+        self._looked_at, self._whole = 0, False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its arguments are a JSON object: nothing can follow. Read once for each piece at most."""
+        if self._looked_at != len(self.pieces):
+            self._looked_at = len(self.pieces)
+            ends = self.pieces[-1].rstrip().endswith("}")
+            self._whole = ends and _object_of("".join(self.pieces)) is not None
+        return self._whole
+
+    def first_block(self) -> Block:
+        ident = self.id or f"call_{uuid.uuid4().hex[:24]}"
+        self.id = ident
+        return {"type": "tool_use", "id": ident, "name": self.name, "input": {}}
+
+    def whole_block(self) -> Block:
+        joined = "".join(self.pieces)
+        given = _object_of(joined) if joined.strip() else {}
+        block: Block = {"type": "tool_use", "id": self.id, "name": self.name, "input": given or {}}
+        return block if given is not None else block | {BROKEN_INPUT: joined}
+
+
+class ChatDecoder:
+    """Give it the data of each event in order, and `end` at the end of the stream; they yield the model events.
+
+    ``model``: what was asked for; ``prefix`` stands before the name of what answered. ``finished``: the answer is
+    whole, what follows is at most its usage; ``completed``: nothing follows.
+    """
+
+    def __init__(self, model: str, prefix: str = "") -> None:
+        self.completed = False
+        self.finished = False
+        self._model, self._prefix = model, prefix
+        self._started = False
+        self._blocks = 0
+        self._open: Block | None = None  # the text or thinking that is being written
+        self._pieces: list[str] = []
+        self._calls: list[_Call] = []
+        self._live: _Call | None = None  # whose arguments are handed out as they come
+        self._reason = ""
+        self._refused = False
+        self._usage = Usage()
+
+    @property
+    def working(self) -> bool:
+        """Whether bytes may come that are no events: reasoning that is not shown, or calls that wait for their turn."""
+        return self._started and self._open is None
+
+    def decode(self, data: bytes) -> Iterator[ModelEvent]:
+        """Yield the model events of one event's data.
+
+        Raises:
+            ModelError: the service reports an error, or the data is not what the API sends.
+        """
+        if data.strip() == DONE:
+            yield from self.end()
+            return
+        try:
+            chunk = orjson.loads(data)
+            if not isinstance(chunk, dict):
+                raise TypeError("a chunk is no object")
+            yield from self._chunk(chunk)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise broken_stream("cannot be read: the service sent a malformed event", "malformed_stream") from exc
+
+    def end(self) -> Iterator[ModelEvent]:
+        """Yield what the end of the stream completes.
+
+        Raises:
+            ModelError: the answer is not whole: it began and nothing said that it has ended.
+        """
+        if self.completed:
+            return
+        if not self._started:
+            raise broken_stream("ended before it was complete", "incomplete_stream")
+        yield from self._finish()
+        self.completed = True
+        yield MessageCompleted(self._stop_reason(), self._usage)
+
+    def _chunk(self, chunk: Json) -> Iterator[ModelEvent]:
+        if error := chunk.get("error"):
+            raise _stream_error(error)
+        if not self._started:
+            self._started = True
+            yield MessageStarted(self._prefix + _shown_name(chunk.get("model"), self._model))
+        if usage := chunk.get("usage"):
+            self._usage = _usage(usage)
+        for choice in chunk.get("choices") or ():
+            if choice.get("index") not in (0, None):
+                continue  # one answer was asked for
+            yield from self._delta(choice.get("delta") or choice.get("message") or {})
+            if reason := choice.get("finish_reason"):
+                self._reason = str(reason)
+                if self._reason == "error":
+                    raise _stream_error(choice.get("error") or {})
+                yield from self._finish()
+
+    def _delta(self, delta: Json) -> Iterator[ModelEvent]:
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str) and thought:
+            yield from self._say("thinking", thought)
+        content = delta.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        for part in parts:
+            if text := part.get("text"):
+                yield from self._say("text", _string(text))
+        if refusal := delta.get("refusal"):
+            self._refused = True
+            yield from self._say("text", _string(refusal))
+        for call in delta.get("tool_calls") or ():
+            yield from self._call(call)
+
+    def _say(self, kind: str, text: str) -> Iterator[ModelEvent]:
+        if self._open is None or self._open["type"] != kind:
+            if self._live is not None and kind == "text" and not text.strip():
+                return  # line feeds between calls
+            yield from self._close()
+            self._open = text_block("") if kind == "text" else {"type": "thinking", "thinking": "", "signature": ""}
+            yield BlockStarted(self._blocks, self._open)
+        self._pieces.append(text)
+        yield (TextDelta if kind == "text" else ThinkingDelta)(self._blocks, text)
+
+    def _close(self) -> Iterator[ModelEvent]:
+        """Close the text or the thinking that is open; a call that is open is closed if it is whole."""
+        if self._open is not None:
+            key = "text" if self._open["type"] == "text" else "thinking"
+            block, self._open, self._pieces = {**self._open, key: "".join(self._pieces)}, None, []
+            self._blocks += 1
+            yield BlockStopped(self._blocks - 1, block)
+        live = self._live
+        if live is not None:
+            yield from self._close_call(live)
+
+    # Calls
+
+    def _call(self, piece: Json) -> Iterator[ModelEvent]:
+        function = piece.get("function") or {}
+        name, given = function.get("name") or "", function.get("arguments")
+        arguments = given if isinstance(given, str) else "" if given is None else orjson.dumps(given).decode()
+        call = self._call_of(piece, _string(name), arguments)
+        call.name = call.name or clean_text(_string(name))[:MAX_NAME]
+        call.id = call.id or _string(piece.get("id") or "")
+        if arguments and not call.closed:
+            call.pieces.append(arguments)
+        if self._live is None and call.index is None and call.name and self._is_next(call):
+            yield from self._open_call(call)
+            if joined := "".join(call.pieces):
+                yield InputDelta(self._blocks, joined)
+        elif call is self._live and arguments:
+            yield InputDelta(self._blocks, arguments)
+        elif self._live is not None and self._live is not call and self._live.whole:
+            yield from self._close_call(self._live)
+            if call.name and self._is_next(call):
+                yield from self._open_call(call)
+                if joined := "".join(call.pieces):
+                    yield InputDelta(self._blocks, joined)
+
+    def _call_of(self, piece: Json, name: str, arguments: str) -> _Call:
+        """Return the call that a piece belongs to: by its index, unless id or name say that another one begins."""
+        place, ident = piece.get("index"), piece.get("id") or ""
+        known = [call for call in self._calls if place is None or call.place == place]
+        last = known[-1] if known else None
+        if place is None and ident:
+            last = next((call for call in known if call.id == ident), None)
+        elif place is None and name:
+            last = None
+        begins = last is None or (ident and last.id and ident != last.id)
+        again = last is not None and name and arguments.strip() and last.pieces and last.whole
+        if last is None or begins or again:
+            if len(self._calls) >= MAX_CALLS:
+                raise ValueError("too many calls")
+            last = _Call(place, _string(ident), clean_text(name)[:MAX_NAME])
+            self._calls.append(last)
+        return last
+
+    def _is_next(self, call: _Call) -> bool:
+        """Whether all calls before this one are closed: blocks stand in the order of their calls."""
+        return all(each.closed for each in self._calls[: self._calls.index(call)])
+
+    def _open_call(self, call: _Call) -> Iterator[ModelEvent]:
+        if self._open is not None:
+            yield from self._close()
+        self._live, call.index = call, self._blocks
+        yield BlockStarted(self._blocks, call.first_block())
+
+    def _close_call(self, call: _Call) -> Iterator[ModelEvent]:
+        call.closed, self._live = True, None
+        self._blocks += 1
+        yield BlockStopped(self._blocks - 1, call.whole_block())
+
+    def _finish(self) -> Iterator[ModelEvent]:
+        """Close what is open, and hand out the calls that came beside the one before them."""
+        if self.finished:
+            return
+        self.finished = True
+        yield from self._close()
+        for call in self._calls:
+            if call.closed:
+                continue
+            yield from self._open_call(call)
+            if joined := "".join(call.pieces):
+                yield InputDelta(self._blocks, joined)
+            yield from self._close_call(call)
+
+    def _stop_reason(self) -> str:
+        reason = _REASONS.get(self._reason, "end_turn")
+        if self._refused and reason == "end_turn":
+            return "refusal"
+        if reason in ("end_turn", "tool_use"):  # some say "stop" after a call, and some a call where there is none
+            return "tool_use" if self._calls else "end_turn"
+        return reason
+
+
+def _object_of(text: str) -> Json | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no string")
+    return value
+
+
+def _shown_name(told: object, asked: str) -> str:
+    """Return the name of what answered: some endpoints tell a path on their machine instead."""
+    if (
+        isinstance(told, str)
+        and 0 < len(told) <= MAX_NAME
+        and not told.startswith(("/", ".", "~"))
+        and "\\" not in told
+    ):
+        return clean_text(told)
+    return asked
+
+
+def _stream_error(error: Any) -> Exception:
+    if not isinstance(error, dict):
+        return stream_error("", str(error))
+    kind = error.get("type") or error.get("code") or ""
+    return stream_error(str(kind), str(error.get("message") or ""))
+
+
+def _usage(usage: Json) -> Usage:
+    """Return the figures of a chunk: totals so far. What was read from a cache counts among the prompt's."""
+    details = usage.get("prompt_tokens_details") or {}
+    cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
+    sent = _number(usage.get("prompt_tokens"))
+    cached = min(cached, sent)
+    return Usage(input=sent - cached, cache_read=cached, output=_number(usage.get("completion_tokens")))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

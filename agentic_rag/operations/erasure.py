@@ -1,0 +1,107 @@
+"""How a person is erased: everything that is theirs goes, and a number stays in the usage.
+
+Owns the order. First nobody comes in as them any more, then go conversations and memories, of which each step finds by
+the rows what is left; the user's own row goes last, in one transaction with the audit's. An erasure that is cut off
+anywhere is repeated by the same command, and ends what it began.
+"""
+
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from agentic_rag import failpoints
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.keys import Access
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.sign_in_secrets import forget_user as forget_sign_ins
+from agentic_rag.errors import NotFound
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.roles.memories import Memories
+from agentic_rag.store import (
+    budgets,
+    conversations,
+    extractions,
+    history,
+    images,
+    keys,
+    logins,
+    prompts,
+    tool_lists,
+    usage,
+    users,
+    waits,
+)
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.usage import Scope
+from agentic_rag.store.users import UserRecord, UserState
+
+
+class Erasure:
+    """Erases people. ``access``: who may come in."""
+
+    def __init__(
+        self, database: Database, directory: Directory, access: Access, deletion: Deletion, memories: Memories
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._access = access
+        self._deletion = deletion
+        self._memories = memories
+
+    async def erase(self, user_id: str) -> int:
+        """Remove a person's conversations, memories, tokens, logins and keys; return the number that usage has now.
+
+        The audit log keeps the name in rows that are there already: they cannot be changed.
+
+        Raises:
+            NotFound: there is no such user.
+            WorkspaceUnavailable, StorageError: something cannot be removed now; repeat it, nobody comes in meanwhile.
+        """
+        told = change("user.erase", user_id)
+
+        def shut(conn: Connection) -> UserRecord:
+            user = users.get(conn, user_id)
+            if user is None or user.state is UserState.ERASED:
+                raise NotFound("user", user_id)
+            users.update(conn, user_id, now(), state=UserState.ERASING)
+            keys.revoke_of_user(conn, user_id, now())
+            waits.forget_user(conn, user_id, f"#{user.number}")
+            forget_sign_ins(conn, user_id, f"#{user.number}")
+            logins.end_of_user(conn, user_id)
+            return user
+
+        user = await self._db.write(shut, durable=True)
+        self._access.drop(user_ids=(user_id,))
+        failpoints.reached("erase.shut")
+        while found := await self._db.read(lambda conn: conversations.of_owner(conn, user_id)):
+            for each in found:  # a request that was under way may have begun one more
+                await self._deletion.remove(each)
+                failpoints.reached("erase.conversation")
+        for domain in await self._directory.list_all():
+            await self._memories.erase(Path(domain.workspace), user_id)
+            failpoints.reached("erase.memories")
+
+        def forget(conn: Connection) -> None:
+            images.forget_of_user(conn, user_id)
+            prompts.prune(conn, made_before=now())  # each names its user
+            extractions.delete_of_user(conn, user_id)
+            history.rename_author(conn, user_id, f"#{user.number}")
+            tool_lists.delete_of_user(conn, user_id)
+            usage.rename_user(conn, user_id, f"#{user.number}")
+            budgets.forget(conn, Scope.USER, user_id)
+            logins.end_of_user(conn, user_id)
+            keys.delete_of_user(conn, user_id)
+            users.delete(conn, user_id)
+            users.insert(conn, _number_of(user))
+            audit(conn, told)
+
+        await self._db.write(forget, durable=True)
+        await self._access.take_up()
+        return user.number
+
+
+def _number_of(user: UserRecord) -> UserRecord:
+    """Return what stays of an erased user: the number, which nobody gets again, and when."""
+    at = now()
+    return UserRecord(id=f"#{user.number}", number=user.number, state=UserState.ERASED, created_at=at, updated_at=at)

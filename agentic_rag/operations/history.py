@@ -1,0 +1,165 @@
+"""A domain's history as its admin and its authors see it: what changed, what it was before, and back to that.
+
+Owns who may see which kind, and that going back is a change like any other: checked, told, and itself in the history.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User
+from agentic_rag.comparison import JsonChange, compare_json, compare_lines
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.prompt_files import PromptFiles
+from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.json_form import Json
+from agentic_rag.roles.roles import Roles
+from agentic_rag.store import history
+from agentic_rag.store.database import Database
+from agentic_rag.store.history import HistoryKind, HistoryLine, HistoryRecord
+
+AUTHORS = (HistoryKind.PROMPT, HistoryKind.ROLE)
+JSON_KINDS = (HistoryKind.SETTINGS, HistoryKind.SERVER)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryChange:
+    """One change. ``content``: after it, a JSON value or a text, None: it is gone. ``before``: the number that it is
+    compared with, None: there is none, or it is kept no longer.
+
+    ``changes`` are of JSON, ``lines`` a unified difference of texts.
+    """
+
+    record: HistoryRecord
+    content: Any
+    before: int | None
+    changes: tuple[JsonChange, ...]
+    lines: str
+
+
+class History:
+    """The history of all domains. Each method raises `NotFound` where there is no such domain."""
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        domains: Domains,
+        prompts: PromptFiles,
+        roles: Roles,
+        files: FileHistory,
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._domains = domains
+        self._prompts = prompts
+        self._roles = roles
+        self._files = files
+
+    async def page(
+        self,
+        user: User,
+        domain_id: str,
+        limit: int,
+        *,
+        kind: HistoryKind | None = None,
+        subject: str | None = None,
+        below: int | None = None,
+    ) -> Sequence[HistoryLine]:
+        """Return changes, newest first, of the kinds that the user may see; files are looked at before.
+
+        Raises:
+            WorkspaceUnavailable: the workspace does not answer.
+        """
+        await self._files.notice(domain_id)
+        seen = _kinds(user, domain_id)
+        kinds = seen if kind is None else tuple(each for each in seen if each is kind)
+        return await self._db.read(
+            lambda conn: history.page(conn, domain_id, limit, kinds=kinds, subject=subject, below=below)
+        )
+
+    async def get(self, user: User, domain_id: str, n: int, against: int | None = None) -> HistoryChange:
+        """Return a change beside the one before it, or beside another of the same thing.
+
+        Raises:
+            NotFound: there is none of this number, any more or for this user.
+            InvalidInput: ``against`` is of another thing.
+        """
+        record = await self._find(user, domain_id, n)
+        if against is None:
+            before = await self._db.read(lambda conn: history.before(conn, record))
+        else:
+            before = await self._find(user, domain_id, against)
+            if (before.kind, before.subject) != (record.kind, record.subject):
+                raise InvalidInput("against", f"the change {against} is of {before.kind} {before.subject!r}.")
+        if record.kind in JSON_KINDS:
+            old, new = _json(before), _json(record)
+            place = None if before is None else before.n
+            return HistoryChange(record, new, place, tuple(compare_json(old or {}, new or {})), "")
+        lines = compare_lines("" if before is None else before.content or "", record.content or "")
+        return HistoryChange(record, record.content, None if before is None else before.n, (), lines)
+
+    async def restore(self, user: User, domain_id: str, n: int) -> None:
+        """Make a thing what it was after a change, as a new change by the user.
+
+        Raises:
+            NotFound: there is no such change; a prompt component that was deleted then is gone already.
+            InvalidInput, ServerReserved, CommandNotAllowed: it cannot be so any more; says why. Nothing was changed.
+        """
+        record = await self._find(user, domain_id, n)
+        if record.redacted:
+            problem = "a secret stood in it, which is not kept; make the change by hand."
+            raise InvalidInput("n", problem)
+        told = change("history.restore", f"{domain_id}/{n}", kind=record.kind.value, subject=record.subject)
+        if record.kind is HistoryKind.SETTINGS:
+            await self._restore_settings(domain_id, record)
+        elif record.kind is HistoryKind.SERVER:
+            servers = {"mcpServers": {record.subject: _json(record)}}
+            await self._domains.update(domain_id, settings=servers, replace_maps=False)
+        elif record.kind is HistoryKind.ROLE:
+            await self._roles.put_back(domain_id, record.subject, record.content)
+        elif record.content is None:
+            await self._prompts.delete(domain_id, record.subject)
+        else:
+            await self._prompts.write(domain_id, record.subject, record.content)
+        await self._db.write(lambda conn: audit(conn, told), durable=True)
+
+    async def _restore_settings(self, domain_id: str, record: HistoryRecord) -> None:
+        then = _json(record) or {}
+        now_set = (await self._directory.get(domain_id)).settings
+        unset = dict.fromkeys(now_set.keys() - then["settings"].keys() - {"mcpServers"})
+        await self._domains.update(
+            domain_id,
+            name=then["name"],
+            description=then["description"],
+            settings={**unset, **then["settings"]},
+            replace_maps=True,
+        )
+
+    async def _find(self, user: User, domain_id: str, n: int) -> HistoryRecord:
+        await self._directory.get(domain_id)
+
+        def read(conn: Connection) -> HistoryRecord | None:
+            return history.get(conn, domain_id, n)
+
+        record = await self._db.read(read)
+        if record is None or record.kind not in _kinds(user, domain_id):
+            raise NotFound("change", str(n), hidden=record is not None)
+        return record
+
+
+def _kinds(user: User, domain_id: str) -> tuple[HistoryKind, ...]:
+    return tuple(HistoryKind) if user.administers(domain_id) else AUTHORS
+
+
+def _json(record: HistoryRecord | None) -> Json | None:
+    if record is None or record.content is None:
+        return None
+    document: Json = json.loads(record.content)
+    return document

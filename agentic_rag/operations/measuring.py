@@ -1,0 +1,47 @@
+"""Who measures in this process: counts, traces, both or nobody, as the operator says.
+
+Owns that choice. Knows no series and no span.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from agentic_rag.observer import Observer
+from agentic_rag.operations.counts import Counts
+from agentic_rag.operations.observers import join
+from agentic_rag.redaction import Redactor
+from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import BadConfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """``observer``: what the engine tells of its work; ``counts``: None where nothing is counted."""
+
+    observer: Observer
+    counts: Counts | None
+
+
+@asynccontextmanager
+async def open_measuring(settings: Settings, redactor: Redactor) -> AsyncIterator[Measuring]:
+    """Return who measures; at the end what waits is sent.
+
+    Raises:
+        BadConfiguration: traces are wanted and the extra for them is not installed.
+    """
+    counts = Counts() if settings.metrics == "on" else None
+    own: list[Observer] = [] if counts is None else [counts]
+    if not settings.otlp_endpoint:
+        yield Measuring(join(own), counts)
+        return
+    try:
+        from agentic_rag.operations.tracing import Tracing
+    except ImportError as exc:
+        problem = f"traces need the extra otel: pip install 'agentic-rag[otel]' ({exc})"
+        raise BadConfiguration("AGENTIC_RAG_OTLP_ENDPOINT", problem) from exc
+    tracing = Tracing(settings.otlp_endpoint, redactor, content=settings.trace_content)
+    try:
+        yield Measuring(join([*own, tracing]), counts)
+    finally:
+        await tracing.aclose()

@@ -1,0 +1,148 @@
+"""The processes of one store: this one among the others.
+
+Owns its row, the heartbeat that keeps it, and that no two have one name. Knows no turn; ``run`` is the name under which
+its turns have their leases.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag import __version__
+from agentic_rag.errors import StorageError
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import replicas, turns
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.database import Database
+from agentic_rag.store.replicas import ReplicaRecord
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+"""How often a process says that it lives."""
+SILENT_SECONDS = 5.0
+"""After how long without a word a process is taken to be dead whose name another one wants."""
+JOIN_LOOK_SECONDS = 0.5
+FORGET_SECONDS = 3600.0
+"""How long rows of processes stay that died without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A process as operators see it. ``own``: whether it is the one that was asked."""
+
+    id: str
+    version: str
+    address: str
+    own: bool
+    leaving: bool
+    started_at: str
+    heartbeat_at: str
+
+
+class Members:
+    """This process among those that share its store."""
+
+    def __init__(self, database: Database, name: str, run: str) -> None:
+        self._db = database
+        self.name = name or new_id(socket.gethostname().split(".")[0] or "server")
+        self._run = run
+        self._leaving = False
+        self._address = f"{socket.gethostname()} (process {os.getpid()})"
+
+    async def join(self) -> None:
+        """Take the name. Who has it and says nothing for a while is dead: killed, and this is its next start.
+
+        The turns of that one are free at once.
+
+        Raises:
+            BadConfiguration: a living process has it.
+            StorageError: the store takes nothing now.
+        """
+        before = await self._db.read(lambda conn: replicas.get(conn, self.name))
+        since = anyio.current_time()
+        while not await self._take(None):
+            found = await self._db.read(lambda conn: replicas.get(conn, self.name))
+            if before is not None and found is not None and found.heartbeat_at != before.heartbeat_at:
+                raise BadConfiguration(
+                    "AGENTIC_RAG_REPLICA",
+                    f"{self.name!r} is the name of another server of this database: {found.address}, version "
+                    f"{found.version}. Each one needs its own.",
+                )
+            before = before or found
+            if anyio.current_time() - since > SILENT_SECONDS and await self._take(before):
+                return
+            await anyio.sleep(JOIN_LOOK_SECONDS)
+
+    async def _take(self, dead: ReplicaRecord | None) -> bool:
+        def store(conn: Connection) -> bool:
+            taken = replicas.join(conn, self.name, self._run, __version__, self._address, dead)
+            if taken and dead is not None:
+                turns.expire(conn, dead.run)
+            return taken
+
+        return await self._db.write(store, durable=True)
+
+    def locate(self, address: str) -> None:
+        """Take notice of where this process listens."""
+        self._address = address
+
+    async def run(self) -> None:
+        """Say that this process lives, until cancelled."""
+        while True:
+            await anyio.sleep(BEAT_SECONDS)
+            try:
+                await self.beat()
+                await self._db.write(partial(replicas.prune, older_than=FORGET_SECONDS))
+            except StorageError as exc:
+                log.debug("the heartbeat comes later: %s", exc)
+
+    async def beat(self) -> None:
+        """Say that this process lives; one that was given up meanwhile, paused perhaps, takes its name again.
+
+        Raises:
+            StorageError: the store takes nothing now.
+        """
+        beat = partial(replicas.beat, run=self._run, address=self._address, leaving=self._leaving)
+        if await self._db.write(beat):
+            return
+        if not await self._take(None):
+            log.error("another server has taken the name %r", self.name)
+
+    async def tell_leaving(self) -> None:
+        """Say that this process is about to end, and takes no turns any more. Raises as `beat`."""
+        self._leaving = True
+        await self.beat()
+
+    async def leave(self) -> None:
+        """Give the name back."""
+        try:
+            with anyio.move_on_after(BEAT_SECONDS, shield=True):
+                await self._db.write(partial(replicas.leave, run=self._run))
+        except StorageError as exc:  # it counts as dead in a moment
+            log.debug("the name is given back by time: %s", exc)
+
+    async def list_alive(self) -> Sequence[MemberView]:
+        """Return the living processes by name.
+
+        Raises:
+            StorageError: it cannot be read now.
+        """
+        return [
+            MemberView(
+                each.id,
+                each.version,
+                each.address,
+                each.run == self._run,
+                each.leaving,
+                each.started_at,
+                each.heartbeat_at,
+            )
+            for each in await self._db.read(replicas.list_alive)
+        ]

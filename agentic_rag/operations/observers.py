@@ -1,0 +1,73 @@
+"""Several observers as one.
+
+Owns the passing on. A span of it has one of each; what the second would answer the first does, as far as it answers.
+"""
+
+from collections.abc import Sequence
+
+from agentic_rag.observer import NOBODY, Content, Fact, Kind, Observer, Span
+
+
+def join(observers: Sequence[Observer]) -> Observer:
+    """Return one observer for all of them; for none, the one that listens to nothing."""
+    if not observers:
+        return NOBODY
+    return observers[0] if len(observers) == 1 else _Several(tuple(observers))
+
+
+class _Several:
+    """Implements `Observer`."""
+
+    def __init__(self, observers: tuple[Observer, ...]) -> None:
+        self._observers = observers
+
+    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
+        return _SpanOfEach(tuple(each.begin(kind, name, traceparent=traceparent, **facts) for each in self._observers))
+
+    def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
+        for each in self._observers:
+            each.note_commit(events, seconds, durable=durable)
+
+    def note_error(self, code: str) -> None:
+        for each in self._observers:
+            each.note_error(code)
+
+
+class _SpanOfEach:
+    """Implements `Span`."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        self._spans = spans
+
+    @property
+    def traceparent(self) -> str:
+        return next((each.traceparent for each in self._spans if each.traceparent), "")
+
+    @property
+    def trace_id(self) -> str:
+        return next((each.trace_id for each in self._spans if each.trace_id), "")
+
+    @property
+    def wants_content(self) -> bool:
+        return any(each.wants_content for each in self._spans)
+
+    def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
+        return _SpanOfEach(tuple(each.begin(kind, name, **facts) for each in self._spans))
+
+    def note(self, **facts: Fact) -> None:
+        for each in self._spans:
+            each.note(**facts)
+
+    def note_first(self) -> None:
+        for each in self._spans:
+            each.note_first()
+
+    def say(self, what: Content, value: object) -> None:
+        for each in self._spans:
+            each.say(what, value)
+
+    def end(self, outcome: str = "") -> None:
+        for each in self._spans:
+            each.end(outcome)

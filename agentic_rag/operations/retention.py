@@ -1,0 +1,56 @@
+"""Conversations that a domain keeps for so many days after the last thing that happened in them.
+
+Owns which are due. One is archived before it is removed, in the transaction that sees that it is due and that nothing
+runs or waits in it: from then on it takes no message, so that no turn can begin in what is being removed.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from agentic_rag.directory.directory import Directory
+from agentic_rag.errors import NotFound
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.store import conversations
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.database import Database
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 3600.0
+AT_ONCE = 100
+"""Conversations that are made due in one transaction."""
+
+
+class Retention:
+    """Removes what a domain's ``keepConversationsDays`` says is kept no longer."""
+
+    def __init__(self, database: Database, directory: Directory, deletion: Deletion) -> None:
+        self._db = database
+        self._directory = directory
+        self._deletion = deletion
+
+    async def run(self) -> None:
+        """Remove what is due now."""
+        count = await self.sweep(datetime.now(UTC))
+        if count:
+            log.info("%d conversations were kept as long as their domains say, and are removed", count)
+
+    async def sweep(self, moment: datetime) -> int:
+        """Remove what is due at a moment; return how many conversations."""
+        count = 0
+        for domain in await self._directory.list_all():
+            try:
+                days = (await self._directory.settings(domain.id)).keep_conversations_days
+            except NotFound:
+                continue  # deleted meanwhile
+            if days is None:
+                continue
+            before = (moment - timedelta(days=days)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+            while found := await self._due(domain.id, before):
+                for each in found:
+                    await self._deletion.remove(each, because="keepConversationsDays")
+                count += len(found)
+        return count
+
+    async def _due(self, domain_id: str, before: str) -> list[ConversationRecord]:
+        return await self._db.write(lambda conn: conversations.take_due(conn, domain_id, before, AT_ONCE))

@@ -1,0 +1,253 @@
+"""Traces of turns for OpenTelemetry, by its conventions for GenAI and MCP, sent by OTLP over HTTP.
+
+Owns the names and attributes of spans, what of content is recorded, and the queue to the collector: bounded, emptied by
+a thread of its own, so that a collector which is slow or gone costs spans and no turn. A turn whose client told no
+trace has one that follows from its id: what a restart or a wait cuts it into is one trace all the same. OpenTelemetry
+is the extra ``otel``: only `measuring` imports this module, where traces are wanted.
+"""
+
+import hashlib
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from agentic_rag import __version__
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.messages import Block, without_private
+from agentic_rag.observer import Content, Fact, Kind, Span
+from agentic_rag.redaction import Redactor
+
+QUEUE: Final = 4_096
+"""Spans that wait for the collector; what comes beyond is dropped."""
+BATCH: Final = 512
+"""Spans that are sent together."""
+DELAY_SECONDS: Final = 1.0
+EXPORT_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 5.0
+"""How long the end of the process waits for the last spans to be taken."""
+MAX_CONTENT: Final = 65_536
+"""Characters of one attribute of content."""
+
+_ATTRIBUTES: Final = {
+    "conversation_id": "gen_ai.conversation.id",
+    "turn_id": "agentic_rag.turn.id",
+    "domain_id": "agentic_rag.domain.id",
+    "agent": "agentic_rag.delegate",
+    "provider": "gen_ai.provider.name",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "answered_by": "gen_ai.response.model",
+    "cache_read": "gen_ai.usage.cache_read.input_tokens",
+    "cache_write": "gen_ai.usage.cache_creation.input_tokens",
+    "output": "gen_ai.usage.output_tokens",
+    "call_id": "gen_ai.tool.call.id",
+    "server": "agentic_rag.mcp.server",
+    "origin": "agentic_rag.mcp.origin",
+    "protocol": "mcp.protocol.version",
+    "source": "gen_ai.data_source.id",
+    "hits": "agentic_rag.retrieval.hits",
+}
+"""Facts that are an attribute each; the conventions have no name for those that are ours."""
+_OPERATIONS: Final = {
+    Kind.TURN: "invoke_agent",
+    Kind.STEP: "chat",
+    Kind.TOOL: "execute_tool",
+    Kind.MCP: "tools/call",
+    Kind.RETRIEVAL: "retrieval",
+}
+_CONTENT: Final = {
+    Content.SYSTEM: "gen_ai.system_instructions",
+    Content.REQUEST: "gen_ai.input.messages",
+    Content.ANSWER: "gen_ai.output.messages",
+    Content.ARGUMENTS: "gen_ai.tool.call.arguments",
+    Content.RESULT: "gen_ai.tool.call.result",
+    Content.QUERY: "gen_ai.retrieval.query.text",
+}
+
+
+class _Ids(RandomIdGenerator):
+    """Ids by chance, but for the trace that is wanted next."""
+
+    wanted: int | None = None
+
+    def generate_trace_id(self) -> int:
+        wanted, self.wanted = self.wanted, None
+        return super().generate_trace_id() if wanted is None else wanted
+
+
+class Tracing:
+    """Implements `Observer`; `aclose` ends it.
+
+    ``content``: whether what is said is recorded, without the secrets that ``redactor`` knows.
+    """
+
+    def __init__(self, endpoint: str, redactor: Redactor, *, content: bool) -> None:
+        self._ids = _Ids()
+        resource = Resource.create({"service.name": "agentic-rag", "service.version": __version__})
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        waiting = BatchSpanProcessor(
+            OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=EXPORT_SECONDS),
+            max_queue_size=QUEUE,
+            schedule_delay_millis=DELAY_SECONDS * 1000,
+            max_export_batch_size=BATCH,
+        )
+        self._provider.add_span_processor(waiting)
+        self.content = content
+        self.redactor = redactor
+        self.tracer = self._provider.get_tracer("agentic_rag", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
+        """See `Observer.begin`."""
+        around = self._propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
+        turn = facts.get("turn_id")
+        self._ids.wanted = None if traceparent or not turn else _trace_of(str(turn))
+        return _Traced(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
+
+    def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
+        """Commits are counted, and no part of any trace: one may hold events of many turns."""
+
+    def note_error(self, code: str) -> None:
+        """Refusals of requests are counted, and no part of any trace."""
+
+    async def aclose(self) -> None:
+        """Send what waits, as far as the collector takes it in time."""
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await anyio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
+
+
+class _Traced:
+    """Implements `Span`."""
+
+    def __init__(
+        self, tracing: Tracing, kind: Kind, name: str, around: Context, facts: dict[str, Fact], domain: str
+    ) -> None:
+        outgoing = kind in (Kind.STEP, Kind.MCP)
+        self._tracing = tracing
+        self._kind = kind
+        self._domain = domain
+        self._first_at = 0
+        self._step: _Traced | None = None
+        self._span = tracing.tracer.start_span(
+            f"{_OPERATIONS[kind]} {name}",
+            context=around,
+            kind=SpanKind.CLIENT if outgoing else SpanKind.INTERNAL,
+            attributes=_attributes_of(kind, name),
+        )
+        self.note(**facts)
+
+    @property
+    def traceparent(self) -> str:
+        found = self._span.get_span_context()
+        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 1:02x}"
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    @property
+    def wants_content(self) -> bool:
+        # without a domain nobody knows whose secrets are to be left out
+        return self._tracing.content and bool(self._domain) and self._span.is_recording()
+
+    def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
+        around = self._step if kind is Kind.TOOL and self._step is not None else self
+        context = set_span_in_context(around._span, Context())
+        begun = _Traced(self._tracing, kind, name, context, facts, self._domain)
+        if kind is Kind.STEP:
+            self._step = begun
+        return begun
+
+    def note(self, **facts: Fact) -> None:
+        for name, value in facts.items():
+            if value is None or value == "":
+                continue
+            if name == "input":  # as the conventions count it: all that was sent
+                sent = [facts.get(each) for each in ("input", "cache_read", "cache_write")]
+                self._span.set_attribute("gen_ai.usage.input_tokens", sum(int(each or 0) for each in sent))
+            elif name == "stop_reason":
+                self._span.set_attribute("gen_ai.response.finish_reasons", [str(value)])
+            elif name in _ATTRIBUTES:
+                self._span.set_attribute(_ATTRIBUTES[name], value)
+
+    def note_first(self) -> None:
+        self._span.add_event("gen_ai.first_chunk")
+
+    def say(self, what: Content, value: object) -> None:
+        if self.wants_content:
+            shown = self._tracing.redactor.of(self._domain).json(_show(what, value))
+            text = shown if isinstance(shown, str) else to_text(shown)
+            self._span.set_attribute(_CONTENT[what], text[:MAX_CONTENT])
+
+    def end(self, outcome: str = "") -> None:
+        if self._kind is Kind.TURN:
+            self._span.set_attribute("agentic_rag.turn.end", outcome)
+        failed = outcome.isupper() if self._kind is Kind.TURN else bool(outcome)
+        if failed:
+            self._span.set_attribute("error.type", outcome)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
+
+
+def _trace_of(turn_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(turn_id.encode()).digest()[:16], "big") or 1
+
+
+def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
+    match kind:
+        case Kind.TURN:
+            named = {"gen_ai.agent.name": name}
+        case Kind.STEP:
+            named = {"gen_ai.request.model": name}
+        case Kind.TOOL:
+            named = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+        case Kind.MCP:
+            named = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
+        case Kind.RETRIEVAL:
+            named = {}
+    operation = "execute_tool" if kind is Kind.MCP else _OPERATIONS[kind]
+    return {"gen_ai.operation.name": operation, **named}
+
+
+def _show(what: Content, value: Any) -> object:
+    """Return what was said in the form that the conventions have for it."""
+    match what:
+        case Content.SYSTEM:
+            return _parts(value)
+        case Content.REQUEST:
+            return [{"role": each["role"], "parts": _parts(each["content"])} for each in value]
+        case Content.ANSWER:
+            return [{"role": "assistant", "parts": _parts(value)}]
+        case Content.RESULT:
+            return _parts(value)
+        case _:
+            return value
+
+
+def _parts(blocks: list[Block]) -> list[Json]:
+    return [_part(each) for each in without_private(blocks)]
+
+
+def _part(block: Block) -> Json:
+    match block["type"]:
+        case "text":
+            return {"type": "text", "content": block["text"]}
+        case "thinking":
+            return {"type": "reasoning", "content": block["thinking"]}
+        case "tool_use":
+            return {"type": "tool_call", "id": block["id"], "name": block["name"], "arguments": block["input"]}
+        case "tool_result":
+            return {"type": "tool_call_response", "id": block["tool_use_id"], "response": _parts(block["content"])}
+        case "image":
+            return {"type": "blob", "modality": "image"}
+        case _:
+            return dict(block)

@@ -1,0 +1,291 @@
+"""Proposing memories from conversations that rest, in domains that want it.
+
+Owns when and for whom a model is asked, what that may cost, and the way of a proposal into its user's memory: first
+into the store with the call's usage, then into the memory under an id that follows from its turn, then struck out. So
+a kill at any place repeats what it must and doubles nothing. What counts as a proposal is `proposals`'.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag import failpoints
+from agentic_rag.access.users import User
+from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import MemorySettings
+from agentic_rag.domains.definitions import Definitions
+from agentic_rag.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
+from agentic_rag.events import Usage
+from agentic_rag.ids import TurnId
+from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
+from agentic_rag.models.calls import ModelCalls
+from agentic_rag.observer import working_for
+from agentic_rag.redaction import Redactor
+from agentic_rag.roles.effective_prompt import definition_now
+from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
+from agentic_rag.runtime.core.retry import is_busy
+from agentic_rag.runtime.spending import Account, Spending
+from agentic_rag.store import domains, extractions, sessions, turns, usage
+from agentic_rag.store.budgets import Payer
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.extractions import ExtractionRecord, Proposal
+from agentic_rag.store.usage import UsageRecord
+from agentic_rag.threads import DomainThreads
+from mcp_servers.promptx.errors import MemoryFault
+from mcp_servers.promptx.memory import SHELF, memory_folder
+
+log = logging.getLogger(__name__)
+
+AGENT: Final = "(memory)"
+"""Under which its calls stand in the usage; no role can have this id."""
+REST_SECONDS: Final = 60.0
+"""How long nothing was said in a conversation that rests."""
+LOOK_SECONDS: Final = 5.0
+CLAIM_SECONDS: Final = 300.0
+"""How long other servers of the store leave alone what one has taken up."""
+CALL_SECONDS: Final = 60.0
+BUDGET_SECONDS: Final = 3600.0
+"""How long at most a conversation waits whose budget has nothing left, before it is looked at again."""
+MAX_TRIES: Final = 3
+MAX_AT_ONCE: Final = 20
+
+
+class Extraction:
+    """Proposes memories; `run` is called again and again.
+
+    ``model``: None where only documents are quoted, which proposes nothing. ``limit``: what one role's memory of one
+    user may hold.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        definitions: Definitions,
+        model: Model | None,
+        calls: ModelCalls,
+        redactor: Redactor,
+        threads: DomainThreads,
+        limit: int,
+        spending: Spending,
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._definitions = definitions
+        self._model = model
+        self._calls = calls
+        self._redactor = redactor
+        self._threads = threads
+        self._limit = limit
+        self._spending = spending
+        self._running = anyio.Lock()
+
+    async def run(self, rest_seconds: float = REST_SECONDS) -> None:
+        """Propose memories from every conversation that is due. ``rest_seconds``: how long one has been silent."""
+        until = later(CLAIM_SECONDS) if self._db.shared else ""  # alone, this is all that takes them up
+        claim = partial(extractions.claim, rested_since=later(-rest_seconds), until=until, most=MAX_AT_ONCE)
+        async with self._running:
+            for row in await self._db.write(claim):
+                try:
+                    await self._propose(row)
+                except (BudgetExceeded, BudgetUnpriced) as exc:  # asked for once there is a budget or a price
+                    log.info("no memories are proposed from %s now: %s", row.conversation_id, exc)
+                    wait = exc.retry_after if isinstance(exc, BudgetExceeded) else BUDGET_SECONDS
+                    wait = min(max(wait, REST_SECONDS), BUDGET_SECONDS)
+                    await self._db.write(partial(extractions.wait, session_id=row.session_id, until=later(wait)))
+                except NotFound:  # the domain was deleted meanwhile
+                    await self._strike_out(row, row.turn_ids)
+                except (AgenticRagError, MemoryFault) as exc:
+                    log.warning("no memories are proposed from %s now: %s", row.conversation_id, exc)
+                    await self._try_later(row)
+
+    async def _propose(self, row: ExtractionRecord) -> None:
+        memory = (await self._directory.settings(row.domain_id)).memory
+        turn_ids, proposals = row.proposed_from, row.proposals
+        if not turn_ids:
+            turn_ids = row.turn_ids
+            model = None if memory.every is None else self._model
+            if model is not None and await self._may_call(row.user_id, memory.calls_per_day):
+                proposals = await self._ask(row, model)
+        if proposals:
+            await self._save(row, proposals)
+            failpoints.reached("extraction.saved")
+        await self._strike_out(row, turn_ids)
+
+    async def _may_call(self, user_id: str, most: int) -> bool:
+        day = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        count = partial(usage.count_calls, user_id=user_id, agent=AGENT, since=day)
+        return await self._db.read(count) < most
+
+    async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
+        """Return what a model proposes; it is in the store then, with what the call has cost."""
+
+        def read(conn: Connection) -> list[Said]:
+            found = turns.by_ids(conn, list(map(TurnId, row.turn_ids)))
+            own = [found[turn_id] for turn_id in map(TurnId, row.turn_ids) if turn_id in found]
+            return [said for turn in own for said in said_in(turn.id, turn.content, sessions.of_turn(conn, turn))]
+
+        said = newest(await self._db.read(read))
+        if not said:
+            return []
+        definition = await definition_now(self._definitions, _user(row), row.domain_id)
+        redact = self._redactor.of(row.domain_id)
+        spent: list[UsageRecord] = []
+        account = self._spending.account(Payer(row.domain_id, row.user_id))
+
+        def count(conn: Connection) -> None:
+            usage.put(conn, spent)
+            account.release(conn)
+
+        try:
+            models = (definition.model, *definition.fallback_models)
+            answer, stop_reason = await self._ask_in_turn(model, models, said, row, spent, account)
+        except BaseException:
+            try:
+                if spent:
+                    with anyio.CancelScope(shield=True):
+                        await self._db.write(count)
+            finally:
+                await account.aclose()
+            raise
+        proposals: list[Proposal] = redact.json(read_answer(answer, stop_reason, said))
+
+        def keep(conn: Connection) -> None:
+            count(conn)
+            extractions.keep(conn, row.session_id, proposals, row.turn_ids)
+
+        try:
+            await self._db.write(keep, durable=True)
+            account.settle()
+        finally:
+            await account.aclose()
+        failpoints.reached("extraction.kept")
+        return proposals
+
+    async def _ask_in_turn(
+        self,
+        model: Model,
+        names: Sequence[str],
+        said: Sequence[Said],
+        row: ExtractionRecord,
+        spent: list[UsageRecord],
+        account: Account,
+    ) -> tuple[str, str]:
+        """Return the first model's answer and why it ended; one that is busy or declines leaves it to the next."""
+        *others, last = names
+        for name in others:
+            try:
+                answer, stop_reason = await self._call(model, ask(name, said), row, spent, account)
+            except ModelError as error:
+                if not is_busy(error):
+                    raise
+            else:
+                if stop_reason != "refusal":
+                    return answer, stop_reason
+        return await self._call(model, ask(last, said), row, spent, account)
+
+    async def _call(
+        self,
+        model: Model,
+        request: ModelRequest,
+        row: ExtractionRecord,
+        spent: list[UsageRecord],
+        account: Account,
+    ) -> tuple[str, str]:
+        """Return a model's answer and why it ended; what it cost is added to ``spent`` in any case."""
+        pieces: list[str] = []
+        name, reported, stop_reason = request.model, Usage(), ""
+        await account.reserve(request, CALL_SECONDS * 2)
+        with self._calls.watch(request.model), working_for(row.domain_id):
+            try:
+                with anyio.move_on_after(CALL_SECONDS) as waited:
+                    async with model.stream(request) as events:
+                        async for event in events:
+                            if isinstance(event, TextDelta):
+                                pieces.append(event.text)
+                            elif isinstance(event, MessageStarted):
+                                name, reported = event.model, event.usage
+                            elif isinstance(event, MessageCompleted):
+                                reported, stop_reason = event.usage, event.stop_reason
+            finally:
+                spent.append(_usage_row(row, name, reported))
+            if waited.cancelled_caught:
+                raise GenerationTimeout("The proposals", CALL_SECONDS)
+        return "".join(pieces), stop_reason
+
+    async def _save(self, row: ExtractionRecord, proposals: Sequence[Proposal]) -> None:
+        """Bring proposals into the memory of the user; what is there already stays as it is."""
+        definition = await definition_now(self._definitions, _user(row), row.domain_id)
+        binding = definition.binding
+        ended = await self._db.read(lambda conn: turns.by_ids(conn, list(map(TurnId, row.turn_ids))))
+
+        def work() -> None:
+            folder = memory_folder(Path(binding.workspace), binding.scope, row.user_id, binding.role)
+            engrams = []
+            for number, each in enumerate(proposals):
+                if (turn := ended.get(TurnId(each["turn"]))) is not None:
+                    engrams.append(engram_of(each, number, _milliseconds(turn.ended_at), row.user_id))
+            SHELF.memory(folder).propose(engrams, self._limit)
+
+        await self._threads.run(binding.workspace, work)
+
+    async def _try_later(self, row: ExtractionRecord) -> None:
+        if row.tries + 1 >= MAX_TRIES and not row.proposed_from:
+            await self._strike_out(row, row.turn_ids)
+        else:
+            await self._db.write(lambda conn: extractions.put_off(conn, row.session_id))
+
+    async def _strike_out(self, row: ExtractionRecord, turn_ids: Sequence[str]) -> None:
+        await self._db.write(lambda conn: extractions.strike_out(conn, row.session_id, turn_ids), durable=True)
+
+
+def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str) -> None:
+    """Note a turn that ended well, in its last transaction, if its domain wants memories proposed."""
+    domain = domains.get(conn, domain_id)
+    wanted = None if domain is None else domain.settings.get("memory")
+    if not wanted:
+        return
+    every = MemorySettings.model_validate(wanted).every
+    if every is not None:
+        extractions.note(
+            conn,
+            turn.session_id,
+            turn.id,
+            conversation_id=turn.conversation_id,
+            domain_id=domain_id,
+            user_id=user_id,
+            every=every,
+        )
+
+
+def _user(row: ExtractionRecord) -> User:
+    return User(row.user_id, domains=frozenset({row.domain_id}))
+
+
+def _usage_row(row: ExtractionRecord, model: str, spent: Usage) -> UsageRecord:
+    return UsageRecord(
+        id=new_id("usage"),
+        session_id=row.session_id,
+        conversation_id=row.conversation_id,
+        domain_id=row.domain_id,
+        user_id=row.user_id,
+        agent=AGENT,
+        model=model,
+        input=spent.input,
+        cache_read=spent.cache_read,
+        cache_write=spent.cache_write,
+        output=spent.output,
+        created_at=now(),
+    )
+
+
+def _milliseconds(time: str | None) -> int:
+    return round(datetime.fromisoformat(time or now()).timestamp() * 1000)

@@ -1,0 +1,137 @@
+"""A domain's skills: the folders of its workspace, and its roles in the form of skills.
+
+Thin: reading, checking and the form are `mcp_servers.promptx.skills`'. Knows no request. Whoever calls has checked that
+the caller may.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentic_rag.errors import NotFound
+from agentic_rag.json_form import Json
+from agentic_rag.store import domains
+from agentic_rag.store.database import Database
+from agentic_rag.threads import DomainThreads
+from mcp_servers.promptx.errors import BadRoleId, BrokenRole, SkillUnreadable, UnknownRole, UnknownSkill
+from mcp_servers.promptx.roles import RoleLibrary
+from mcp_servers.promptx.skills import BODY, Skill, SkillFile, SkillLibrary, read_front_matter, role_as_skill
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSkill:
+    """A skill that others may be given: its front matter as JSON, and all its files with their SHA-256 digests.
+
+    ``source``: a folder of the workspace, or a role in the form of one. ``digest`` changes when any file of it does.
+    """
+
+    name: str
+    description: str
+    source: Literal["folder", "role"]
+    front_matter: Json
+    files: tuple[SkillFile, ...]
+    digest: str
+
+
+class Skills:
+    """The skills of all domains. ``builtin`` is the folder of the built-in roles.
+
+    Each method raises `WorkspaceUnavailable` when the workspace does not answer.
+    """
+
+    def __init__(self, database: Database, builtin: Path, threads: DomainThreads) -> None:
+        self._db = database
+        self._builtin = builtin
+        self._threads = threads
+
+    async def list_of(self, domain_id: str) -> list[Skill]:
+        """Return the folders of skills in the domain's workspace as they are, with what is wrong with them.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        workspace = await self._workspace(domain_id)
+        return await self._threads.read(str(workspace), SkillLibrary(workspace).list)
+
+    async def list_offered(self, domain_id: str) -> list[OfferedSkill]:
+        """Return the skills that can be used, and the roles of the workspace in the form of skills; by name.
+
+        A folder wins over a role of the same name.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        workspace = await self._workspace(domain_id)
+        return await self._threads.read(str(workspace), self._list_offered, workspace)
+
+    async def read_file(self, domain_id: str, skill: str, path: str = BODY) -> bytes:
+        """Return a file of a skill that `list_offered` lists, as it is now.
+
+        Raises:
+            NotFound: there is no such domain, skill or file, or it may not be read.
+        """
+        workspace = await self._workspace(domain_id)
+        try:
+            return await self._threads.read(str(workspace), self._file, workspace, skill, path)
+        except (UnknownSkill, SkillUnreadable) as exc:
+            raise NotFound("skill", f"{skill}/{path}") from exc
+
+    async def export(self, domain_id: str, role: str) -> tuple[str, str]:
+        """Return a role in the form of a skill: its name, and its ``SKILL.md``.
+
+        Raises:
+            NotFound: there is no such domain or role, or its file is broken.
+        """
+        workspace = await self._workspace(domain_id)
+        try:
+            return await self._threads.read(str(workspace), self._export, workspace, role)
+        except (BadRoleId, UnknownRole, BrokenRole) as exc:
+            raise NotFound("role", role) from exc
+
+    async def _workspace(self, domain_id: str) -> Path:
+        record = await self._db.read(lambda conn: domains.get(conn, domain_id))
+        if record is None:
+            raise NotFound("domain", domain_id)
+        return Path(record.workspace)
+
+    def _list_offered(self, workspace: Path) -> list[OfferedSkill]:
+        found = {name: role for name, (role, _) in self._roles(workspace).items()}
+        for skill in SkillLibrary(workspace).list():
+            if skill.usable:
+                found[skill.name] = OfferedSkill(
+                    skill.name, skill.description, "folder", skill.front_matter, skill.files, skill.digest
+                )
+        return [found[name] for name in sorted(found)]
+
+    def _file(self, workspace: Path, skill: str, path: str) -> bytes:
+        library = SkillLibrary(workspace)
+        if skill in [name for name, _ in library.summaries()]:
+            return library.read(skill, path)
+        roles = self._roles(workspace)
+        if skill not in roles:
+            raise UnknownSkill(skill, tuple(roles))
+        if path != BODY:
+            raise SkillUnreadable(skill, path, f"it has {BODY} alone")
+        return roles[skill][1].encode()
+
+    def _export(self, workspace: Path, role: str) -> tuple[str, str]:
+        library = RoleLibrary(workspace, self._builtin)
+        return role_as_skill(role, library.summaries([role])[role], library.activate(role).text)
+
+    def _roles(self, workspace: Path) -> dict[str, tuple[OfferedSkill, str]]:
+        """Return the workspace's roles that can be used, each with its text; by the names they have as skills."""
+        library = RoleLibrary(workspace, self._builtin)
+        roles = [each.id for each in library.list() if each.source == "workspace"]
+        summaries = library.summaries(roles)
+        found: dict[str, tuple[OfferedSkill, str]] = {}
+        for role in roles:
+            try:
+                name, text = role_as_skill(role, summaries[role], library.activate(role).text)
+            except (UnknownRole, BrokenRole):
+                continue
+            front, _, _ = read_front_matter(text, BODY)
+            digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+            files = (SkillFile(BODY, len(text.encode()), digest),)
+            found[name] = OfferedSkill(name, str(front["description"]), "role", front, files, digest), text
+        return found

@@ -1,0 +1,62 @@
+"""Trying a role before it is live: a turn that runs on a draft of it.
+
+Owns who may, and what a definition becomes by it. The draft is part of the turn's definition: it is frozen with it, so
+that a turn that is resumed goes on with the same words, and nothing lies in the workspace that would have to go again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentic_rag.access.users import User
+from agentic_rag.errors import Forbidden, InvalidInput
+from agentic_rag.roles.roles import Roles
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.tools.base import DraftFile, RoleDraft
+from mcp_servers.promptx.nuwa import RoleFile
+
+MAX_CHARACTERS = 256 * 1024
+"""Of all files of a draft: it is stored with each turn that tries another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRole:
+    """A role as its author tries it."""
+
+    role: str
+    files: tuple[RoleFile, ...]
+
+
+class Trials:
+    """Makes the definitions of turns that try a draft."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+
+    async def definition(self, user: User, definition: Definition, tried: TriedRole | None) -> Definition:
+        """Return the definition of a turn in which the drafted role is the primary one; None tries nothing.
+
+        Raises:
+            Forbidden: the user is no author of the domain.
+            InvalidInput: the draft is too large, names no role, or is no whole role.
+        """
+        if tried is None:
+            return definition
+        if not user.writes(definition.domain_id):
+            raise Forbidden("Only an author or an admin of the domain may try a draft of a role.")
+        check_size(tried.files)
+        view = await self._roles.draft(definition.domain_id, tried.role, tried.files)
+        if view.hash is None:
+            errors = [str(finding) for finding in view.findings if finding.severity == "error"]
+            raise InvalidInput("roleDraft.files", "\n".join(errors) or "the role file is not complete.")
+        draft = RoleDraft(tuple(DraftFile(each.kind, each.id, each.content) for each in tried.files), view.hash)
+        return replace(
+            definition,
+            persona=replace(definition.persona, role=tried.role),
+            binding=replace(definition.binding, role=tried.role, draft=draft),
+        )
+
+
+def check_size(files: Sequence[RoleFile]) -> None:
+    """Refuse a draft that is too large. Raises `InvalidInput`."""
+    if sum(len(each.content) for each in files) > MAX_CHARACTERS:
+        raise InvalidInput("roleDraft.files", f"at most {MAX_CHARACTERS} characters in all files are possible.")

@@ -1,0 +1,233 @@
+"""Accepting a message: what refuses it, whether its turn may begin, with what, and what its sender is told.
+
+Functions of a connection and of records; `agentic_rag.runtime.session` decides when they are asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from agentic_rag.errors import IdempotencyMismatch, TurnInProgress
+from agentic_rag.events import EventBody, TurnStarted
+from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.messages import clean_text
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.sent_images import SentImage
+from agentic_rag.runtime.services import Resources
+from agentic_rag.runtime.storing import load_transcript
+from agentic_rag.store import images, sessions, signals, turns
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+
+MAX_QUEUED = 5
+"""Messages that may wait behind a running turn."""
+
+OnBusy = Literal["reject", "queue"]
+"""What becomes of a message that comes while a turn runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that will not be lost. ``duplicate``: the same client message id came before."""
+
+    turn_id: TurnId
+    user_message_id: MessageId
+    message_id: MessageId
+    client_message_id: str | None
+    duplicate: bool
+    queued: bool
+
+
+def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: OnBusy) -> TurnRecord | None:
+    """Return the turn that the same client message id and content made before; None: the message is new.
+
+    ``busy``: the turn that runs.
+
+    Raises:
+        IdempotencyMismatch: the same id came with other content.
+        TurnInProgress: a turn runs and ``on_busy`` is not ``queue``, or the queue is full.
+    """
+    if row.client_message_id is not None:
+        known = turns.by_client_message(conn, row.session_id, row.client_message_id)
+        if known is not None and known.said != row.said:
+            raise IdempotencyMismatch(row.client_message_id)
+        if known is not None:
+            return known
+    if busy is None:
+        return None
+    if on_busy != "queue":
+        raise TurnInProgress(busy)
+    if len(turns.list_queued(conn, row.session_id)) >= MAX_QUEUED:
+        raise TurnInProgress(busy, f"{MAX_QUEUED} messages wait already, which is the limit.")
+    return None
+
+
+def new_row(
+    resources: Resources,
+    session_id: SessionId,
+    labels: SessionLabels,
+    content: str,
+    definition: Definition,
+    client_message_id: str | None,
+    key_id: str,
+    sent: Sequence[SentImage],
+) -> TurnRecord:
+    """Return the record of a new message's turn, as it is if it begins at once."""
+    return TurnRecord(
+        id=TurnId(new_id("turn")),
+        session_id=session_id,
+        conversation_id=labels.conversation_id or ConversationId(session_id),
+        client_message_id=client_message_id,
+        key_id=key_id,
+        content=clean_text(content),
+        images=tuple(each.image for each in sent),
+        user_message_id=MessageId(new_id("msg")),
+        message_id=MessageId(new_id("msg")),
+        image_id=resources.images.of(definition).id,
+        owner=resources.owner,
+        fence=1,
+        started_at=now(),
+    )
+
+
+def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
+    """Store a turn with its image and its owner's lease, if it has one; return what the hooks add to its events."""
+    image = resources.images.of(definition)
+    added = resources.hooks.turn_accepted(conn, row)
+    images.put(conn, image.id, definition.domain_id, image.content)
+    turns.TURNS.insert(conn, row)
+    if conn.dialect.name == "postgresql":  # others, whose clocks differ, put theirs behind it
+        turns.set_started(conn, row.id)
+    if row.owner:
+        turns.begin_lease(conn, row.id)
+    return added
+
+
+def start_event(row: TurnRecord, model: str) -> EventBody:
+    return TurnStarted(
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        content=row.content,
+        model=model,
+        image_id=row.image_id,
+        client_message_id=row.client_message_id,
+        images=row.images or None,
+    )
+
+
+def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
+    """Return what the sender of a message is answered."""
+    return Accepted(
+        turn_id=row.id,
+        user_message_id=row.user_message_id,
+        message_id=row.message_id,
+        client_message_id=row.client_message_id,
+        duplicate=duplicate,
+        queued=row.status is TurnStatus.QUEUED,
+    )
+
+
+# Where several processes share the store. The session's row is locked; what the store says counts, not what a process
+# remembers; who begins a turn becomes the session's writer, so that the others read its transcript anew. A SQLite file
+# has one process, which knows: there nothing is asked.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message comes. ``busy``: the turn behind which it waits; None: it may begin.
+
+    ``transcript``: the session's, as it is now. ``home``: whose queue it waits in.
+    """
+
+    transcript: Transcript
+    busy: TurnId | None
+    home: str
+
+
+def find_place(
+    conn: Connection, session_id: SessionId, transcript: Transcript, busy: TurnId | None, owner: str, *, room: bool
+) -> Place:
+    """Decide whether a turn of ``owner`` may begin in a session now. ``transcript`` and ``busy``: what it remembers.
+
+    ``room``: whether that process takes a turn more; without it a turn waits for one that does, in nobody's queue.
+
+    Raises:
+        TurnInProgress: a SQLite file's turn is another process's.
+    """
+    if conn.dialect.name != "postgresql":
+        if busy is None and (elsewhere := turns.running_elsewhere(conn, session_id, owner)) is not None:
+            raise TurnInProgress(elsewhere)
+        return Place(transcript, busy, owner)
+    writer = sessions.lock(conn, session_id)
+    current = turns.current(conn, [session_id]).get(session_id)
+    if current is not None:
+        return Place(transcript, current.id, current.owner or owner)
+    if writer != owner:
+        transcript = load_transcript(conn, session_id)
+    return Place(transcript, None, owner if room else "")
+
+
+def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:
+    """Refuse a change of a session in which a turn runs or waits anywhere; the others read it anew afterwards.
+
+    Raises:
+        TurnInProgress: one does.
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    sessions.lock(conn, session_id)
+    current = turns.current(conn, [session_id]).get(session_id)
+    if current is not None:
+        raise TurnInProgress(current.id)
+    sessions.set_writer(conn, session_id, owner)
+
+
+def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
+    """Refuse to store what ``owner`` made of a session's transcript, if another process has gone on there since.
+
+    Raises:
+        TurnInProgress: one has.
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    writer = sessions.lock(conn, session_id)
+    current = turns.current(conn, [session_id]).get(session_id)
+    if current is not None:
+        raise TurnInProgress(current.id)
+    if writer != owner:
+        newest = [each.id for each in turns.of_session(conn, session_id)[-1:]] or [TurnId("")]
+        raise TurnInProgress(newest[0], "The conversation has gone on meanwhile. Compact it again.")
+
+
+def note_begun(conn: Connection, row: TurnRecord) -> None:
+    """Tell the others that a turn begins or goes on here: what they remember of its session is true no more."""
+    if conn.dialect.name == "postgresql":
+        sessions.set_writer(conn, row.session_id, row.owner)
+        signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
+
+
+def claim_queued(
+    conn: Connection, row: TurnRecord, transcript: Transcript, owner: str
+) -> tuple[TurnRecord, Transcript] | None:
+    """Return a queued turn and its session's transcript, if it is the next one there and ``owner``'s; else None."""
+    if conn.dialect.name != "postgresql":
+        return row, transcript
+    writer = sessions.lock(conn, row.session_id)
+    current = turns.current(conn, [row.session_id]).get(row.session_id)
+    if current is None or current.id != row.id or current.status is not TurnStatus.QUEUED or current.owner != owner:
+        return None
+    return current, transcript if writer == owner else load_transcript(conn, row.session_id)
+
+
+def is_unstarted(conn: Connection, row: TurnRecord) -> bool:
+    """Whether a turn still waits in a queue, for the rest of the transaction."""
+    if conn.dialect.name != "postgresql":
+        return True
+    sessions.lock(conn, row.session_id)
+    found = turns.get(conn, row.id)
+    return found is not None and found.status is TurnStatus.QUEUED

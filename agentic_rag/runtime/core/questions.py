@@ -1,0 +1,60 @@
+"""The question that a model asks its user in the middle of a turn: the agent's own tool ``ask_user``. Pure.
+
+Owns `ASK_TOOL`, what its arguments ask for, and what the model reads of the answer.
+"""
+
+from agentic_rag.events import Option, ToolStatus, WaitAction, WaitKind
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.messages import text_block
+from agentic_rag.tools.base import CallOutcome, InputGiven, InputNeeded, ToolInfo
+from agentic_rag.tools.system import ASK_USER
+
+MAX_OPTIONS = 20
+
+ASK_TOOL = ToolInfo(
+    name=ASK_USER.name,
+    remote_name=ASK_USER.name,
+    server=ASK_USER.server,
+    origin=ASK_USER.origin,
+    description="Ask the user what only they can say, and wait. Not for what tools can find.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "question": {"type": "string", "minLength": 1, "maxLength": 2_000},
+            "options": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 200},
+                "minItems": 2,
+                "maxItems": MAX_OPTIONS,
+                "description": "Answers to choose from; others stay possible.",
+            },
+            "multiple": {"type": "boolean", "description": "Several options may be chosen."},
+        },
+        "required": ["question"],
+        "additionalProperties": False,
+    },
+    read_only=True,
+)
+
+
+def question_of(arguments: Json) -> InputNeeded:
+    """Return what the model's arguments ask of the user."""
+    options = tuple(Option(each, each) for each in dict.fromkeys(arguments.get("options") or ()))
+    return InputNeeded(
+        WaitKind.QUESTION,
+        "The assistant asks",
+        arguments["question"],
+        options=options,
+        multiple=bool(arguments.get("multiple")),
+    )
+
+
+def answer_of(given: InputGiven) -> CallOutcome:
+    """Return the user's answer as the model reads it."""
+    if given.action is not WaitAction.ACCEPT:
+        text = f"The user gave no answer ({given.action.value}). Go on with what you know, and say what you assumed."
+        return CallOutcome(ToolStatus.ERROR, (text_block(text),))
+    chosen, words = given.content.get("choices") or [], given.content.get("text", "")
+    parts = [f"The user chose: {to_text(chosen)}"] if chosen else []
+    parts += [f"The user answered: {words}"] if words else []
+    return CallOutcome(ToolStatus.OK, (text_block("\n".join(parts) or "The user answered nothing."),))

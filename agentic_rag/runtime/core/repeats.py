@@ -1,0 +1,76 @@
+"""What a request would show a model twice: a passage that stands in it already is named where it comes again. Pure.
+
+Owns which passages of results repeat earlier ones, and what stands in their place. It is decided anew from the messages
+that are sent, not when a result is stored: once the earlier result is cut off, summarised or has left the window, the
+later one is whole again, so that no passage is ever lost. What is appended changes nothing before it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from agentic_rag.messages import PASSAGE, SHED, SHOWN_BEFORE, Block, text_block
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Takes the results of a request in their order. ``apart``: chunks that are never named, since their text is not
+    sent any more."""
+
+    apart: Collection[str] = ()
+    _titles: dict[str, str] = field(default_factory=dict)
+    """Under which title each chunk was shown."""
+    _texts: dict[str, set[str]] = field(default_factory=dict)
+    """The sentences that were shown, by document."""
+
+    def leave_out(self, result: Block) -> Block:
+        """Return a ``tool_result`` without the passages that earlier ones show; the same object if there are none.
+
+        What comes again is named by the title it has where it stands, and is cited there.
+        """
+        if SHED in result or not any(PASSAGE in part for part in result["content"]):
+            return result
+        parts: list[Block] = []
+        titles: list[str] = []
+        changed = False
+        for part in result["content"]:
+            kept, repeated = self._split(part) if PASSAGE in part else ([part], [])
+            changed = changed or bool(repeated)
+            titles += [title for title in repeated if title not in titles]
+            if kept and titles:
+                parts.append(_name_shown(titles))
+                titles = []
+            parts += kept
+        if titles:
+            parts.append(_name_shown(titles))
+        return {**result, "content": parts} if changed else result
+
+    def _split(self, part: Block) -> tuple[list[Block], list[str]]:
+        """Return what of a passage is new, in order, and the titles under which the rest was shown."""
+        passage = part[PASSAGE]
+        texts = self._texts.setdefault(passage["documentId"], set())
+        sentences = list(zip(passage["chunkIds"], part["content"], strict=True))
+        chunks = [(chunk, [each for _, each in group]) for chunk, group in groupby(sentences, key=lambda pair: pair[0])]
+        again = [
+            chunk in self._titles and chunk not in self.apart and all(each["text"] in texts for each in sentences)
+            for chunk, sentences in chunks
+        ]
+        repeated = [self._titles[chunk] for (chunk, _), known in zip(chunks, again, strict=True) if known]
+        for chunk, group in chunks:
+            self._titles.setdefault(chunk, part["title"])
+            texts.update(each["text"] for each in group)
+        if not repeated:
+            return [part], []
+        runs = groupby(zip(chunks, again, strict=True), key=lambda pair: pair[1])
+        return [_part_of(part, passage, [chunk for chunk, _ in run]) for known, run in runs if not known], repeated
+
+
+def _name_shown(titles: Sequence[str]) -> Block:
+    return text_block("\n".join([SHOWN_BEFORE, *titles]))
+
+
+def _part_of(part: Block, passage: Mapping[str, object], chunks: Sequence[tuple[str, list[Block]]]) -> Block:
+    """Return the passage with these chunks of it alone."""
+    ids = [chunk for chunk, sentences in chunks for _ in sentences]
+    content = [sentence for _, sentences in chunks for sentence in sentences]
+    return {**part, "content": content, PASSAGE: {**passage, "chunkIds": ids}}

@@ -1,0 +1,40 @@
+"""Which texts of others a model has read: what an instruction in one of its calls may have come from. Pure.
+
+Owns the list that a person is shown before a call is approved. Says nothing about which of them was obeyed.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from agentic_rag.events import Source
+from agentic_rag.messages import OTHERS, Block, Message, Passage, tool_uses
+from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.system import DELEGATE, RECALL
+
+MAX_SOURCES = 40
+"""How many are named; what is found first stands first."""
+
+
+def sources_of(messages: Sequence[Message], tools: Iterable[ToolInfo]) -> tuple[Source, ...]:
+    """Return the texts of others in a turn's messages, and the servers whose tool descriptions the model reads.
+
+    Documents by their names, memories and results by the tool that brought them, delegates by their call's tool.
+    """
+    called = {use["id"]: use["name"] for message in messages for use in tool_uses(message["content"])}
+    found: dict[Source, None] = {}
+    for message in messages:
+        for block in message["content"]:
+            if block["type"] == "tool_result":
+                found |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
+    described = sorted({tool.server for tool in tools if tool.origin == "user"})
+    found |= dict.fromkeys(Source("description", server) for server in described)
+    return tuple(found)[:MAX_SOURCES]
+
+
+def _in_result(block: Block, tool: str) -> list[Source]:
+    passages = [Passage.of(part) for part in block["content"] if part["type"] == "search_result"]
+    documents = [Source("document", passage.document_name) for passage in passages if passage is not None]
+    if tool == RECALL.name:
+        return [*documents, Source("memory", tool)]
+    if tool == DELEGATE.name and OTHERS in block:
+        return [*documents, Source(DELEGATE.name, tool)]
+    return [*documents, Source("tool", tool)] if OTHERS in block and not documents else documents

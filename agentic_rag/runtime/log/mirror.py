@@ -1,0 +1,131 @@
+"""The log of a turn that runs in another process, as the readers of this one see it.
+
+Owns what is visible of it here: live events as they are carried, rows where something is missing, one after the other
+without a gap. What was seen live and is void after a takeover stays seen, as everywhere. Read like a `RunLog`. Pure.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId, TurnId
+
+TAIL_EVENTS = 1024
+"""Events kept in memory; older ones are read from the store."""
+AHEAD_EVENTS = 256
+"""Live events that may wait for what is missing before them."""
+
+
+class Wake(Protocol):
+    """Wakes a reader. It must not wait and not raise."""
+
+    def __call__(self) -> None: ...
+
+
+class Mirror:
+    """What is visible here of one turn's log. ``stored``: the number of its last event in the store."""
+
+    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, stored: int) -> None:
+        self.conversation_id = conversation_id
+        self.turn_id = turn_id
+        self.visible = stored
+        self.stored: int = stored
+        """The last number that is known to be in the store."""
+        self.ended = False
+        self.gone = False
+        """Whether readers must look for the log anew: this process runs the turn now, or nobody reads here."""
+        self._tail: deque[AgentEvent] = deque()
+        self._ahead: dict[int, AgentEvent] = {}
+        self._readers: tuple[Wake, ...] = ()
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is missing that rows must bring."""
+        return not self.ended and (bool(self._ahead) or self.stored > self.visible)
+
+    @property
+    def read(self) -> bool:
+        """Whether a reader waits here."""
+        return bool(self._readers)
+
+    def take_live(self, events: Sequence[AgentEvent]) -> None:
+        """Take events as they are carried: neighbours in number, perhaps again, perhaps with some missing before."""
+        before = self.visible
+        for event in events:
+            if event.seq == self.visible + 1 and not self.ended:
+                self._add(event)
+            elif event.seq > self.visible and len(self._ahead) < AHEAD_EVENTS:
+                self._ahead[event.seq] = event
+        self._take_ahead()
+        if self.visible != before:
+            self.wake_readers()
+
+    def take_stored(self, events: Sequence[AgentEvent]) -> None:
+        """Take the events that follow `visible` in the store: what is not among them will never be."""
+        for event in events:
+            if event.seq <= self.visible or self.ended:
+                continue
+            if event.seq != self.visible + 1:
+                self._tail.clear()  # another owner's epoch
+            self._add(event)
+        self.stored = max(self.stored, self.visible) if events else self.stored
+        self._take_ahead()
+        if events:
+            self.wake_readers()
+
+    def _take_ahead(self) -> None:
+        while (event := self._ahead.pop(self.visible + 1, None)) is not None:
+            self._add(event)
+        if self._ahead and (self.ended or min(self._ahead) <= self.visible):
+            self._ahead = {seq: each for seq, each in self._ahead.items() if seq > self.visible and not self.ended}
+
+    def _add(self, event: AgentEvent) -> None:
+        self._tail.append(event)
+        self.visible = event.seq
+        self.ended = event.terminal
+        if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.stored:
+            self._tail.popleft()
+
+    def learn(self, stored: int) -> None:
+        """Take notice that there are rows up to a number."""
+        self.stored = max(self.stored, stored)
+
+    def end(self) -> None:
+        """Say that no event follows: the log was removed."""
+        self.ended = True
+        self.wake_readers()
+
+    def lose(self) -> None:
+        """Let readers look for the log elsewhere."""
+        self.gone = True
+        self.wake_readers()
+
+    # As `RunLog`
+
+    def since(self, after: int) -> list[AgentEvent] | None:
+        """See `RunLog.since`."""
+        if after >= self.visible:
+            return []
+        first = self.first
+        if after + 1 < first:
+            return None
+        return [self._tail[index] for index in range(after + 1 - first, len(self._tail))]
+
+    @property
+    def first(self) -> int:
+        """See `RunLog.first`."""
+        return self._tail[0].seq if self._tail else self.visible + 1
+
+    def listen(self, wake: Wake) -> None:
+        """See `RunLog.listen`."""
+        self._readers = (*self._readers, wake)
+
+    def unlisten(self, wake: Wake) -> None:
+        """See `RunLog.unlisten`."""
+        self._readers = tuple(reader for reader in self._readers if reader != wake)
+
+    def wake_readers(self) -> None:
+        """See `RunLog.wake_readers`."""
+        for wake in self._readers:
+            wake()

@@ -1,0 +1,162 @@
+"""Live events over Valkey or Redis: streams that are short and do not live long.
+
+Owns the two connections, the names of streams and where each is read. What is carried lies in memory there and may be
+lost; whoever listens is told then. Knows no event.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+
+from agentic_rag.runtime.log.fanout import Hear, Topics
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.clock import new_id
+
+logger = logging.getLogger(__name__)
+
+SETTING = "AGENTIC_RAG_REDIS_URL"
+PREFIX = "agentic_rag:"
+LENGTH = 512
+"""About how many messages of a topic stay."""
+LIFE_SECONDS = 60
+"""How long a topic stays in which nothing is said."""
+WAITING = 1_000
+"""Messages that may wait to be sent; of more the oldest are dropped."""
+BLOCK_SECONDS = 2.0
+"""How long one read waits for something new."""
+READ_MESSAGES = 256
+ANSWER_SECONDS = 5.0
+"""How long the server may take to answer, before the connection counts as broken."""
+FIRST_RETRY, LAST_RETRY = 0.1, 5.0
+
+_Work = Callable[[Any], Awaitable[None]]
+"""What is done over a connection."""
+
+
+class RedisFanout:
+    """Carries by Redis Streams. Implements `Fanout`."""
+
+    room = 60_000
+
+    def __init__(self, url: str) -> None:
+        """``url``: ``redis://user:password@host:port/number``, or with ``rediss``, ``valkey`` or ``valkeys`` for it.
+
+        Raises:
+            BadConfiguration: it is none, or the client is not installed.
+        """
+        try:
+            from valkey.asyncio import Valkey
+            from valkey.exceptions import ValkeyError
+        except ImportError as exc:
+            raise BadConfiguration(SETTING, "needs a client: install agentic-rag[redis]") from exc
+        self._failures = (OSError, TimeoutError, ValkeyError)
+        try:
+            from_url: Callable[..., Any] = Valkey.from_url
+            self._new_client = partial(
+                from_url, url, socket_timeout=BLOCK_SECONDS + ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+            )
+            self._new_client()
+        except ValueError as exc:  # not quoted: the password would be, too
+            raise BadConfiguration(SETTING, "must be redis://user:password@host:port/number") from exc
+        self._topics = Topics()
+        self._own = PREFIX + new_id("wake")
+        """A stream that only wakes our own reader: what it reads has changed."""
+        self._places: dict[str, bytes] = {}
+        """By topic that is read: the last message that was."""
+        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=WAITING)
+        self._to_send = anyio.Event()
+
+    def publish(self, topic: str, message: bytes) -> None:
+        """See `Fanout.publish`."""
+        self._waiting.append((PREFIX + topic, message))
+        self._to_send.set()
+
+    def subscribe(self, topic: str, hear: Hear) -> None:
+        """See `Fanout.subscribe`."""
+        if self._topics.add(topic, hear):
+            self._wake_reader()
+        elif topic in self._places:
+            hear(None)
+
+    def unsubscribe(self, topic: str, hear: Hear) -> None:
+        """See `Fanout.unsubscribe`."""
+        if self._topics.remove(topic, hear):
+            self._places.pop(topic, None)
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        self._waiting.append((self._own, b""))
+        self._to_send.set()
+
+    async def run(self) -> None:
+        """See `Fanout.run`."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep, self._send)
+            tasks.start_soon(self._keep, self._read)
+
+    async def _keep(self, work: _Work) -> None:
+        """Do work over a connection, and over a new one whenever it breaks."""
+        delay = FIRST_RETRY
+        while True:
+            client = self._new_client()
+            began = anyio.current_time()
+            try:
+                await work(client)
+            except self._failures as exc:
+                logger.debug("live events are carried later: %s", exc)
+            finally:
+                with anyio.move_on_after(1, shield=True):
+                    await client.aclose()
+            delay = FIRST_RETRY if anyio.current_time() - began > LAST_RETRY else min(2 * delay, LAST_RETRY)
+            await anyio.sleep(delay)
+
+    async def _send(self, client: Any) -> None:
+        while True:
+            await self._to_send.wait()
+            self._to_send = anyio.Event()
+            batch = list(self._waiting)
+            self._waiting.clear()
+            pipe = client.pipeline(transaction=False)
+            for stream, message in batch:
+                pipe.xadd(stream, {b"m": message}, maxlen=LENGTH, approximate=True)
+            for stream in {stream for stream, _ in batch}:
+                pipe.expire(stream, LIFE_SECONDS)
+            await pipe.execute()
+
+    async def _read(self, client: Any) -> None:
+        self._places.clear()
+        await client.ping()
+        woken = await self._last(client, self._own)
+        while True:
+            for topic in [each for each in self._topics.names() if each not in self._places]:
+                place = await self._last(client, PREFIX + topic)
+                if topic in self._topics.names():
+                    self._places[topic] = place
+                    self._topics.tell(topic, None)
+            streams = {self._own.encode(): woken, **{(PREFIX + each).encode(): at for each, at in self._places.items()}}
+            found = await client.xread(streams, count=READ_MESSAGES, block=round(BLOCK_SECONDS * 1000))
+            for stream, messages in _pairs(found):
+                if stream == self._own.encode():
+                    woken = messages[-1][0]
+                    continue
+                topic = stream.decode().removeprefix(PREFIX)
+                if topic in self._places:
+                    self._places[topic] = messages[-1][0]
+                for _, fields in messages:
+                    self._topics.tell(topic, fields[b"m"])
+
+    async def _last(self, client: Any, stream: str) -> bytes:
+        """Return the number of the last message there is; from there on everything is read."""
+        found = await client.xrevrange(stream, count=1)
+        return bytes(found[0][0]) if found else b"0-0"
+
+
+def _pairs(found: Any) -> list[tuple[bytes, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
+    """Return streams and their messages, in whichever of the protocol's two forms they come."""
+    if isinstance(found, Mapping):
+        return [(stream, parts[0]) for stream, parts in found.items()]
+    return [(stream, messages) for stream, messages in found or ()]

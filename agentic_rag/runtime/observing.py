@@ -1,0 +1,44 @@
+"""The span of one agent's turn: inside of what it is, and under which names its log lines stand.
+
+Owns what is told of a turn when it begins. Knows no agent.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentic_rag.ids import TurnId
+from agentic_rag.observer import Fact, Kind, Observer, Span, working_in
+from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.tool_calls import ToolCalls
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.terminal import log_turn
+
+
+@contextmanager
+def observed_turn(
+    observer: Observer,
+    labels: SessionLabels,
+    turn_id: TurnId,
+    role: str,
+    log: RunLog | ChildLog,
+    above: ToolCalls | None,
+) -> Iterator[Span]:
+    """Work in the span of a turn, which the caller ends.
+
+    ``role``: the definition's, by which an agent is called that is no delegate. ``above``: the calls of the agent that
+    it works for.
+    """
+    name = labels.agent.rpartition("/")[2] or role or "assistant"
+    facts: dict[str, Fact] = {
+        "turn_id": turn_id,
+        "conversation_id": labels.conversation_id,
+        "domain_id": labels.domain_id,
+        "agent": labels.agent,
+    }
+    if above is not None and isinstance(log, ChildLog):
+        span = above.span_of(log.call_id).begin(Kind.TURN, name, **facts)
+    else:
+        given = log.traceparent if isinstance(log, RunLog) else ""
+        span = observer.begin(Kind.TURN, name, traceparent=given, **facts)
+    with log_turn(turn_id, span.trace_id), working_in(span):
+        yield span

@@ -1,0 +1,83 @@
+"""The compactions of one session between its turns: which one holds it, and what the next turn tells of it.
+
+Owns that at most one runs. When one may begin is `session`'s to decide. Knows no queue.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from agentic_rag.errors import GenerationAborted
+from agentic_rag.events import EventBody
+from agentic_rag.runtime.agent import Agent
+from agentic_rag.runtime.compaction import Compaction, compacted_event
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.services import Resources
+from agentic_rag.store.compactions import CompactedBy, CompactionRecord
+
+logger = logging.getLogger(__name__)
+
+
+class SessionCompaction:
+    """What compacts one session; `running` holds it like a turn."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._current: Compaction | None = None
+        self.news: Sequence[EventBody] = ()
+        """What the next turn tells of it."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a compaction holds the session."""
+        return self._current is not None
+
+    def cancel(self) -> bool:
+        """End it, if one runs; whether one did."""
+        if self._current is not None:
+            self._current.cancel()
+        return self._current is not None
+
+    def clear_news(self) -> None:
+        """Say that a turn has begun, and told the news."""
+        self.news = ()
+
+    def hold(self, transcript: Transcript, definition: Definition, key_id: str) -> None:
+        """Let a user's compaction hold the session; then `run` it."""
+        self._current = Compaction(self._resources, transcript, definition, CompactedBy.USER, key_id=key_id)
+
+    async def run(self) -> CompactionRecord:
+        """Run what holds the session. Raises as `Compaction.run`, and GenerationAborted if somebody interrupted it."""
+        assert self._current is not None
+        try:
+            record = await self._current.run()
+        finally:
+            self._current = None
+        if record is None:
+            raise GenerationAborted
+        self.news = (compacted_event(record),)
+        return record
+
+    async def run_if_due(self, transcript: Transcript, agent: Agent) -> None:
+        """Compact after a turn, if that is due. It still holds the session; a failure costs nothing but the try."""
+        if not agent.context.is_due(over=True):
+            return
+        self._current = Compaction(
+            self._resources,
+            transcript,
+            agent.definition,
+            CompactedBy.AUTO,
+            limit=agent.context.limit,
+            tools=agent.tools,
+            key_id=agent.row.key_id,
+        )
+        try:
+            if (record := await self._current.run()) is not None:
+                self.news = (compacted_event(record),)
+            else:
+                agent.context.note_failure()
+        except Exception as exc:  # the session goes on as it was, and so must all others in the runtime's task group
+            logger.warning("session %s was not compacted: %s", transcript.session_id, exc, exc_info=exc)
+            agent.context.note_failure()
+        finally:
+            self._current = None

@@ -1,0 +1,340 @@
+"""The calls of one agent's turn: each from its start to its stored result, with what a person is asked on the way.
+
+Owns what is done for a planned call, and which calls of a cut-off turn may begin again. Knows no model and no step.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag import failpoints
+from agentic_rag.events import Answerer, Source, ToolProgress, ToolStatus, WaitAction, WaitKind
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.messages import text_block
+from agentic_rag.models.profiles import profile_of
+from agentic_rag.observer import NO_SPAN, Content, Kind, Span, running_span, working_in
+from agentic_rag.runtime.asking import Asked, Asking
+from agentic_rag.runtime.core.calls import Because, PlannedCall, Policy, error_outcome
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.many_tools import FIND, find_tools
+from agentic_rag.runtime.core.questions import ASK_TOOL, answer_of, question_of
+from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN
+from agentic_rag.runtime.core.results import ResultRoom
+from agentic_rag.runtime.core.sources import sources_of
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.kept_results import READ_TOOL, read_on
+from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.services import Resources
+from agentic_rag.runtime.storing import store_result
+from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.waits import WaitRecord
+from agentic_rag.tools.base import CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
+from agentic_rag.tools.system import RECALL, SEARCH
+
+PROGRESS_SECONDS = 0.1
+"""Progress reports of one call that come faster are dropped."""
+MAX_ROUNDS = 20
+"""How often one call may ask for something; a server that asks more has no end."""
+REASON_CHARS = 500
+
+_DECLINED = {
+    WaitAction.DECLINE: "declined",
+    WaitAction.CANCEL: "cancelled",
+    WaitAction.EXPIRE: "not answered in time, which counts as declined",
+}
+
+
+class _Declined(Exception):
+    """A call that needs an approval did not get it."""
+
+    def __init__(self, given: InputGiven) -> None:
+        super().__init__(given.action)
+        self.given = given
+
+
+class ToolCalls:
+    """Runs the calls of one turn.
+
+    Args:
+        resources: what the agent works with.
+        transcript: of its session.
+        row: its turn.
+        definition: what the turn runs on.
+        log: where its events go.
+        turn: what is told of each end.
+        asking: its questions to people.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        transcript: Transcript,
+        row: TurnRecord,
+        definition: Definition,
+        log: RunLog | ChildLog,
+        turn: Turn,
+        asking: Asking,
+    ) -> None:
+        self._resources = resources
+        self._transcript = transcript
+        self._row = row
+        self._definition = definition
+        self._log = log
+        self._turn = turn
+        self._asking = asking
+        self._toolset: Toolset | None = None
+        self._tools: tuple[ToolInfo, ...] = ()
+        self._model = definition.model
+        self._running: dict[str, PlannedCall] = {}
+        self._spans: dict[str, Span] = {}
+
+    def offer(self, toolset: Toolset, tools: tuple[ToolInfo, ...], model: str) -> None:
+        """Say which tools the turn has, what runs them, and for which model; before the steps that it is asked in."""
+        self._toolset, self._tools, self._model = toolset, tools, model
+
+    def is_resting(self, children: int) -> bool:
+        """Whether all calls that run wait for people, or for one each of so many delegates."""
+        delegating = sum(call.delegates for call in self._running.values())
+        waiting = sum(ident in self._asking.resting for ident in self._running)
+        return bool(self._running) and delegating == children and waiting + delegating == len(self._running)
+
+    async def run(self, calls: Sequence[PlannedCall]) -> None:
+        """Run calls at the same time, each to its stored result."""
+        async with anyio.create_task_group() as tasks:
+            for call in calls:
+                tasks.start_soon(self._run, call)
+
+    async def end_unknown(self, in_flight: Iterable[PlannedCall]) -> None:
+        """Give those calls of a cut-off turn that had begun, and may not begin again, the result that says so."""
+        for call in in_flight:
+            if call.refusal is None and not call.repeatable and not call.delegates and await self._has_begun(call):
+                await self.finish(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
+
+    async def _has_begun(self, call: PlannedCall) -> bool:
+        """Whether a call of a cut-off turn may have had its effect; one that waited for a person has not."""
+        past = self._asking.past(call.id)
+        if past or call.tool is None or call.approval is None:
+            return past[-1].taken if past else True
+        return await self._asking.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
+
+    def span_of(self, call_id: str) -> Span:
+        """Return the span of a call that runs, or of the task where there is none."""
+        return self._spans.get(call_id) or running_span()
+
+    async def _run(self, call: PlannedCall) -> None:
+        origin = call.tool.origin if call.tool is not None else ""
+        span = running_span().begin(Kind.TOOL, call.name, call_id=call.id, server=call.server, origin=origin)
+        self._running[call.id], self._spans[call.id] = call, span
+        if span.wants_content:
+            span.say(Content.ARGUMENTS, call.arguments)
+        ended = "interrupted"
+        try:
+            with working_in(span):
+                try:
+                    outcome = call.refusal or await self._outcome(call)
+                except _Declined as declined:
+                    outcome = describe_declined(WaitKind.APPROVAL, declined.given)
+                    call = replace(call, because=Because.DECLINED)
+                await self.finish(call, outcome)
+            ended = "" if outcome.status is ToolStatus.OK else outcome.status.value
+            if span.wants_content:
+                span.say(Content.RESULT, list(outcome.content))
+        finally:
+            span.end(ended)
+            del self._running[call.id], self._spans[call.id]
+
+    async def finish(self, call: PlannedCall, outcome: CallOutcome) -> None:
+        """Store the end of a call and tell it."""
+        finished = self._turn.finish_call(call, outcome)
+
+        def store(conn: Connection) -> None:
+            store_result(conn, self._row, call, outcome, finished)
+            if outcome.status is ToolStatus.DENIED:
+                self._resources.hooks.call_denied(conn, self._row, call)
+            elif call.refusal is None:
+                self._resources.hooks.call_made(conn, self._row, call, outcome.status)
+
+        with anyio.CancelScope(shield=True):
+            for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
+                await self._resources.journal.insist(partial(self._resources.payloads.write, kept.ref, kept.data))
+            await self._log.commit(finished.bodies, store)
+
+    # What a call does
+
+    async def _outcome(self, call: PlannedCall) -> CallOutcome:
+        insist = self._resources.journal.insist
+        if call.tool is READ_TOOL:
+            room = ResultRoom.of(self._model)
+            return await insist(partial(read_on, self._resources, self._transcript.session_id, call.arguments, room))
+        if call.tool is FIND:
+            late = self._transcript.told.late if self._transcript.told else ()
+            by_service = profile_of(self._model).deferred_tools
+            return find_tools(self._tools, late, call.arguments, by_service=by_service)
+        if call.tool is ASK_TOOL:
+            return answer_of(await self._ask(call, question_of(call.arguments)))
+        arguments, note = call.arguments, ""
+        if call.approval is not None:
+            approval = await self._approval(call)
+            if approval.action is not WaitAction.ACCEPT:
+                raise _Declined(approval)
+            arguments = approval.content.get("arguments", arguments)
+            redact = self._resources.redactor.of(self._definition.domain_id)
+            note = "" if arguments == call.arguments else redact(describe_edit(call.arguments, arguments))
+        outcome = await self._call_until_done(call, arguments)
+        return replace(outcome, content=(text_block(note), *outcome.content)) if note else outcome
+
+    async def _approval(self, call: PlannedCall) -> InputGiven:
+        """Return what a person says of a call: earlier in this conversation, or now."""
+        assert call.tool is not None
+        assert call.approval is not None
+        subject = subject_of(self._definition, call.tool, call.approval.answerer)
+        past = self._past(call, {WaitKind.APPROVAL})
+        if past is None and await self._asking.is_remembered(subject):
+            return InputGiven(WaitAction.ACCEPT)
+        schema = dict(call.tool.input_schema)
+        title = f"Run {call.name}?"
+        message = f"The assistant wants to call {call.tool.remote_name!r} of the server {call.server!r}."
+        needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=call.approval.warning)
+        asked = Asked(
+            call.id,
+            needed,
+            call.approval.answerer,
+            server=call.server,
+            tool_name=call.name,
+            arguments=call.arguments,
+            sources=self._sources(),
+            subject=subject,
+        )
+        return await (self._asking.join(past) if past else self._asking.ask(asked))
+
+    def _sources(self) -> tuple[Source, ...]:
+        mine = [each.message for each in self._transcript.in_window() if each.turn_id == self._row.id]
+        return sources_of(mine, self._tools)
+
+    async def _call_until_done(self, call: PlannedCall, arguments: Json) -> CallOutcome:
+        """Call the server, again with each answer that it wants, until there is an outcome."""
+        given: InputGiven | None = None
+        past = self._past(call, {WaitKind.FORM, WaitKind.URL})
+        if past is not None and not past.taken:
+            given = await self._asking.join(past)
+            if given.action is not WaitAction.ACCEPT:
+                return describe_declined(past.kind, given)
+        for _ in range(MAX_ROUNDS):
+            outcome = await self._call(call, arguments, given)
+            if isinstance(outcome, CallOutcome):
+                return outcome
+            given = await self._ask(call, outcome)
+            if given.action is not WaitAction.ACCEPT:
+                return describe_declined(outcome.kind, given)
+        return error_outcome(f"The server {call.server!r} asked for something {MAX_ROUNDS} times and was given up.")
+
+    async def _call(self, call: PlannedCall, arguments: Json, given: InputGiven | None) -> CallOutcome | InputNeeded:
+        assert call.tool is not None
+        assert self._toolset is not None
+        limits = self._definition.limits
+        # a delegate has a clock of its own, which stands still while it waits for a person
+        patience = self._resources.patience.wait_seconds
+        timeout = limits.turn_timeout + patience if call.delegates else limits.tool_timeout
+        request = CallRequest(call.id, call.tool, arguments, self._row.id, self._definition.binding, given)
+        ask = partial(self._ask, call, live=True) if self._definition.has_person else None
+        failpoints.reached("tool.begin")
+        retrieval = self._begin_retrieval(call)
+        try:
+            outcome = await self._toolset.call(request, timeout, self._progress_of(call.id), ask)
+            if retrieval is not NO_SPAN and isinstance(outcome, CallOutcome):
+                retrieval.note(hits=_count_hits(outcome.structured))
+        finally:
+            retrieval.end()
+        failpoints.reached("tool.end")
+        return outcome
+
+    def _begin_retrieval(self, call: PlannedCall) -> Span:
+        """Begin the span of a search of documents or memories; of other calls there is none."""
+        source = {SEARCH.name: "documents", RECALL.name: "memory"}.get(call.name)
+        if source is None:
+            return NO_SPAN
+        span = running_span().begin(Kind.RETRIEVAL, source, source=source)
+        if span.wants_content:
+            span.say(Content.QUERY, call.arguments.get("query", ""))
+        return span
+
+    async def _ask(self, call: PlannedCall, needed: InputNeeded, *, live: bool = False) -> InputGiven:
+        """Ask the conversation's owner; where there is nobody, that counts as declined."""
+        if not self._definition.has_person:
+            return InputGiven(WaitAction.DECLINE, {"reason": "nobody can be asked here"})
+        past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
+        if past is not None:
+            return await self._asking.join(past)
+        return await self._asking.ask(Asked(call.id, needed, needed.answerer, server=call.server, live=live))
+
+    def _past(self, call: PlannedCall, kinds: set[WaitKind]) -> WaitRecord | None:
+        """Return, once, what was last asked about a call before this process had the turn."""
+        past = self._asking.past(call.id)
+        found = next((each for each in reversed(past) if each.kind in kinds and not each.live), None)
+        if found is not None:
+            past.remove(found)
+        return found
+
+    def _progress_of(self, call_id: str) -> Callable[[float, float | None, str | None], Awaitable[None]]:
+        last = 0.0
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal last
+            if anyio.current_time() - last < PROGRESS_SECONDS:
+                return
+            last = anyio.current_time()
+            self._log.append(ToolProgress(call_id, progress, total, message))
+
+        return report
+
+
+def _count_hits(structured: object) -> int:
+    """Return how many passages or memories a search brought."""
+    found = structured if isinstance(structured, dict) else {}
+    return len(found.get("hits") or found.get("engrams") or ())
+
+
+def policy_of(definition: Definition, resources: Resources) -> Policy:
+    """Return what decides which calls of a turn are run."""
+    return Policy(
+        definition.tool_policy,
+        definition.effects_allowed_by_default,
+        shared_memory=definition.binding.scope == "domain",
+        alone=lambda: resources.services.alone,
+        has_person=definition.has_person,
+    )
+
+
+def describe_declined(kind: WaitKind, given: InputGiven) -> CallOutcome:
+    """Return the outcome of a call that a person did not let go on, in words for the model."""
+    what = "approval" if kind is WaitKind.APPROVAL else "input"
+    reason = given.content.get("reason")
+    why = f": {reason[:REASON_CHARS]}" if isinstance(reason, str) and reason.strip() else ""
+    text = f"The {what} that this call needs was {_DECLINED[given.action]}{why}. Go on without."
+    status = ToolStatus.DENIED if kind is WaitKind.APPROVAL else ToolStatus.ERROR
+    return CallOutcome(status, (text_block(text),))
+
+
+def describe_edit(asked: Json, sent: Json) -> str:
+    """Return what the model is told of arguments that a person has changed."""
+    names = sorted(name for name in asked.keys() | sent.keys() if asked.get(name) != sent.get(name))
+    changed = to_text({name: sent[name] for name in names if name in sent})
+    left_out = [name for name in names if name not in sent]
+    gone = f" Left out: {', '.join(left_out)}." if left_out else ""
+    return f"[The person who approved this call changed its arguments. It ran with {changed}.{gone}]\n"
+
+
+def subject_of(definition: Definition, tool: ToolInfo, answerer: Answerer) -> str:
+    """Return what an approval is remembered under: the tool and its server, exactly as they are, and who must say it.
+
+    What the owner approved counts for nothing once an admin must.
+    """
+    entry = next((entry.hash() for entry in definition.entries if entry.name == tool.server), "")
+    described = [tool.remote_name, tool.description, dict(tool.input_schema)]
+    shown = to_text([answerer, tool.origin, tool.server, entry, *described])
+    return hashlib.sha256(shown.encode()).hexdigest()

@@ -1,0 +1,44 @@
+"""The end of a turn that no agent runs: taken back from the queue, or cut off too often to be gone on with.
+
+Owns the transaction of that end. Knows no session in memory.
+"""
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.events import Resumed, Terminal
+from agentic_rag.runtime.accepting import is_unstarted
+from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.runtime.services import Resources
+from agentic_rag.runtime.storing import end_without_agent
+from agentic_rag.store import turns
+from agentic_rag.store.turns import TurnRecord
+
+
+async def end_unstarted(resources: Resources, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> bool:
+    """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun.
+
+    False, and nothing changes, when another process has begun it meanwhile.
+    """
+    journal = resources.journal
+    # a new log is for our own words only: there is nothing in them to redact
+    log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
+    log.withdraw()  # the first events, if the store refused to begin it
+
+    def store(conn: Connection) -> bool:
+        if resumed is not None:
+            turns.hold(conn, row.id, row.fence)
+        elif not is_unstarted(conn, row):
+            return False
+        end_without_agent(conn, row, final)
+        resources.hooks.turn_ended(conn, row, final)
+        log.store_first(conn, [final] if resumed is None else [resumed, final])
+        return True
+
+    with anyio.CancelScope(shield=True):
+        ended = await resources.database.write(store, durable=True)
+        if ended:
+            log.adopt()
+            journal.remove(row.id)
+            log.close()
+    return ended

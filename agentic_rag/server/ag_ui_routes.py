@@ -1,0 +1,185 @@
+"""The AG-UI door over HTTP: a run by POST, and going on with one by GET as TanStack AI does.
+
+Owns what these routes take, and how the ids of a client (thread, run, offset) become ours. The events are
+``dialects.ag_ui``'s; the same over a WebSocket is ``ag_ui_socket``.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import anyio.to_thread
+from pydantic import ConfigDict
+from starlette.requests import Request
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.client_names import ClientNames, check_name
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
+from agentic_rag.events import AgentEvent
+from agentic_rag.forms import Form
+from agentic_rag.ids import TurnId, WaitId
+from agentic_rag.json_form import Json
+from agentic_rag.server.dialects.ag_ui import AgUi, Offset
+from agentic_rag.server.dialects.ag_ui_input import RunRequest, input_model, read_run
+from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.settled import settle
+from agentic_rag.server.routes import route
+from agentic_rag.server.sse import EventStream
+from agentic_rag.store.turns import FINISHED, TurnRecord
+
+AG_UI = "/api/ag-ui/{domain}"
+FROM_START = "-1"
+
+
+class RunQuery(Form):
+    """Which run, and after what of it: an id of its events, or ``-1`` for all; ``Last-Event-ID`` goes before it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    run_id: str
+    offset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run to be told: its events, and what encodes them."""
+
+    events: AsyncIterator[AgentEvent]
+    encoder: AgUi
+
+
+class Runs:
+    """Runs of AG-UI clients: each is a turn, and is told as a stream of events and their encoder."""
+
+    def __init__(self, conversations: Conversations, names: ClientNames, waits: Waits) -> None:
+        self._conversations = conversations
+        self._names = names
+        self._waits = waits
+
+    async def begin(self, user: User, domain_id: str, body: object, last: str | None = None) -> "Run":
+        """Begin a run, or find the one that this ``runId`` has begun. ``last``: what the client has of it.
+
+        Raises:
+            InvalidInput: the input does not fit, or the client has nothing of this run.
+            AgenticRagError: the message is refused, or an answer to an interrupt; see `Conversations.send` and
+                `Waits.answer`.
+        """
+        await anyio.to_thread.run_sync(input_model)
+        request = read_run(body)
+        check_name("threadId", request.thread_id)
+        check_name("runId", request.run_id)
+        after = None if last is None else Offset.parse(last)
+        if request.resume:
+            return await self._go_on(user, domain_id, request, after)
+        conversation = await self._names.find_or_begin(user, domain_id, request.thread_id)
+        if after is not None:
+            _check_offset(after, await self._names.turn_in(conversation, request.run_id))
+        accepted = await self._conversations.send(
+            user, conversation.id, request.content, client_message_id=request.run_id, images=request.images
+        )
+        ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
+        encoder = AgUi(request.thread_id, request.run_id, request.history, after, KnownWaits(ended))
+        return Run(self._conversations.events(accepted.turn_id), encoder)
+
+    async def _go_on(self, user: User, domain_id: str, request: RunRequest, after: Offset | None) -> "Run":
+        """Answer what a turn waits for, and tell what follows. A repeat of the same answers is told the same."""
+        conversation = await self._names.find(user, domain_id, request.thread_id)
+        asked = [(entry, await self._waits.get(user, WaitId(entry.wait_id))) for entry in request.resume]
+        for _, wait in asked:
+            if conversation is None or wait.conversation_id != conversation.id:
+                raise NotFound("wait", wait.id)
+        turn_id = asked[0][1].root_turn_id
+        if any(wait.root_turn_id != turn_id for _, wait in asked):
+            raise InvalidInput("resume", "the interrupts of one run are expected, not of several turns.")
+        if after is not None and after.turn_id != turn_id:
+            raise InvalidInput("offset", "this is the id of an event of another run.")
+        for wait, (action, content) in [(wait, entry.answer(wait.kind)) for entry, wait in asked]:
+            await self._waits.settle(user, wait, action, content)
+        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
+        encoder = AgUi(request.thread_id, request.run_id, request.history, after, waits)
+        return Run(self._conversations.events(turn_id), encoder)
+
+    async def resume(self, user: User, domain_id: str, run_id: str, offset: str | None) -> "Run":
+        """Go on with a run after what the client has of it.
+
+        Raises:
+            NotFound: there is no such run of this user in this domain.
+            InvalidInput: no offset is given, or one that is none of this run's.
+        """
+        if offset is None:
+            raise InvalidInput("offset", "required: the id of the last event you have, or -1 for all of the run.")
+        turn, after = await self._find(user, domain_id, run_id, offset)
+        conversation = await self._conversations.get(user, turn.conversation_id)
+        waits = KnownWaits(await self._waits.ended_of(turn.id))
+        encoder = AgUi(conversation.client_name or conversation.id, run_id, after=after, waits=waits)
+        events = self._conversations.events(turn.id)
+        return Run(_replay(events, after) if turn.status in FINISHED else events, encoder)
+
+    async def interrupt(self, user: User, domain_id: str, run_id: str) -> None:
+        """Stop a run; one that has ended is left as it is. Raises `NotFound` when there is no such run of this user."""
+        turn = await self._names.turn(user, domain_id, run_id)
+        await self._conversations.interrupt(user, turn.conversation_id, turn_id=turn.id)
+
+    async def _find(self, user: User, domain_id: str, run_id: str, offset: str) -> tuple[TurnRecord, Offset | None]:
+        if offset == FROM_START:
+            return await self._names.turn(user, domain_id, run_id), None
+        after = Offset.parse(offset)
+        turn = await self._conversations.turn(user, TurnId(after.turn_id))
+        conversation = await self._conversations.get(user, turn.conversation_id)
+        if conversation.domain_id != domain_id:
+            raise NotFound("turn", turn.id)
+        _check_offset(after, turn if turn.client_message_id == run_id else None)
+        return turn, after
+
+
+def _check_offset(after: Offset, turn: TurnRecord | None) -> None:
+    if turn is None or turn.id != after.turn_id:
+        raise InvalidInput("offset", "this is the id of an event of another run.")
+
+
+async def _replay(events: AsyncIterator[AgentEvent], after: Offset | None) -> AsyncIterator[AgentEvent]:
+    """Yield the events of a turn that has ended; one that is read from its start without what was taken back.
+
+    Raises:
+        InvalidInput: it ended before ``after``.
+    """
+    whole = [event async for event in events]
+    if after is not None and whole and after.seq > whole[-1].seq:
+        raise InvalidInput("offset", "this run has no such event.")
+    for event in settle(whole) if after is None else whole:
+        yield event
+
+
+class AgUiRoutes:
+    """Runs of AG-UI clients."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    @route(
+        "POST",
+        AG_UI,
+        allow="member",
+        sends=True,
+        streams=True,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=[ImageUnsupported, ImageTooLarge, WaitAnswered, Forbidden],
+    )
+    async def run(self, request: Request, user: User, domain: str, body: Json) -> EventStream:
+        """Run the agent of a domain on a ``RunAgentInput``: the last message of the user is answered.
+
+        ``threadId`` names the conversation, which begins when there is none; ``runId`` the turn, so that a repeat is
+        the same one. With ``Last-Event-ID`` the answer goes on after that event. With ``resume`` interrupts are
+        answered, and the turn that waits goes on.
+        """
+        run = await self._runs.begin(user, domain, body, request.headers.get("last-event-id"))
+        return EventStream(run.events, run.encoder)
+
+    @route("GET", AG_UI, allow="member", streams=True)
+    async def resume(self, request: Request, user: User, domain: str, query: RunQuery) -> EventStream:
+        """Go on with a run after an event, or tell all of it."""
+        offset = request.headers.get("last-event-id") or query.offset
+        run = await self._runs.resume(user, domain, query.run_id, offset)
+        return EventStream(run.events, run.encoder)

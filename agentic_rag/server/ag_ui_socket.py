@@ -1,0 +1,222 @@
+"""The AG-UI door over a WebSocket, as TanStack AI speaks it: a socket of runs, or one that goes on with a run.
+
+Owns its frames and their order. A client sends ``RunAgentInput`` and ``{"type": "abort", "runId"}``; it is sent
+``{"id", "chunk"}``. With ``?runId=&offset=`` in its address a socket tells the rest of that run, takes nothing, and
+closes. A socket that closes ends no run. Knows no turn and no encoding.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+from anyio.abc import TaskGroup
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+
+from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited, TooManySubscriptions
+from agentic_rag.forms import check_size
+from agentic_rag.json_form import Json, to_json, to_text
+from agentic_rag.redaction import Redactor
+from agentic_rag.server.ag_ui_routes import Run, Runs
+from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.connection import CLOSE_SECONDS, MAX_FRAME_BYTES, SEND_SECONDS, TOO_LARGE, ConnectionGone
+from agentic_rag.server.error_shapes import run_error
+from agentic_rag.server.frames import read_object
+from agentic_rag.server.replies import (
+    POLICY_VIOLATION,
+    ErrorAnswer,
+    ErrorDetail,
+    redaction_for,
+    refusal,
+    request_id,
+    send_refusal,
+)
+from agentic_rag.server.ws import MAX_REFUSED_FRAMES, MAX_SUBSCRIPTIONS, Closing
+from agentic_rag.store.clock import new_id
+
+log = logging.getLogger("agentic_rag.server")
+
+SUBPROTOCOL = "agentic-rag.ag-ui"
+"""Answered to a client that offers it, beside its ticket."""
+FINISHED = 1000
+COME_AGAIN = 1012
+"""Close code of RFC 6455's registry: the server restarts."""
+
+_GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
+
+
+def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return the endpoint of the door's sockets. The guard around the application has found the user before."""
+
+    async def endpoint(websocket: WebSocket) -> None:
+        caller, reference, scope = caller_of(websocket.scope), request_id(websocket.scope), websocket.scope
+        domain = str(websocket.path_params["domain"])
+        try:
+            if not caller.user.sees(domain) or "\0" in domain:
+                raise NotFound("domain", domain, hidden=True)
+            caller.check_connections()
+        except AgenticRagError as exc:
+            await caller.note_refusal(exc, "WS", scope["path"], reference)
+            response = refusal(exc, reference, redaction_for(redactor, caller.user), scope["path"])
+            await send_refusal(response, scope, websocket.receive, websocket.send)
+            return
+        with anyio.CancelScope() as held, caller.connection(held):
+            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
+            closing = await RunSocket(websocket, caller, runs, domain, redactor).serve()
+        if held.cancelled_caught:
+            closing = Closing(POLICY_VIOLATION, "The key is not valid any more.")
+        if closing is not None:
+            with suppress(*_GONE), anyio.move_on_after(CLOSE_SECONDS):
+                await websocket.close(closing.code, closing.reason)
+
+    return endpoint
+
+
+class RunSocket:
+    """One accepted connection, from its first frame to its end."""
+
+    def __init__(self, websocket: WebSocket, caller: Caller, runs: Runs, domain_id: str, redactor: Redactor) -> None:
+        self._ws = websocket
+        self._caller = caller
+        self._runs = runs
+        self._domain_id = domain_id
+        self._redactor = redactor
+        self._told = 0
+        """Runs that are being told."""
+        self._refused = 0
+        self._closing: Closing | None = None
+
+    async def serve(self) -> Closing | None:
+        """Serve until the connection ends, however it ends; return how to end it if it is to be ended."""
+        asked = self._ws.query_params
+        async with anyio.create_task_group() as tasks:
+            if "offset" in asked:
+                tasks.start_soon(self._go_on, asked.get("runId", ""), asked["offset"], tasks.cancel_scope)
+                await self._watch()
+            else:
+                with suppress(*_GONE):
+                    await self._take_frames(tasks)
+            tasks.cancel_scope.cancel()
+        return self._closing
+
+    async def _watch(self) -> None:
+        """Wait for the end of a connection that takes nothing."""
+        while (await self._ws.receive())["type"] != "websocket.disconnect":
+            pass
+
+    async def _go_on(self, run_id: str, offset: str, serving: anyio.CancelScope) -> None:
+        """Tell the rest of a run, and close."""
+        try:
+            run = await self._runs.resume(self._caller.user, self._domain_id, run_id, offset)
+            whole = await self._tell(run)
+            self._closing = Closing(FINISHED, "") if whole else Closing(COME_AGAIN, "Come again.")
+        except _GONE:
+            pass
+        except Exception as exc:
+            error = _error_of(exc)
+            with suppress(*_GONE):
+                await self._refuse(error, "WS resume", {"runId": run_id})
+            self._closing = Closing(POLICY_VIOLATION, error.code)
+        serving.cancel()
+
+    async def _take_frames(self, tasks: TaskGroup) -> None:
+        while self._refused < MAX_REFUSED_FRAMES:
+            message = await self._ws.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            if text is not None and len(text) > MAX_FRAME_BYTES:
+                self._closing = Closing(TOO_LARGE, "The frame is too large.")
+                return
+            await self._take(text, tasks)
+        self._closing = Closing(POLICY_VIOLATION, "Too many frames.")
+
+    async def _take(self, text: str | None, tasks: TaskGroup) -> None:
+        frame: Json = {}
+        try:
+            self._count()
+            frame = read_object(text)
+            check_size(frame, "frame")
+            if frame.get("type") == "abort":
+                await self._runs.interrupt(self._caller.user, self._domain_id, _run_of(frame))
+                return
+            if self._told >= MAX_SUBSCRIPTIONS:
+                raise TooManySubscriptions(0, MAX_SUBSCRIPTIONS)
+            self._caller.check_subscriptions()
+            self._caller.take_message()
+            run = await self._runs.begin(self._caller.user, self._domain_id, frame)
+            tasks.start_soon(self._follow, run, frame, tasks.cancel_scope)
+        except _GONE:
+            raise
+        except Exception as exc:
+            await self._refuse(_error_of(exc), "WS abort" if frame.get("type") == "abort" else "WS run", frame)
+
+    def _count(self) -> None:
+        """Count a frame; it is not even read when there were too many."""
+        try:
+            self._caller.take_request()
+        except RateLimited:
+            self._refused += 1
+            raise
+        self._refused = 0
+
+    async def _follow(self, run: Run, frame: Json, serving: anyio.CancelScope) -> None:
+        """Tell a run that this socket has begun."""
+        self._told += 1
+        self._caller.count_subscriptions(1)
+        try:
+            if not await self._tell(run):
+                self._closing = Closing(COME_AGAIN, "Come again.")
+                serving.cancel()
+        except _GONE:
+            serving.cancel()
+        except Exception as exc:
+            with suppress(*_GONE):
+                await self._refuse(_error_of(exc), "WS run", frame)
+        finally:
+            self._told -= 1
+            self._caller.count_subscriptions(-1)
+
+    async def _tell(self, run: Run) -> bool:
+        """Send what a run says; return whether it has said all."""
+        try:
+            async for event in run.events:
+                for text in run.encoder.frames(event):
+                    await self._send(text.decode())
+                if event.terminal or run.encoder.ended:
+                    return True
+        finally:
+            if isinstance(run.events, AsyncGenerator):
+                await run.events.aclose()
+        return False
+
+    async def _refuse(self, error: AgenticRagError, action: str, frame: Json) -> None:
+        """Say why there is no run, as the event that ends it."""
+        await self._caller.note_refusal(error, action, self._domain_id, request_id(self._ws.scope))
+        detail = ErrorDetail(error.code, str(error), request_id(self._ws.scope), error.details or None)
+        redact = redaction_for(self._redactor, self._caller.user, self._domain_id)
+        told = run_error(redact(to_json(ErrorAnswer(detail))), error.status)
+        ids = {name: frame[name] for name in ("threadId", "runId") if isinstance(frame.get(name), str)}
+        await self._send(to_text({**told, **ids}))
+
+    async def _send(self, text: str) -> None:
+        with anyio.move_on_after(SEND_SECONDS) as limit:
+            await self._ws.send({"type": "websocket.send", "text": text})
+        if limit.cancelled_caught:
+            raise ConnectionGone
+
+
+def _run_of(frame: Json) -> str:
+    run_id = frame.get("runId")
+    if not isinstance(run_id, str):
+        raise InvalidInput("runId", "required: the run to stop.")
+    return run_id
+
+
+def _error_of(exc: Exception) -> AgenticRagError:
+    """Return what the client is told; an error nobody expected is logged under the reference it is told."""
+    if isinstance(exc, AgenticRagError):
+        return exc
+    reference = new_id("req")
+    log.error("websocket %s failed", reference, exc_info=exc)
+    return InternalError(reference)

@@ -1,0 +1,149 @@
+"""REST of bundles: a domain in one file, sent and taken.
+
+Owns what these routes take and answer, and how a bundle is sent. Knows no rule: those are ``bundles``'.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import anyio
+from pydantic import Field
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.access.users import User
+from agentic_rag.bundle_errors import BundleBindsSecrets, BundleRefused, BundleTooLarge, BundleTooNew
+from agentic_rag.bundles.exporting import Exports, OpenBundle
+from agentic_rag.bundles.importing import Choice, Imports
+from agentic_rag.bundles.report import ImportReport
+from agentic_rag.errors import (
+    DocumentTooLarge,
+    InvalidInput,
+    QuotaExceeded,
+    SecretLimit,
+    ServerReserved,
+    VersionConflict,
+)
+from agentic_rag.forms import Form
+from agentic_rag.server.originals import SEND_SECONDS, disposition
+from agentic_rag.server.replies import SANDBOX, Redacted
+from agentic_rag.server.routes import route
+from agentic_rag.server.uploads import FilePart, read_files
+
+DOMAIN_BUNDLE = "/api/domains/{domain}/bundle"
+IMPORT_ERRORS = (
+    BundleRefused,
+    BundleTooLarge,
+    BundleTooNew,
+    DocumentTooLarge,
+    QuotaExceeded,
+    SecretLimit,
+    ServerReserved,
+)
+"""How a bundle may be refused."""
+
+
+class ExportQuery(Form):
+    """``memories``: with the domain's shared memories, or the caller's own where each user has their own."""
+
+    memories: bool = False
+
+
+class NewDomainQuery(Form):
+    """``dry_run``: say what would be made, and make nothing. ``name``: the domain's; none: the bundle's."""
+
+    dry_run: bool = False
+    name: str | None = Field(None, max_length=1_000)
+
+
+class OverQuery(Form):
+    """``dry_run``: say what would change, and change nothing. ``remove_others``: what the bundle has not goes.
+
+    ``bind``: names of servers, with commas between, that may get this domain's secrets.
+    """
+
+    dry_run: bool = False
+    remove_others: bool = False
+    bind: str = Field("", max_length=10_000)
+
+
+class BundleStream:
+    """The ASGI answer that sends a bundle. One that a changed file cuts off is shorter than was said."""
+
+    def __init__(self, bundle: OpenBundle) -> None:
+        self._bundle = bundle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [
+            (b"content-type", b"application/zip"),
+            (b"content-length", str(self._bundle.contents.size).encode()),
+            (b"content-disposition", disposition(self._bundle.name).encode()),
+            (b"content-security-policy", SANDBOX.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"x-left-out", str(len(self._bundle.contents.left_out)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sent = 0
+        async with aclosing(self._bundle.pieces()) as pieces:
+            async for piece in pieces:
+                with anyio.move_on_after(SEND_SECONDS) as sending:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if sending.cancelled_caught:
+                    return
+                sent += len(piece)
+        if sent == self._bundle.contents.size:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class BundleRoutes:
+    """Bundles of domains."""
+
+    def __init__(self, exports: Exports, imports: Imports) -> None:
+        self._exports = exports
+        self._imports = imports
+
+    @route("GET", DOMAIN_BUNDLE, allow="admin", audited=True)
+    async def export(self, user: User, domain: str, query: ExportQuery) -> BundleStream:
+        """Send a domain as a bundle: settings, prompts, roles, skills, servers, documents; no value of a secret."""
+        return BundleStream(await self._exports.prepare(user, domain, memories=query.memories))
+
+    @route("POST", "/api/bundles", allow="operator", status=201, takes="application/zip", errors=IMPORT_ERRORS)
+    async def make(self, request: Request, user: User, query: NewDomainQuery) -> ImportReport:
+        """Make a domain of a bundle, which is the body, or the one file of a multipart body."""
+        choice = Choice(dry_run=query.dry_run, name=query.name)
+        return await self._imports.make(user, _pieces_of(request), choice)
+
+    @route(
+        "POST",
+        DOMAIN_BUNDLE,
+        allow="admin",
+        takes="application/zip",
+        errors=(*IMPORT_ERRORS, BundleBindsSecrets, VersionConflict),
+    )
+    async def over(self, request: Request, user: User, domain: str, query: OverQuery) -> Redacted[ImportReport]:
+        """Bring a bundle over a domain; see the dry run first. Its conversations and its name stay."""
+        bind = frozenset(name.strip() for name in query.bind.split(",") if name.strip())
+        choice = Choice(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
+        return Redacted(domain, await self._imports.over(user, domain, _pieces_of(request), choice))
+
+
+async def _pieces_of(request: Request) -> AsyncIterator[bytes]:
+    """Yield the bytes of a bundle: of the body, or of the first file in a multipart one.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        async for piece in request.stream():
+            yield piece
+        return
+    files = 0
+    async with aclosing(read_files(request)) as parts:
+        async for part in parts:
+            if isinstance(part, FilePart):
+                files += 1
+            elif part is not None and files == 1:
+                yield part
+    if files != 1:
+        raise InvalidInput("body", "one file is expected: the bundle.")

@@ -1,0 +1,77 @@
+"""REST of the launch catalogue: which lines may run, and taking back what was allowed.
+
+Owns what these routes take and answer. Knows no rule: those are ``tools.launch``'s.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+import anyio.to_thread
+
+from agentic_rag.access.auditing import AuditLog, change
+from agentic_rag.errors import NotFound
+from agentic_rag.server.replies import Items, answer
+from agentic_rag.server.routes import route
+from agentic_rag.tools.launch.allowed import LaunchCatalogue, Origin
+from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, SlotKind, template
+
+CATALOGUE = "/api/launch-catalogue"
+
+
+@answer(kw_only=True)
+class CatalogueLine:
+    """A line that any domain may start. ``origin``: ``builtin``, ``operator`` (the file) or ``allowed`` (taken back by
+    DELETE). ``arguments``: the template, as a person reads it. ``env``: variables that may be set, ``fixed``: those
+    the entry sets. ``folders``: others it may read. ``files``: SHA-256 by path, of a program and what its line names.
+    """
+
+    id: str
+    origin: Origin
+    command: str
+    arguments: str
+    integrity: str
+    env: Mapping[str, SlotKind]
+    fixed: Mapping[str, str]
+    network: bool
+    write: bool
+    folders: Sequence[str]
+    read_only: Sequence[str]
+    files: Mapping[str, str]
+
+
+class CatalogueRoutes:
+    """The launch catalogue."""
+
+    def __init__(self, catalogue: LaunchCatalogue, audit: AuditLog) -> None:
+        self._catalogue = catalogue
+        self._audit = audit
+
+    @route("GET", CATALOGUE)
+    async def list_all(self) -> Items[CatalogueLine]:
+        """List what may run, the operator's own first."""
+        found = await anyio.to_thread.run_sync(self._catalogue.by_origin)
+        return Items([_show(entry, origin) for origin, entries in found.items() for entry in entries])
+
+    @route("DELETE", f"{CATALOGUE}/{{entry}}", errors=[NotFound])
+    async def revoke(self, entry: str) -> None:
+        """Take back what was allowed; it counts from the next start of a server."""
+        if not await anyio.to_thread.run_sync(self._catalogue.revoke, entry):
+            raise NotFound("catalogue_entry", entry)
+        await self._audit.note(change("mcp.revoke", entry))
+
+
+def _show(entry: CatalogueEntry, origin: Origin) -> CatalogueLine:
+    return CatalogueLine(
+        id=entry.id,
+        origin=origin,
+        command=shlex.join(entry.runs.line),
+        arguments=template(entry),
+        integrity=entry.runs.integrity if isinstance(entry.runs, Package) else "",
+        env=entry.env,
+        fixed=entry.fixed,
+        network=entry.network,
+        write=entry.write,
+        folders=entry.folders,
+        read_only=sorted(entry.read_only),
+        files={} if isinstance(entry.runs, Package) else entry.runs.files,
+    )

@@ -1,0 +1,278 @@
+"""What REST answers of conversations, messages and turns, and how it is made of their records.
+
+Owns the answers and the HTML of messages, which is made when it is asked for. Knows no route.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations import transcripts
+from agentic_rag.conversations.shown_messages import ShownMessage, text_runs
+from agentic_rag.conversations.transcripts import ShownPage
+from agentic_rag.events import Error, ToolStatus
+from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
+from agentic_rag.json_form import Absent, Json, to_json
+from agentic_rag.messages import Block, without_private
+from agentic_rag.server.dialects.message import sources_and_tokens
+from agentic_rag.server.replies import Items, Redacted, answer, answer_from
+from agentic_rag.store.conversations import ConversationRecord, ConversationStatus
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord, TurnStatus
+from agentic_rag.threads import DomainThreads
+
+
+@answer()
+class CurrentTurn:
+    """The turn of a conversation that has not ended."""
+
+    id: str
+    status: TurnStatus
+
+
+@answer()
+class Conversation:
+    """A conversation's record; its messages have a route of their own. ``turn``: what runs or waits in it, if any.
+
+    ``assistantId`` is an older name of ``domainId``.
+    """
+
+    id: str
+    domain_id: str
+    assistant_id: str
+    owner_id: str
+    session_id: SessionId
+    turn: CurrentTurn | None
+    title: str
+    title_source: str
+    status: ConversationStatus
+    message_count: int
+    context_document_ids: Sequence[str]
+    metadata: Json
+    image_id: str | None
+    started_at: str
+    updated_at: str
+    last_message_at: str | None
+
+
+@answer()
+class Reference:
+    """A passage that an answer cites, found by ``agent``; ``verified`` False: shares no word with its statement."""
+
+    number: int
+    document_id: DocumentId
+    document_name: str
+    chunk_id: str
+    cited_text: str
+    score: float
+    page: Absent[int] = None
+    cells: Absent[str] = None
+    agent: Absent[str] = None
+    verified: Absent[bool] = None
+
+
+@answer()
+class TextPart:
+    """Text between two calls as HTML; ``block`` is the place of its first block in ``blocks``."""
+
+    block: int
+    html: str
+
+
+@answer()
+class Message:
+    """A message: its plain text, and the blocks it is made of, tool calls and results included.
+
+    ``html``, when it was asked for: the text as HTML that a page may show, with a ``sup`` of the class ``citation`` for
+    each citation; nothing in it runs, or loads anything from elsewhere. ``parts``, then, too: the same in pieces, where
+    calls stand between them.
+    """
+
+    id: str
+    conversation_id: ConversationId
+    turn_id: TurnId
+    parent_message_id: MessageId | None
+    role: Literal["user", "assistant"]
+    content: str
+    blocks: Sequence[Block]
+    references: Sequence[Reference]
+    metadata: Json
+    created_at: str
+    html: Absent[str] = None
+    parts: Absent[Sequence[TextPart]] = None
+
+
+@answer()
+class Messages(Items[Message]):
+    """Messages in order; ``hasMore``: there are earlier ones."""
+
+    has_more: bool
+
+
+@answer()
+class Branch:
+    """One way through a conversation: ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
+
+    ``firstMessageId`` and ``content`` are the user's message that follows the fork, ``turnCount`` counts the whole way.
+    """
+
+    leaf: str
+    parent_message_id: MessageId | None
+    first_message_id: MessageId
+    content: str
+    turn_count: int
+    active: bool
+    status: TurnStatus
+    started_at: str
+
+
+@answer()
+class Archive:
+    """A summary that stands for the messages before it."""
+
+    id: str
+    summary: str
+    message_count: int
+    created_by: str
+    created_at: str
+
+
+@answer()
+class ToolCall:
+    """The record of a tool call; ``result`` are the blocks the model got, null while it runs.
+
+    ``agent``: path of the delegate that made it, empty for the main agent.
+    """
+
+    tool_call_id: str
+    turn_id: TurnId
+    agent: str
+    server: str
+    tool_name: str
+    arguments: Json
+    status: ToolStatus
+    result: Sequence[Block] | None
+    size: int | None
+    ref: str | None
+    started_at: str
+    duration_ms: int | None
+
+
+@answer()
+class RoleVersion:
+    """A role by which an answer was given, and the hash of its text then."""
+
+    id: str
+    hash: str
+
+
+@answer()
+class Turn:
+    """One user message to its end."""
+
+    id: str
+    conversation_id: ConversationId
+    status: TurnStatus
+    end_reason: str | None
+    usage: Json
+    image_id: str
+    roles: Sequence[RoleVersion]
+    started_at: str
+    ended_at: str | None
+    error: Absent[Error] = None
+
+
+@answer()
+class Image:
+    """What turns ran on: settings as they were then, without secret values and without what is bound on our side."""
+
+    id: str
+    domain_id: str
+    definition: Json
+    created_at: str
+
+
+@answer()
+class Child:
+    """A delegate of a turn: its path, the call it worked for, and its records; its turn has children of its own."""
+
+    agent: str
+    parent_tool_call_id: str
+    turn: Turn
+    messages: Sequence[Message]
+    tool_calls: Sequence[ToolCall]
+
+
+@answer(kw_only=True)
+class AcceptedMessage(Turn):
+    """The turn that a message began, with the ids of its two messages."""
+
+    user_message_id: MessageId
+    message_id: MessageId
+    client_message_id: str | None
+
+
+@answer()
+class Interrupted:
+    """Whether something was stopped."""
+
+    interrupted: bool
+
+
+def show_conversation(record: ConversationRecord, turn: TurnRecord | None) -> Redacted[Conversation]:
+    shown = None if turn is None else answer_from(CurrentTurn, turn)
+    shown_record = answer_from(Conversation, record, assistant_id=record.domain_id, metadata=record.meta, turn=shown)
+    return Redacted(record.domain_id, shown_record)
+
+
+class Pages:
+    """Messages as they are shown. HTML is made in a thread that all users share, message by message: of one that was
+    written for it this takes a second."""
+
+    def __init__(self, thread: DomainThreads) -> None:
+        self._thread = thread
+
+    async def show(self, user: User, page: ShownPage, *, as_html: bool) -> Messages:
+        """Return a page of messages."""
+        return Messages(await self.render(user, page.messages, as_html=as_html), page.has_more)
+
+    async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[Message]:
+        """Return messages, with their HTML if that is wanted."""
+        if not as_html:
+            return [show_message(each) for each in messages]
+        return [await self._thread.run(user.id, _with_html, each) for each in messages]
+
+
+def _with_html(message: ShownMessage) -> Message:
+    from agentic_rag.conversations.message_html import to_html  # with what it needs, a tenth of a second of a start
+
+    text = to_html(message.content, message.citations, message.references, breaks=message.role == "user")
+    runs = text_runs(message)
+    parts = None
+    if message.role == "assistant" and len(runs) > 1:
+        parts = [TextPart(each.block, to_html(each.text, each.citations, message.references)) for each in runs]
+    return answer_from(Message, show_message(message), html=text, parts=parts)
+
+
+def show_message(message: ShownMessage) -> Message:
+    metadata = message.metadata
+    if message.role == "assistant":
+        metadata = metadata | sources_and_tokens(to_json(message.references), metadata["usage"])
+    references = [answer_from(Reference, each) for each in message.references]
+    return answer_from(Message, message, references=references, metadata=metadata)
+
+
+def show_turn(record: TurnRecord) -> Turn:
+    roles = [RoleVersion(role, text_hash) for role, text_hash in record.role_hashes.items()]
+    return answer_from(Turn, record, usage=record.usage.to_json() if record.usage else {}, roles=roles)
+
+
+def show_child(child: transcripts.Child) -> Child:
+    messages = [show_message(each) for each in child.messages]
+    calls = [show_tool_call(each) for each in child.tool_calls]
+    return Child(child.agent, child.parent_tool_call_id, show_turn(child.turn), messages, calls)
+
+
+def show_tool_call(record: ToolCallRecord) -> ToolCall:
+    result = None if record.result is None else without_private(record.result["content"])
+    return answer_from(ToolCall, record, result=result)

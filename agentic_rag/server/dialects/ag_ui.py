@@ -1,0 +1,521 @@
+"""AG-UI 1.0: a turn as a run, its steps as steps, its delegates as subagents.
+
+Owns the translation, and the offsets by which a client goes on in the middle of a run. Every event has the fields of
+the official package's models in their order; the tests compare them byte for byte, so that nobody pays for a model at
+each delta. What AG-UI has no event for is a ``CUSTOM`` event under its own name.
+
+An event of ours may be several of AG-UI's, and each has an offset of its own: ``{turnId}:{seq}.{n}`` for all but the
+last, which is ``{turnId}:{seq}``. Clients drop what they have under an offset already.
+
+A turn that waits for a person ends the run with an interrupt, and is gone on with by another run: what is open is
+closed there and opened again here, under the same ids.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import orjson
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.ag_ui_messages import RunMessages, Step
+from agentic_rag.server.dialects.ag_ui_waits import show_interrupt
+from agentic_rag.server.dialects.base import Headers
+from agentic_rag.server.dialects.known_waits import KnownWaits
+
+PROTOCOL_VERSION = "1.0"
+RESET_CODE = "STEP_RESET"
+RESET_MESSAGE = "The model's answer broke off and is given again. Run this again with the same runId to get it."
+NOT_RUN = "This call was not run."
+
+_ENVELOPE = frozenset({"type", "conversationId", "turnId", "seq", "ts", "agent", "parentToolCallId"})
+_RESULT_FIELDS = ("server", "status", "truncated", "ref", "durationMs", "structured")
+_OFFSET = re.compile(r"(?P<turn>[^:]{1,200}):(?P<seq>[0-9]{1,15})(\.(?P<part>[0-9]{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a client is in a run: it has ``part`` (None: the last) of what event ``seq`` became, and all before."""
+
+    turn_id: str
+    seq: int
+    part: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Offset":
+        """Read an offset that a client was given.
+
+        Raises:
+            InvalidInput: none was ever given that looks like this.
+        """
+        match = _OFFSET.fullmatch(text)
+        if match is None:
+            raise InvalidInput("offset", "the id of an event of this run is expected, or -1 for all of it.")
+        part = match["part"]
+        return cls(match["turn"], int(match["seq"]), None if part is None else int(part))
+
+    def covers(self, seq: int) -> bool:
+        """Whether the client has all that an event became."""
+        return seq < self.seq or (seq == self.seq and self.part is None)
+
+
+class _Take(Protocol):
+    """What is done with an event of one kind."""
+
+    def __call__(self, encoder: "AgUi", agent: "_Agent", fields: Json, /) -> None: ...
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One producer of a run: the main agent, or a delegate, whose ``subagent`` field is on all it says."""
+
+    path: str = ""
+    call: str = ""
+    subagent: Json = field(default_factory=dict)
+    iteration: int = 0
+    step: str | None = None
+    message: str = ""
+    writing: bool = False
+    thought: str | None = None
+    thoughts: int = 0
+    calls: dict[str, list[str]] = field(default_factory=dict)
+    """Calls whose arguments are being written: their pieces so far."""
+    cut: set[str] = field(default_factory=set)
+    """Those of them that an interrupt has closed; this run has not opened them."""
+    named: Json = field(default_factory=dict)
+    told: bool = False
+    """Of a delegate: whether this run has told that it works."""
+    unanswered: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Step:
+        return (self.path, self.iteration)
+
+
+class AgUi:
+    """One run's encoder.
+
+    Args:
+        thread_id: what the client calls the conversation; None: its id.
+        run_id: what the client calls the turn; None: its client message id, or its id.
+        history: the messages that the client has, so that a step can be taken back; None: they are not known, and a
+            step that is taken back ends the run with an error.
+        after: what the client has of this run.
+        waits: what is known of the turn's waits before it is told.
+    """
+
+    name = "ag-ui"
+    headers: Headers = ()
+    needs_start = True
+
+    def __init__(
+        self,
+        thread_id: str | None = None,
+        run_id: str | None = None,
+        history: Sequence[Json] | None = None,
+        after: Offset | None = None,
+        waits: KnownWaits | None = None,
+    ) -> None:
+        self.ended = False
+        self._thread_id = thread_id
+        self._run_id = run_id
+        self._history = history
+        self._messages: RunMessages | None = None
+        self._after = after
+        self._waits = waits or KnownWaits()
+        self._silent = bool(self._waits.answered)
+        self._suspended = False
+        self._about: Json = {}
+        self._answer_id = ""
+        self._begun = False
+        self._agents: dict[str, _Agent] = {"": _Agent()}
+        self._entered: Counter[str] = Counter()
+        self._names: dict[str, Json] = {}
+        self._parents: dict[str, str] = {}
+        self._starts: dict[str, Json] = {}
+        self._out: list[Json] = []
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return the AG-UI events as server-sent events; ``id:`` is their offset."""
+        head = b"id: %b\ndata: %b\n\n"
+        return b"".join(
+            head % (offset.encode(), orjson.dumps(chunk)) if offset else b"data: %b\n\n" % orjson.dumps(chunk)
+            for offset, chunk in self._say(event)
+        )
+
+    def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
+        """Return each AG-UI event as ``{"id", "chunk"}``; what is not part of the log is the bare event."""
+        return tuple(
+            orjson.dumps({"id": offset, "chunk": chunk} if offset else chunk) for offset, chunk in self._say(event)
+        )
+
+    def _say(self, event: AgentEvent) -> list[tuple[str, Json]]:
+        """Return what the client does not have of an event: offsets (empty outside the log) and AG-UI events."""
+        self._out = []
+        silent = self._silent
+        self._take(event)
+        if silent:
+            return []
+        chunks, last = self._out, len(self._out) - 1
+        if not event.seq:
+            return [("", chunk) for chunk in chunks]
+        place = f"{event.turn_id}:{event.seq}"
+        said = [(place if at == last else f"{place}.{at}", chunk) for at, chunk in enumerate(chunks)]
+        after = self._after
+        if after is None or event.seq > after.seq:
+            return said
+        return [] if after.covers(event.seq) or after.part is None else said[after.part + 1 :]
+
+    def _take(self, event: AgentEvent) -> None:
+        fields = event.fields()
+        if event.type == "turn_started":
+            self._begin(fields)
+            return
+        if not self._begun:
+            self._begin({"conversationId": "", **fields})
+        if self._suspended:
+            self._suspended = self.ended = False
+            self._start()
+        agent = self._agent(fields.get("agent", ""), fields.get("parentToolCallId", ""))
+        _TAKES.get(event.type, AgUi._tell)(self, agent, fields)
+
+    def _emit(self, kind: str, metadata: Json | None = None, /, **fields: object) -> None:
+        head: Json = {"type": kind}
+        if metadata is not None:
+            head["metadata"] = metadata
+        self._out.append(head | fields)
+
+    # The run
+
+    def _begin(self, fields: Json) -> None:
+        self._begun = True
+        self._answer_id = fields.get("messageId") or fields.get("turnId", "")
+        self._thread_id = self._thread_id or fields.get("conversationId", "")
+        self._run_id = self._run_id or fields.get("clientMessageId") or fields.get("turnId", "")
+        self._agents[""].message = self._message_id("", 0)
+        told = ("conversationId", "turnId", "userMessageId", "messageId", "model")
+        self._about = {name: fields[name] for name in told if name in fields}
+        if self._history is not None:  # of this answer, an earlier run has told the client what is told here again
+            ours = f"{self._answer_id}."
+            self._messages = RunMessages([each for each in self._history if not str(each["id"]).startswith(ours)])
+        self._start()
+
+    def _start(self) -> None:
+        self._emit("RUN_STARTED", self._about, **self._ids(), protocolVersion=PROTOCOL_VERSION)
+
+    def _ids(self) -> Json:
+        return {"threadId": self._thread_id, "runId": self._run_id}
+
+    def _finish(self, agent: _Agent, fields: Json) -> None:
+        self._close_all()
+        usage = fields["usage"]
+        spent = {
+            "model": fields["model"],
+            "inputTokens": usage["inputTokens"],
+            "outputTokens": usage["outputTokens"],
+            "totalTokens": usage["inputTokens"] + usage["outputTokens"],
+            "cachedInputTokens": usage["cacheReadTokens"],
+            "cacheWriteInputTokens": usage["cacheWriteTokens"],
+        }
+        result = {name: value for name, value in fields.items() if name not in _ENVELOPE}
+        self._emit("RUN_FINISHED", **self._ids(), result=result, outcome={"type": "success"}, usage=[spent])
+
+    def _cancel(self, agent: _Agent, fields: Json) -> None:
+        self._close_all()
+        metadata = {"code": "GENERATION_ABORTED"}
+        self._emit("RUN_FINISHED", metadata, **self._ids(), outcome={"type": "cancelled"})
+
+    def _fail(self, agent: _Agent, fields: Json) -> None:
+        self._close_all()
+        metadata = {"retryable": fields["retryable"]}
+        self._emit("RUN_ERROR", metadata, message=fields["message"], code=fields["code"])
+
+    def _close_all(self) -> None:
+        """Close all that is open, inner agents first."""
+        for agent in self._inner_first():
+            if agent.path:
+                self._leave(agent, None)
+            else:
+                self._close(agent)
+
+    def _inner_first(self) -> list[_Agent]:
+        paths = sorted(self._agents, key=lambda path: path.count("/") if path else -1, reverse=True)
+        return [self._agents[path] for path in paths]
+
+    def _ask(self, agent: _Agent, fields: Json) -> None:
+        """End the run for a person's answer, unless it was given before the run began."""
+        wait = fields["waitId"]
+        if wait in self._waits.ended and wait not in self._waits.answered:
+            self._tell(agent, fields)
+            return
+        for each in self._inner_first():
+            self._pause(each)
+            if each.told:
+                own = {"interruptIds": [wait]} if each is agent else {}
+                self._emit("SUBAGENT_FINISHED", **each.subagent, outcome={"type": "suspended", **own})
+                each.told = False
+        interrupt = show_interrupt(fields, agent.subagent)
+        self._emit("RUN_FINISHED", **self._ids(), outcome={"type": "interrupt", "interrupts": [interrupt]})
+        self._suspended = True
+        known = self._after is not None and self._after.covers(fields["seq"])
+        self.ended = not self._silent and not known
+        self._silent = self._silent and wait not in self._waits.answered
+
+    def _resume(self, agent: _Agent, fields: Json) -> None:
+        """Offsets that mean nothing are never given again."""
+
+    def _tell(self, agent: _Agent, fields: Json) -> None:
+        kind = fields["type"]
+        value = {name: each for name, each in fields.items() if name not in _ENVELOPE}
+        if kind == "source_reference":
+            value["messageId"] = agent.message
+        self._emit("CUSTOM", **agent.subagent, name=kind, value=value)
+
+    # Agents
+
+    def _message_id(self, path: str, iteration: int) -> str:
+        """Return the id of the message that a step of an agent is."""
+        return ".".join(filter(None, (self._answer_id, path, str(iteration))))
+
+    def _agent(self, path: str, call: str) -> _Agent:
+        """Return who an event is from; a delegate that was not heard of before begins."""
+        known = self._agents.get(path)
+        if known is not None:
+            self._enter(known)
+            return known
+        self._entered[path] += 1
+        again = "" if self._entered[path] == 1 else f"~{self._entered[path]}"
+        ident = f"{self._answer_id}/{path}{again}"
+        agent = _Agent(path, call, {"subagentRunId": ident}, message=self._message_id(path, 0))
+        self._agents[path] = agent
+        outer = self._agents.get(path.rpartition("/")[0])
+        arguments = self._names.get(call, {})
+        role, task = arguments.get("role"), arguments.get("task")
+        named: Json = {"name": role if isinstance(role, str) else path.rpartition("/")[2]}
+        if isinstance(task, str):
+            named["description"] = task
+        if outer is not None and outer.path:
+            named["parentSubagentRunId"] = outer.subagent["subagentRunId"]
+        if call:
+            named["parentToolCallId"] = call
+        if call in self._parents:
+            named["parentMessageId"] = self._parents[call]
+        agent.named = named
+        self._enter(agent)
+        return agent
+
+    def _enter(self, agent: _Agent) -> None:
+        """Tell that a delegate works, those first that it works for; a run tells it once."""
+        if not agent.path or agent.told:
+            return
+        outer = self._agents.get(agent.path.rpartition("/")[0])
+        if outer is not None:
+            self._enter(outer)
+        agent.told = True
+        self._emit("SUBAGENT_STARTED", **agent.subagent, **agent.named)
+
+    def _leave(self, agent: _Agent, result: Json | None) -> None:
+        """End a delegate, after those that it has; ``result`` is that of its call, None: the run ends before it."""
+        for path in [path for path in self._agents if path.startswith(f"{agent.path}/")]:
+            self._leave(self._agents[path], None)
+        self._enter(agent)
+        if self._agents.pop(agent.path, None) is None:
+            return
+        self._close(agent)
+        if result is not None and result["status"] == "ok":
+            self._emit("SUBAGENT_FINISHED", **agent.subagent, outcome={"type": "success"})
+            return
+        status = "interrupted" if result is None else result["status"]
+        message = NOT_RUN if result is None else result["content"]
+        self._emit("SUBAGENT_ERROR", **agent.subagent, message=message, code=status)
+
+    def _close(self, agent: _Agent) -> None:
+        """Close what an agent has open, its step at last."""
+        self._stop_thinking(agent)
+        self._stop_writing(agent)
+        self._drop_calls(agent)
+        self._end_step(agent)
+
+    def _pause(self, agent: _Agent) -> None:
+        """Close what an agent has open, but not for good: another run goes on with it."""
+        self._stop_thinking(agent)
+        self._stop_writing(agent)
+        self._cut_calls(agent)
+        self._end_step(agent)
+
+    def _end_step(self, agent: _Agent) -> None:
+        if agent.step is not None:
+            self._emit("STEP_FINISHED", **agent.subagent, stepName=agent.step)
+            agent.step = None
+
+    def _begin_step(self, agent: _Agent, fields: Json) -> None:
+        self._close(agent)
+        agent.iteration = iteration = fields["iteration"]
+        if not fields.get("continues", False):
+            agent.message = self._message_id(agent.path, iteration)
+            agent.thoughts = 0
+        agent.step = f"step {iteration}"
+        self._emit("STEP_STARTED", **agent.subagent, stepName=agent.step)
+
+    def _reset(self, agent: _Agent, fields: Json) -> None:
+        """Take back what a step said."""
+        known = self._silent or (self._after is not None and self._after.covers(fields.get("seq", 0)))
+        if self._messages is None and not known:
+            self._fail(agent, {"message": RESET_MESSAGE, "code": RESET_CODE, "retryable": True})
+            self.ended = True
+            return
+        self._stop_thinking(agent)
+        self._stop_writing(agent)
+        self._drop_calls(agent)
+        if self._messages is not None:
+            self._messages.take_back(agent.place)
+            self._emit("MESSAGES_SNAPSHOT", messages=self._messages.to_json())
+
+    # Text and thinking
+
+    def _write(self, agent: _Agent, fields: Json) -> None:
+        text = fields["text"]
+        if not agent.writing:
+            self._stop_thinking(agent)
+            self._emit("TEXT_MESSAGE_START", **agent.subagent, messageId=self._open(agent), role="assistant")
+            agent.writing = True
+        self._emit("TEXT_MESSAGE_CONTENT", **agent.subagent, messageId=agent.message, delta=text)
+        if self._messages is not None:
+            self._messages.write(agent.message, text)
+
+    def _open(self, agent: _Agent) -> str:
+        """Return the id of the message that an agent's step is, which now has something to hold."""
+        if self._messages is not None:
+            self._messages.begin(agent.message, "assistant", agent.place, agent.subagent)
+        return agent.message
+
+    def _stop_writing(self, agent: _Agent) -> None:
+        if agent.writing:
+            self._emit("TEXT_MESSAGE_END", **agent.subagent, messageId=agent.message)
+            agent.writing = False
+
+    def _think(self, agent: _Agent, fields: Json) -> None:
+        text = fields["text"]
+        if agent.thought is None:
+            self._stop_writing(agent)
+            agent.thoughts += 1
+            agent.thought = f"{agent.message}.thinking-{agent.thoughts}"
+            self._emit("REASONING_START", **agent.subagent, messageId=agent.thought)
+            self._emit("REASONING_MESSAGE_START", **agent.subagent, messageId=agent.thought, role="reasoning")
+            if self._messages is not None:
+                self._messages.begin(agent.thought, "reasoning", agent.place, agent.subagent)
+        self._emit("REASONING_MESSAGE_CONTENT", **agent.subagent, messageId=agent.thought, delta=text)
+        if self._messages is not None:
+            self._messages.write(agent.thought, text)
+
+    def _stop_thinking(self, agent: _Agent) -> None:
+        if agent.thought is not None:
+            self._emit("REASONING_MESSAGE_END", **agent.subagent, messageId=agent.thought)
+            self._emit("REASONING_END", **agent.subagent, messageId=agent.thought)
+            agent.thought = None
+
+    # Tool calls
+
+    def _begin_call(self, agent: _Agent, fields: Json) -> None:
+        call, name = fields["toolCallId"], fields["toolName"]
+        self._stop_thinking(agent)
+        self._stop_writing(agent)
+        parent = self._parents[call] = self._open(agent)
+        named = {"toolCallId": call, "toolCallName": name, "parentMessageId": parent}
+        self._emit("TOOL_CALL_START", {"server": fields["server"]}, **agent.subagent, **named)
+        self._starts[call] = self._out[-1]
+        agent.calls[call] = []
+        agent.unanswered[call] = None
+        if self._messages is not None:
+            self._messages.call(parent, call, name)
+
+    def _argue(self, agent: _Agent, fields: Json) -> None:
+        call, delta = fields["toolCallId"], fields["delta"]
+        pieces = agent.calls.get(call)
+        if pieces is None or not delta:
+            return
+        self._open_again(agent, call)
+        pieces.append(delta)
+        self._emit("TOOL_CALL_ARGS", **agent.subagent, toolCallId=call, delta=delta)
+        if self._messages is not None:
+            self._messages.argue(self._parents[call], call, delta)
+
+    def _end_call(self, agent: _Agent, fields: Json) -> None:
+        """Close a call that is decided. Where the pieces were not its arguments, the event's metadata has them."""
+        call, arguments = fields["toolCallId"], fields["arguments"]
+        self._names[call] = arguments
+        if call not in agent.calls:
+            self._begin_call(agent, fields)
+        self._open_again(agent, call)
+        written = "".join(agent.calls[call])
+        if not written:
+            self._argue(agent, {"toolCallId": call, "delta": to_text(arguments)})
+        agent.calls.pop(call)
+        other = bool(written) and not _is_json_of(written, arguments)
+        self._emit("TOOL_CALL_END", {"arguments": arguments} if other else None, **agent.subagent, toolCallId=call)
+
+    def _answer(self, agent: _Agent, fields: Json) -> None:
+        call = fields["toolCallId"]
+        for delegate in [each for each in self._agents.values() if each.call == call and each.path]:
+            self._leave(delegate, fields)
+        if agent.calls.pop(call, None) is not None and call not in agent.cut:
+            self._emit("TOOL_CALL_END", **agent.subagent, toolCallId=call)
+        metadata = {name: fields[name] for name in _RESULT_FIELDS if name in fields}
+        self._result(agent, call, fields["content"], metadata)
+
+    def _result(self, agent: _Agent, call: str, content: str, metadata: Json) -> None:
+        agent.unanswered.pop(call, None)
+        ident = f"{self._answer_id}.{call}"
+        answer = {"messageId": ident, "toolCallId": call, "content": content, "role": "tool"}
+        self._emit("TOOL_CALL_RESULT", metadata, **agent.subagent, **answer)
+        if self._messages is not None:
+            self._messages.answer(ident, call, content, agent.place, agent.subagent)
+
+    def _drop_calls(self, agent: _Agent) -> None:
+        """Close the calls that will not be run: no client waits for their results."""
+        self._cut_calls(agent)
+        agent.calls.clear()
+        for call in list(agent.unanswered):
+            self._result(agent, call, NOT_RUN, {"status": "interrupted"})
+
+    def _cut_calls(self, agent: _Agent) -> None:
+        """Close the calls whose arguments are being written."""
+        for call in agent.calls:
+            if call not in agent.cut:
+                agent.cut.add(call)
+                self._emit("TOOL_CALL_END", **agent.subagent, toolCallId=call)
+
+    def _open_again(self, agent: _Agent, call: str) -> None:
+        """Open a call that an interrupt has closed: a client adds to what it has of it."""
+        if call in agent.cut:
+            agent.cut.remove(call)
+            self._out.append(self._starts[call])
+
+
+_TAKES: Final[Mapping[str, _Take]] = {
+    "iteration_start": AgUi._begin_step,
+    "thinking": AgUi._think,
+    "text": AgUi._write,
+    "tool_call_started": AgUi._begin_call,
+    "tool_arguments": AgUi._argue,
+    "tool_call": AgUi._end_call,
+    "tool_result": AgUi._answer,
+    "step_reset": AgUi._reset,
+    "input_required": AgUi._ask,
+    "resumed": AgUi._resume,
+    "done": AgUi._finish,
+    "interrupted": AgUi._cancel,
+    "error": AgUi._fail,
+}
+"""What is done with an event; others are told as they are."""
+
+
+def _is_json_of(text: str, value: object) -> bool:
+    try:
+        return bool(orjson.loads(text) == value)
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,116 @@
+"""What an AG-UI client asks for: a ``RunAgentInput``, of which one message of the user is taken.
+
+Owns what is taken, ignored and refused of it. The conversation is kept here, so that the messages before the last are
+no news: they are never read by a model, and nobody can put words into its mouth or results under its calls by them.
+Pure, but for the official package, which takes a quarter of a second to load and is loaded when it is first needed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from agentic_rag.conversations.sent_images import PlacedImage, image_at, image_in
+from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import read_form
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.ag_ui_waits import Resumption
+
+if TYPE_CHECKING:
+    from ag_ui.core import Context, RunAgentInput
+
+_INSTRUCTIONS = frozenset({"system", "developer"})
+_ASIDE = frozenset({"reasoning", "activity"})
+MAX_HISTORY = 1024 * 1024
+"""Characters of the JSON of a client's messages; more are not kept while a run streams."""
+CONTEXT = "[What the page says beside it; not the user's words]"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run to begin. ``history``: the messages that the client has, as it sent them; None: they are too large.
+
+    ``resume``: answers to interrupts; a run with some goes on with the turn that waits for them and asks nothing.
+    """
+
+    thread_id: str
+    run_id: str
+    content: str
+    images: Sequence[PlacedImage]
+    history: Sequence[Json] | None
+    resume: Sequence[Resumption] = ()
+
+
+@cache
+def input_model() -> type["RunAgentInput"]:
+    """Return the official model of a ``RunAgentInput``."""
+    from ag_ui.core import RunAgentInput
+
+    return RunAgentInput
+
+
+def read_run(value: object) -> RunRequest:
+    """Check a ``RunAgentInput`` and return what is taken of it.
+
+    Raises:
+        InvalidInput: names the first field that does not fit, or that tries to say what is not the user's to say.
+    """
+    run = read_form(input_model(), value)
+    messages: list[Json] = run.model_dump(mode="json", by_alias=True)["messages"]
+    _check_roles(messages)
+    history = [each for each in messages if each["role"] != "activity"]  # which a client keeps by itself
+    kept = history if len(to_text(history)) <= MAX_HISTORY else None
+    if run.resume:
+        answers = [
+            Resumption(at, each.interrupt_id, each.status == "cancelled", each.payload)
+            for at, each in enumerate(run.resume)
+        ]
+        return RunRequest(run.thread_id, run.run_id, "", (), kept, answers)
+    at = max((at for at, each in enumerate(messages) if each["role"] not in _ASIDE), default=-1)
+    if at < 0 or messages[at]["role"] != "user":
+        raise InvalidInput("messages", "the last one has to be the user's: it is what is answered.")
+    text, images = _read_content(messages[at]["content"], f"messages.{at}.content")
+    return RunRequest(run.thread_id, run.run_id, text + _text_of_context(run.context or ()), images, kept)
+
+
+def _check_roles(messages: Sequence[Json]) -> None:
+    """Refuse instructions, and results that answer no call."""
+    called: set[str] = set()
+    for at, message in enumerate(messages):
+        if message["role"] in _INSTRUCTIONS:
+            problem = "only messages of the user are taken; what the model is told to be is the domain's."
+            raise InvalidInput(f"messages.{at}.role", problem)
+        called.update(call["id"] for call in message.get("toolCalls") or ())
+        if message["role"] == "tool" and message["toolCallId"] not in called:
+            problem = "this answers no call: tools run here, and nobody else has results for them."
+            raise InvalidInput(f"messages.{at}.toolCallId", problem)
+
+
+def _read_content(content: str | list[Json], place: str) -> tuple[str, list[PlacedImage]]:
+    """Return a message's text, its parts joined by line breaks, and its images."""
+    if isinstance(content, str):
+        return content, []
+    texts: list[str] = []
+    images: list[PlacedImage] = []
+    for at, part in enumerate(content):
+        match part["type"]:
+            case "text":
+                texts.append(part["text"])
+            case "image":
+                images.append(_image_of(part["source"], f"{place}.{at}.source.value"))
+            case _:
+                problem = "only text and images are taken; other files are uploaded to the domain."
+                raise InvalidInput(f"{place}.{at}.type", problem)
+    return "\n".join(texts), images
+
+
+def _image_of(source: Json, place: str) -> PlacedImage:
+    if source["type"] == "data":
+        return image_in(place, source["value"], source["mimeType"])
+    return image_at(place, source["value"], source.get("mimeType"))
+
+
+def _text_of_context(context: Iterable["Context"]) -> str:
+    """Return what the page says beside a message, marked as that."""
+    told = [f"{each.description}: {each.value}" for each in context]
+    return "\n\n" + "\n".join([CONTEXT, *told]) if told else ""

@@ -1,0 +1,85 @@
+"""The messages that an AG-UI client has of a conversation while a run streams.
+
+Owns what a ``MESSAGES_SNAPSHOT`` says: AG-UI takes back nothing but by telling a client all of its messages anew, so
+whoever wants to take back one step has to know every other message. Pure; knows no event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentic_rag.json_form import Json
+
+Step = tuple[str, int]
+"""Whose step it is (an agent's path, empty for the main one), and its number."""
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message of this run. ``text`` are the pieces it was streamed in, ``calls`` those of its calls' arguments."""
+
+    head: Json
+    step: Step
+    text: list[str] = field(default_factory=list)
+    calls: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        message = dict(self.head)
+        call = message.pop("toolCallId", None)
+        if self.text or message["role"] != "assistant":
+            message["content"] = "".join(self.text)
+        if call is not None:
+            message["toolCallId"] = call  # last, as the official package writes it
+        if self.calls:
+            message["toolCalls"] = [
+                {"id": call, "type": "function", "function": {"name": name, "arguments": "".join(pieces)}}
+                for call, (name, pieces) in self.calls.items()
+            ]
+        return message
+
+
+class RunMessages:
+    """The messages of one client: those it sent with its request, and what a run has streamed since."""
+
+    def __init__(self, history: Sequence[Json]) -> None:
+        self._history = history
+        self._messages: dict[str, _Message] = {}
+
+    def begin(self, message_id: str, role: str, step: Step, subagent: Json) -> None:
+        """Begin a message, or go on with it. ``subagent``: the field that says whose it is."""
+        if message_id not in self._messages:
+            self._messages[message_id] = _Message({**subagent, "id": message_id, "role": role}, step)
+
+    def write(self, message_id: str, text: str) -> None:
+        """Add to a message's text."""
+        self._messages[message_id].text.append(text)
+
+    def call(self, message_id: str, call_id: str, name: str) -> None:
+        """Add a tool call to a message."""
+        self._messages[message_id].calls[call_id] = (name, [])
+
+    def argue(self, message_id: str, call_id: str, piece: str) -> None:
+        """Add to the arguments of a message's call."""
+        self._messages[message_id].calls[call_id][1].append(piece)
+
+    def answer(self, message_id: str, call_id: str, content: str, step: Step, subagent: Json) -> None:
+        """Add a tool's result."""
+        head = {**subagent, "id": message_id, "role": "tool", "toolCallId": call_id}
+        self._messages[message_id] = _Message(head, step, [content])
+
+    def take_back(self, step: Step) -> None:
+        """Forget what a step said.
+
+        Its reasoning stays as an empty message: a client keeps the reasoning that a snapshot without any leaves out.
+        """
+        kept: dict[str, _Message] = {}
+        for ident, message in self._messages.items():
+            if message.step == step and message.head["role"] != "reasoning":
+                continue
+            if message.step == step:
+                message.text.clear()
+            kept[ident] = message
+        self._messages = kept
+
+    def to_json(self) -> list[Json]:
+        """Return all messages in order, as AG-UI writes them."""
+        return [*self._history, *(message.to_json() for message in self._messages.values())]

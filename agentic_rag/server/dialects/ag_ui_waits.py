@@ -1,0 +1,95 @@
+"""Waits as AG-UI's interrupts: how one is shown, and what an entry of ``resume`` answers.
+
+Owns both translations. Who may answer, and whether an answer fits, is ``conversations.waits``'s. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.json_form import Json
+
+_SHOWN = ("title", "answerer", "server", "toolName", "arguments", "url", "options", "multiple", "warning", "sources")
+_TEXT: Final[Json] = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """One entry of ``resume``; ``at``: its place in the list."""
+
+    at: int
+    wait_id: str
+    cancelled: bool
+    payload: object
+
+    def answer(self, kind: WaitKind) -> tuple[WaitAction, Json]:
+        """Return the answer that it gives to a wait of this kind.
+
+        Raises:
+            InvalidInput: the payload cannot be one.
+        """
+        payload = self.payload
+        if self.cancelled:
+            return WaitAction.CANCEL, _reason_of(payload)
+        if kind is WaitKind.QUESTION and isinstance(payload, str):
+            return WaitAction.ACCEPT, {"text": payload}
+        if kind is WaitKind.APPROVAL and isinstance(payload, bool):
+            payload = {"approved": payload}
+        if payload is None:
+            payload = {}
+        if not isinstance(payload, Mapping):
+            raise InvalidInput(f"resume.{self.at}.payload", "a JSON object is expected, as responseSchema has it.")
+        if kind is not WaitKind.APPROVAL:
+            return WaitAction.ACCEPT, dict(payload)
+        approved = payload.get("approved", True)
+        if not isinstance(approved, bool):
+            raise InvalidInput(f"resume.{self.at}.payload.approved", "true or false is expected.")
+        if not approved:
+            return WaitAction.DECLINE, _reason_of(payload)
+        return WaitAction.ACCEPT, {name: each for name, each in payload.items() if name not in ("approved", "reason")}
+
+
+def show_interrupt(fields: Json, subagent: Json) -> Json:
+    """Return an ``input_required`` as an interrupt. ``subagent``: the field that says whose it is, if a delegate's."""
+    call = fields.get("toolCallId")
+    return {
+        **subagent,
+        "id": fields["waitId"],
+        "reason": fields["kind"],
+        "message": fields["message"],
+        **({"toolCallId": call} if call else {}),
+        "responseSchema": _schema_of(fields),
+        "expiresAt": fields["expiresAt"],
+        "metadata": {name: fields[name] for name in _SHOWN if fields.get(name) is not None},
+    }
+
+
+def _schema_of(fields: Json) -> Json:
+    """Return the JSON Schema of the payload that answers a wait."""
+    match fields["kind"]:
+        case WaitKind.APPROVAL:
+            properties: Json = {
+                "approved": {"type": "boolean"},
+                "arguments": fields.get("schema") or {"type": "object"},
+                "scope": {"type": "string", "enum": ["once", "conversation"]},
+                "reason": _TEXT,
+            }
+        case WaitKind.FORM:
+            return dict(fields.get("schema") or {"type": "object"})
+        case WaitKind.QUESTION:
+            values = [each["value"] for each in fields.get("options") or ()]
+            chosen: Json = {"type": "array", "items": {"type": "string", "enum": values}}
+            if not fields.get("multiple"):
+                chosen["maxItems"] = 1
+            properties = {**({"choices": chosen} if values else {}), "text": _TEXT}
+        case _:
+            properties = {}
+    return {"type": "object", "properties": properties}
+
+
+def _reason_of(payload: object) -> Json:
+    """Return the content of an answer that does not accept."""
+    reason = payload.get("reason") if isinstance(payload, Mapping) else None
+    return {} if reason is None else {"reason": reason}

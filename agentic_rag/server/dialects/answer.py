@@ -1,0 +1,155 @@
+"""What dialects share that show one answer text and cannot take any of it back.
+
+Owns the text of an answer as people read it, the shape of such an encoder, and what ends its stream early. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from agentic_rag.errors import AgenticRagError, GenerationAborted, ServerStopping, StepTakenBack
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.base import Headers
+from agentic_rag.server.dialects.native import sse_id
+
+BREAK: Final = "\n\n"
+"""Between the texts of two steps, as in the messages of a conversation."""
+
+
+def is_farewell(event: AgentEvent) -> bool:
+    """Whether an event says that the stream ends here although the turn goes on."""
+    return event.seq == 0 and event.type == "notice" and event.fields().get("code") == ServerStopping.code
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that a dialect says: its name, and JSON or plain text."""
+
+    name: str
+    data: Json | str = field(default_factory=dict)
+
+
+class AnswerText:
+    """The text of the main agent's steps, with a blank line between two of them, as a stored message has it."""
+
+    __slots__ = ("_begins", "_blank", "_said", "in_step")
+
+    def __init__(self, *, said: bool = False) -> None:
+        """``said``: there is text of earlier steps."""
+        self._said = said
+        self._begins = False
+        self._blank = ""
+        self.in_step = False
+        """Whether the running step has said something."""
+
+    def begin_step(self, *, continues: bool) -> None:
+        """Begin a step; ``continues``: its text goes on where the one before it was cut off."""
+        self._begins = self._said and not continues
+        self._blank = ""
+        self.in_step = False
+
+    def add(self, text: str) -> str:
+        """Return what a piece of text adds: a step that says nothing but white space adds nothing."""
+        if not text:
+            return ""
+        if self._begins:
+            self._blank += text
+            if not self._blank.strip():
+                return ""
+            text, self._begins = f"{BREAK}{self._blank}", False
+        self._said = True
+        self.in_step = True
+        return text
+
+
+class AnswerDialect:
+    """An encoder whose stream is a list of items, most of them one for an event of the main agent.
+
+    A subclass says which, in `say`; what happens inside a delegate goes to `of_delegate` instead. How an error is said
+    is its `error`, and how an item is written its `sse_item` and `frame`.
+    """
+
+    name = ""
+    headers: Headers = ()
+    needs_start = True
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._over = False
+        self._step = 0
+        self._text = AnswerText()
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return the event's items as server-sent events; the id stands on the last, so that no part is skipped."""
+        items = self._items(event)
+        if not items:
+            return b""
+        *others, last = items
+        first = "".join(self.sse_item(event, item) for item in others)
+        return first.encode() + sse_id(event) + self.sse_item(event, last).encode()
+
+    def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
+        """Return a WebSocket message for each of the event's items."""
+        return tuple(to_text(self.frame(event, item)).encode() for item in self._items(event))
+
+    # What a subclass may say otherwise
+
+    def say(self, kind: str, fields: Json) -> Sequence[Item]:
+        """Return what is said of an event of the main agent, by its type and its fields; errors go to `error`."""
+        return ()
+
+    def sse_item(self, event: AgentEvent, item: Item) -> str:
+        """Return an item as a server-sent event: its name, and its data with the name as ``type``."""
+        assert not isinstance(item.data, str)
+        return write_sse(item.name, to_text({"type": item.name, **item.data}))
+
+    def frame(self, event: AgentEvent, item: Item) -> Json:
+        """Return an item as the JSON of a WebSocket message; which conversation and turn it is of stands beside."""
+        data = {"content": item.data} if isinstance(item.data, str) else item.data
+        return {"type": item.name, "conversationId": event.fields()["conversationId"], "turnId": event.turn_id, **data}
+
+    def error(self, code: str, message: str, *, retryable: bool) -> Sequence[Item]:
+        """Return how the stream ends with an error."""
+        return [Item("error", {"error": message, "code": code, "retryable": retryable})]
+
+    def of_delegate(self, kind: str, fields: Json) -> Sequence[Item]:
+        """Return what is said of an event inside a delegate."""
+        return ()
+
+    # The stream
+
+    def _items(self, event: AgentEvent) -> Sequence[Item]:
+        if self.ended or self._over:
+            return ()
+        fields = event.fields()
+        if fields.get("agent"):
+            return self.of_delegate(event.type, fields)
+        self._over = event.terminal
+        match event.type:
+            case "iteration_start":
+                self._step = fields["iteration"]
+                self._text.begin_step(continues=fields["continues"])
+            case "step_reset":
+                if self._text.in_step and fields["iteration"] == self._step:  # else that step has not begun
+                    self.ended = True
+                    return self._failure(StepTakenBack())
+            case "notice" if fields["code"] == ServerStopping.code:
+                self.ended = True  # native's readers connect again
+                return self._failure(ServerStopping())
+            case "error":
+                return self.error(fields["code"], fields["message"], retryable=fields["retryable"])
+        return self.say(event.type, fields)
+
+    def abort(self) -> Sequence[Item]:
+        """Return how the stream ends when a user has stopped the turn and there is no word of its own for that."""
+        return self._failure(GenerationAborted())
+
+    def _failure(self, error: AgenticRagError) -> Sequence[Item]:
+        return self.error(error.code, str(error), retryable=error.retryable)
+
+
+def write_sse(name: str, data: str) -> str:
+    """Return a server-sent event; each line of its data is a field of its own, as the format has line breaks."""
+    lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "".join([f"event: {name}\n" if name else "", *(f"data: {line}\n" for line in lines), "\n"])

@@ -1,0 +1,91 @@
+"""The older chat contract: lines of ``data:`` with type, data and time, and ``[DONE]`` after the last.
+
+Owns that shape. It has no ids of calls, so it shows the main agent's only: results of delegates at work side by side
+could not be told apart.
+"""
+
+from collections.abc import Sequence
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
+
+ENDS = frozenset({"done", "error"})
+
+
+class Chat(AnswerDialect):
+    """A session is a conversation; ``done`` has the whole answer, its calls, and what it cites."""
+
+    name = "chat"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session: Json = {}
+        self._said: list[str] = []
+        self._calls: dict[str, Json] = {}
+        self._iteration = 0
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return ``data:`` lines; nothing else, since clients cut the stream at blank lines and strip that word."""
+        items = self._items(event)
+        lines = [write_sse("", to_text(_line(event, item))) for item in items]
+        if any(item.name in ENDS for item in items):
+            lines.append(write_sse("", "[DONE]"))
+        return "".join(lines).encode()
+
+    def say(self, kind: str, fields: Json) -> Sequence[Item]:
+        match kind:
+            case "turn_started":
+                self._session = {"session_id": fields["conversationId"]}
+                return [Item("session_created", self._session)]
+            case "iteration_start" if fields["iteration"] != self._iteration:
+                self._iteration = fields["iteration"]
+                return [Item("thinking", {"iteration": self._iteration, "status": "thinking"})]
+            case "text":
+                content = self._text.add(fields["text"])
+                self._said.append(content)
+                return [Item("text", {"content": content})] if content else ()
+            case "tool_call" | "tool_result":
+                return [Item(kind, self._call(kind, fields))]
+            case "done":
+                return [Item("done", self._final(fields))]
+            case "interrupted":
+                return self.abort()
+        return ()
+
+    def error(self, code: str, message: str, *, retryable: bool) -> Sequence[Item]:
+        return [Item("error", {**self._session, "error": message, "code": code, "retryable": retryable})]
+
+    def frame(self, event: AgentEvent, item: Item) -> Json:
+        fields = event.fields()  # a socket serves many conversations: which one it is stands beside
+        return {**_line(event, item), "conversationId": fields["conversationId"], "turnId": event.turn_id}
+
+    def _call(self, kind: str, fields: Json) -> Json:
+        call = self._calls.setdefault(fields["toolCallId"], {"tool_name": fields["toolName"]})
+        if kind == "tool_call":
+            call["arguments"] = fields["arguments"]
+            return dict(call)
+        call |= {"result": fields["content"], "success": fields["status"] == "ok"}
+        return {name: call[name] for name in ("tool_name", "result", "success")}
+
+    def _final(self, fields: Json) -> Json:
+        return {
+            **self._session,
+            "final_message": "".join(self._said),
+            "tool_calls": list(self._calls.values()),
+            "references": [citation_of(each) for each in fields["references"]],
+        }
+
+
+def _line(event: AgentEvent, item: Item) -> Json:
+    return {"type": item.name, "data": item.data, "timestamp": event.fields()["ts"]}
+
+
+def citation_of(reference: Json) -> Json:
+    """Return a citation as ``done`` has it, from its native form: an addition to the contract."""
+    return {
+        "document_id": reference["documentId"],
+        "document_name": reference["documentName"],
+        "content": reference["citedText"],
+        "score": reference["score"],
+    }

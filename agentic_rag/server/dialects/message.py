@@ -1,0 +1,195 @@
+"""The older message contract: an answer as deltas, with its sources.
+
+Owns its events, the two frames that its clients send, and the answer of those that wait for JSON. On a WebSocket what a
+source is stands under ``source``.
+"""
+
+from collections.abc import Sequence
+
+from agentic_rag.errors import AnswerFailed, GenerationAborted, InvalidInput, ServerStopping
+from agentic_rag.events import AgentEvent
+from agentic_rag.ids import ConversationId
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.answer import AnswerDialect, AnswerText, Item
+from agentic_rag.server.frames import (
+    MAX_ID,
+    AcceptedReply,
+    AnsweredReply,
+    ClientFrame,
+    ErrorReply,
+    InterruptFrame,
+    PongReply,
+    Reply,
+    ResyncReply,
+    SubscribedReply,
+    read_frame,
+)
+
+
+class Message(AnswerDialect):
+    """``message_start``, ``content_delta``, ``source_reference`` once a source, then one end."""
+
+    name = "message"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: set[int] = set()
+        self._message_id: str | None = None
+
+    def say(self, kind: str, fields: Json) -> Sequence[Item]:
+        match kind:
+            case "turn_started":
+                self._message_id = fields["messageId"]
+                return [Item("message_start", {"messageId": self._message_id})]
+            case "text":
+                delta = self._text.add(fields["text"])
+                return [Item("content_delta", {"delta": delta})] if delta else ()
+            case "source_reference" if fields["number"] not in self._sources:
+                self._sources.add(fields["number"])
+                return [Item("source_reference", source_of(fields))]
+            case "done":
+                used = fields["usage"]
+                usage = {"inputTokens": used["inputTokens"], "outputTokens": used["outputTokens"]}
+                return [Item("message_complete", {"messageId": fields["messageId"], "usage": usage})]
+            case "interrupted":
+                return self.abort()
+        return ()
+
+    def frame(self, event: AgentEvent, item: Item) -> Json:
+        if item.name == "source_reference":
+            item = Item(item.name, {"source": item.data})
+        written = super().frame(event, item)
+        return {**written, "messageId": self._message_id} if self._message_id else written
+
+
+class MessageFrames:
+    """What a client of the contract sends: ``message`` and ``abort``. Native's other frames are understood, too.
+
+    An ``abort`` names its conversation, or the message whose answer it stops, or neither: then it means the last
+    message of this socket.
+    """
+
+    def __init__(self) -> None:
+        self._last: ConversationId | None = None
+        self._begun: dict[str, AcceptedReply] = {}
+
+    def read(self, value: Json) -> ClientFrame:
+        """Read a frame; what an ``abort`` says beside its ids is let pass."""
+        if value.get("type") != "abort":
+            return read_frame(value)
+        begun = self._begun.get(str(value.get("messageId", value.get("message_id"))))
+        conversation = value.get("conversationId", value.get("conversation_id"))
+        if conversation is None:
+            conversation = self._last if begun is None else begun.conversation_id
+        if not isinstance(conversation, str) or not 0 < len(conversation) <= MAX_ID or "\0" in conversation:
+            raise InvalidInput("conversationId", f"the id of a conversation is expected, 1 to {MAX_ID} characters.")
+        turn = begun.turn_id if begun is not None and begun.conversation_id == conversation else None
+        return InterruptFrame(conversation_id=ConversationId(conversation), turn_id=turn)
+
+    def encode(self, reply: Reply) -> tuple[bytes, ...]:
+        """Return a pong or an error; the contract has no word for the others: ``message_start`` comes by itself."""
+        match reply:
+            case AcceptedReply():
+                self._last = reply.conversation_id
+                self._begun[reply.message_id] = reply
+                while len(self._begun) > MAX_BEGUN:
+                    del self._begun[next(iter(self._begun))]
+                return ()
+            case SubscribedReply() | AnsweredReply():
+                return ()
+            case PongReply():
+                said: Json = {"type": "pong"}
+            case ResyncReply():
+                said = {"conversationId": reply.conversation_id, **_error(reply.reason, "LOG_GONE")}
+            case ErrorReply():
+                said = {**reply.origin, **_error(reply.message, reply.code)}
+        return (to_text(said).encode(),)
+
+
+class MessageAnswer:
+    """The answer of a turn as one message, for a client that waits for it: what a step took back is not in it."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, tuple[bool, list[str]]] = {}
+        self._begin: Json = {}
+        self._end: Json = {}
+
+    def collect(self, event: AgentEvent) -> None:
+        """Take the turn's next event."""
+        fields = event.fields()
+        if fields.get("agent"):
+            return
+        match event.type:
+            case "turn_started":
+                self._begin = fields
+            case "iteration_start":
+                self._steps[fields["iteration"]] = (fields["continues"], [])
+            case "text":
+                self._steps[max(self._steps)][1].append(fields["text"])
+            case "step_reset":
+                self._steps.pop(fields["iteration"], None)
+            case "done" | "error" | "interrupted":
+                self._end = fields
+
+    def result(self) -> Json:
+        """Return the message.
+
+        Raises:
+            AnswerFailed, GenerationAborted: the turn has ended without an answer.
+            ServerStopping: it goes on, and another process will end it.
+        """
+        match self._end.get("type"):
+            case "error":
+                raise AnswerFailed(self._end["code"], self._end["message"], self._end["retryable"])
+            case "interrupted":
+                raise GenerationAborted
+            case None:
+                raise ServerStopping
+        end = self._end
+        return {
+            "id": end["messageId"],
+            "conversationId": end["conversationId"],
+            "turnId": end["turnId"],
+            "parentMessageId": self._begin["userMessageId"],
+            "role": "assistant",
+            "content": self._content(),
+            "references": end["references"],
+            "metadata": {
+                "model": end["model"],
+                "usage": end["usage"],
+                "stopReason": end["stopReason"],
+                **sources_and_tokens(end["references"], end["usage"]),
+            },
+            "createdAt": end["ts"],
+        }
+
+    def _content(self) -> str:
+        answer, content = AnswerText(), ""
+        for continues, pieces in self._steps.values():
+            answer.begin_step(continues=continues)
+            content += answer.add("".join(pieces))
+        return content
+
+
+MAX_BEGUN = 200
+"""Messages of one socket whose answers an ``abort`` may name."""
+
+
+def source_of(reference: Json) -> Json:
+    """Return a citation as the contract has it, from its native form."""
+    return {
+        "documentId": reference["documentId"],
+        "documentName": reference["documentName"],
+        "content": reference["citedText"],
+        "relevanceScore": reference["score"],
+    }
+
+
+def sources_and_tokens(references: Sequence[Json], usage: Json) -> Json:
+    """Return what the contract's ``metadata`` of an answer has beside ours."""
+    tokens = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
+    return {"sources": [source_of(each) for each in references], "tokensUsed": tokens}
+
+
+def _error(message: str, code: str) -> Json:
+    return {"type": "error", "error": message, "code": code}

@@ -1,0 +1,73 @@
+"""The native events with snake_case fields, as clients of the observable streams read them.
+
+Owns the names only: what an event says and in which order is native's. What a tool was given or answered is passed as
+it is, since its keys are the tool's.
+"""
+
+import re
+from functools import cache
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json, to_text
+from agentic_rag.server.dialects.base import Headers
+from agentic_rag.server.dialects.native import sse_id
+from agentic_rag.server.frames import ClientFrame, Reply, read_frame, reply_fields
+
+OWN = frozenset({"arguments", "schema", "structured", "timings"})
+"""Fields whose inner keys are not ours."""
+
+
+class Observable:
+    """Without state, as native. What was found are ``cards``; a search that found nothing makes no event."""
+
+    name = "observable"
+    headers: Headers = ()
+    needs_start = False
+    ended = False
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return one SSE event: type, ``{turn_id}:{seq}`` and one line of JSON."""
+        text = _encode(event)
+        return b"%bevent: %b\ndata: %b\n\n" % (sse_id(event), event.type.encode(), text) if text else b""
+
+    def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
+        """Return the event's JSON."""
+        text = _encode(event)
+        return (text,) if text else ()
+
+
+class ObservableFrames:
+    """Native's frames, whose fields may be snake_case anyway; the answers' always are."""
+
+    def read(self, value: Json) -> ClientFrame:
+        """Read a frame as native does."""
+        return read_frame(value)
+
+    def encode(self, reply: Reply) -> tuple[bytes, ...]:
+        """Return native's answer in snake_case."""
+        return (to_text(_rename(reply_fields(reply))).encode(),)
+
+
+def _encode(event: AgentEvent) -> bytes:
+    fields = event.fields()
+    if event.type == "retrieval":
+        fields["cards"] = fields.pop("hits")
+        if not fields["cards"]:
+            return b""
+    return to_text(_rename(fields)).encode()
+
+
+def _rename(fields: Json) -> Json:
+    return {_snake(name): item if name in OWN else _inside(item) for name, item in fields.items()}
+
+
+def _inside(item: object) -> object:
+    if isinstance(item, dict):
+        return _rename(item)
+    return [_inside(each) for each in item] if isinstance(item, list) else item
+
+
+@cache
+def _snake(name: str) -> str:
+    """Return a camelCase name of ours in snake_case."""
+    return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

@@ -1,0 +1,242 @@
+"""What OpenAI's two formats share: an answer as it grows, its end, and its errors in their words.
+
+Owns the text of an answer (what `conversations.shown_messages` shows of it in the end), where its citations stand in
+it, the calls of its tools, and what it has cost. Pure: it is fed the events of one turn. Knows neither format.
+"""
+
+import re
+from calendar import timegm
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agentic_rag.errors import AgenticRagError, GenerationAborted
+from agentic_rag.json_form import Json
+from agentic_rag.server.dialects.answer import BREAK, AnswerText
+
+FIELD: Final = "agentic_rag"
+"""The extra field in which answers of these formats carry what the formats have no place for."""
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no whole answer."""
+
+    code: str
+    message: str
+    retryable: bool
+
+
+def failure_of(error: AgenticRagError) -> Failure:
+    """Return an error as what ends an answer."""
+    return Failure(error.code, str(error), error.retryable)
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A checked citation: the characters ``start`` to ``end`` of the whole answer rest on a passage.
+
+    ``source``: the fields of its ``source_reference`` event.
+    """
+
+    start: int
+    end: int
+    source: Mapping[str, Any]
+
+    @property
+    def document_id(self) -> str:
+        return str(self.source["documentId"])
+
+    @property
+    def document_name(self) -> str:
+        return str(self.source["documentName"])
+
+    @property
+    def chunk_id(self) -> str:
+        return str(self.source["chunkId"])
+
+    def address(self, passages: str) -> str:
+        """Return where the passage can be read. ``passages``: the address below which a domain's stand."""
+        return f"{passages}/{self.chunk_id}" if passages else f"urn:agentic-rag:passage:{self.chunk_id}"
+
+
+@dataclass(slots=True)
+class CalledTool:
+    """A call of a tool. ``agent``: path of the delegate that made it, empty for the agent itself."""
+
+    fields: Mapping[str, Any]
+    status: str = "running"
+    content: str = ""
+
+    @property
+    def id(self) -> str:
+        return str(self.fields["toolCallId"])
+
+    @property
+    def agent(self) -> str:
+        return str(self.fields.get("agent") or "")
+
+    def to_json(self) -> Json:
+        """Return the JSON form."""
+        names = ("toolCallId", "toolName", "server", "arguments", "agent")
+        return {name: self.fields[name] for name in names if self.fields.get(name)} | {"status": self.status}
+
+
+@dataclass(slots=True)
+class Answer:
+    """One turn as a client of these formats sees it. `take` is given the fields of each event, in order.
+
+    Events of delegates count with their tools only: their words are material of the agent's.
+    """
+
+    conversation_id: str = ""
+    turn_id: str = ""
+    message_id: str = ""
+    model: str = ""
+    created: int = 0
+    """Seconds since 1970."""
+    length: int = 0
+    """Characters of the text so far."""
+    thinking: str = ""
+    citations: list[Citation] = field(default_factory=list)
+    calls: dict[str, CalledTool] = field(default_factory=dict)
+    references: list[Json] = field(default_factory=list)
+    retrieval_ids: list[str] = field(default_factory=list)
+    usage: Mapping[str, int] = field(default_factory=dict)
+    stop_reason: str = ""
+    failure: Failure | None = None
+    over: bool = False
+    _pieces: list[str] = field(default_factory=list)
+    _step: "_Step" = field(default_factory=lambda: _Step())
+    _text: AnswerText = field(default_factory=AnswerText)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def sent_in_step(self) -> bool:
+        """Whether the present step has said anything that a reset would have to take back."""
+        return len(self._pieces) > self._step.pieces or len(self.thinking) > self._step.thinking
+
+    def take(self, fields: Json) -> str:
+        """Take an event; return the text by which the answer grew."""
+        match fields["type"]:
+            case "tool_call":
+                self.calls[fields["toolCallId"]] = CalledTool(fields)
+            case "tool_result" if fields["toolCallId"] in self.calls:
+                call = self.calls[fields["toolCallId"]]
+                call.status, call.content = fields["status"], fields["content"]
+            case "done" | "error" | "interrupted":
+                self._end(fields)
+            case _ if not fields.get("agent"):
+                return self._take_own(fields)
+        return ""
+
+    def _take_own(self, fields: Json) -> str:
+        match fields["type"]:
+            case "turn_started":
+                self.conversation_id, self.turn_id = fields["conversationId"], fields["turnId"]
+                self.message_id, self.model = fields["messageId"], fields["model"]
+                self.created = seconds_of(str(fields["ts"]))
+            case "iteration_start":
+                self._begin_step(continues=bool(fields.get("continues")))
+            case "text":
+                return self._grow(fields["text"])
+            case "thinking":
+                self.thinking += fields["text"]
+            case "source_reference":
+                begun_at = self._step.begun_at
+                self.citations.append(Citation(begun_at + fields["textFrom"], begun_at + fields["textTo"], fields))
+            case "step_reset":
+                self._forget_step()
+        return ""
+
+    def _begin_step(self, *, continues: bool) -> None:
+        self._step = _Step(continues, self.length, len(self._pieces), len(self.citations), len(self.thinking))
+        self._text.begin_step(continues=continues)
+
+    def _grow(self, text: str) -> str:
+        first = not self._text.in_step
+        grown = self._text.add(text)
+        if not grown:
+            return ""
+        if first and len(grown) > len(text):  # with the break, and white space that was held back
+            self._step.begun_at += len(BREAK)
+        self._pieces.append(grown)
+        self.length += len(grown)
+        return grown
+
+    def _forget_step(self) -> None:
+        step = self._step
+        del self._pieces[step.pieces :]
+        del self.citations[step.citations :]
+        self.length = sum(map(len, self._pieces))
+        self.thinking = self.thinking[: step.thinking]
+        self._text = AnswerText(said=bool(self.length))
+        self._begin_step(continues=step.continues)
+
+    def _end(self, fields: Json) -> None:
+        match fields["type"]:
+            case "done":
+                self.over = True
+                self.usage, self.stop_reason = fields["usage"], fields["stopReason"]
+                self.references, self.retrieval_ids = list(fields["references"]), list(fields["retrievalIds"])
+            case "error":
+                self.fail(Failure(fields["code"], fields["message"], bool(fields["retryable"])))
+            case _:
+                self.fail(failure_of(GenerationAborted()))
+
+    def fail(self, failure: Failure) -> None:
+        """End the answer for a reason of the encoder's own."""
+        self.failure, self.over = failure, True
+
+    def more(self) -> Json:
+        """Return what these formats have no place for."""
+        return {
+            "conversationId": self.conversation_id,
+            "turnId": self.turn_id,
+            "messageId": self.message_id,
+            "model": self.model,
+            "references": self.references,
+            "toolCalls": [call.to_json() for call in self.calls.values()],
+            "retrievalIds": self.retrieval_ids,
+            "stopReason": self.stop_reason,
+        }
+
+
+@dataclass(slots=True)
+class _Step:
+    """Where the present step began in an `Answer`."""
+
+    continues: bool = False
+    begun_at: int = 0
+    """The place of its first character."""
+    pieces: int = 0
+    citations: int = 0
+    thinking: int = 0
+
+
+def seconds_of(timestamp: str) -> int:
+    """Return an event's time (``YYYY-MM-DDThh:mm:ss…Z``) as seconds since 1970; 0 where it is none."""
+    found = _TIME.match(timestamp)
+    return timegm(tuple(map(int, found.groups()))) if found else 0
+
+
+def suffix_of(turn_id: str) -> str:
+    """Return a turn's id without its prefix: what ids of these formats are made of."""
+    return turn_id.removeprefix("turn_")
+
+
+def error_type(status: int) -> str:
+    """Return OpenAI's type of an error with a status."""
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"

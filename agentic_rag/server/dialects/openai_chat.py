@@ -1,0 +1,191 @@
+"""OpenAI's chat completions: a turn as chunks, and as one completion.
+
+Pure. Tools run on the server, so a client never sees ``tool_calls``: what ran stands in the extra field
+``agentic_rag``, and so does what else the format has no place for. Citations are ``url_citation`` annotations of
+characters of the whole answer.
+"""
+
+import orjson
+
+from agentic_rag.errors import ServerStopping, StepTakenBack
+from agentic_rag.events import AgentEvent
+from agentic_rag.json_form import Json
+from agentic_rag.server.dialects.answer import is_farewell
+from agentic_rag.server.dialects.base import Headers
+from agentic_rag.server.dialects.openai_answer import (
+    FIELD,
+    Answer,
+    Citation,
+    Failure,
+    error_type,
+    failure_of,
+    suffix_of,
+)
+
+DONE = b"data: [DONE]\n\n"
+
+_FINISH_REASONS = {"max_tokens": "length", "max_steps": "length", "refusal": "content_filter"}
+_SHOWN = frozenset({"tool_call", "tool_result", "retrieval", "notice", "retrying"})
+"""Events that a chunk carries as they are, in the extra field."""
+
+
+class OpenAiChat:
+    """Encodes one turn as chunks.
+
+    Args:
+        model: what the client called the model; empty: the one that answers.
+        passages: the address below which the domain's passages stand.
+        include_usage: one more chunk says what was spent.
+    """
+
+    name = "openai"
+    headers: Headers = ()
+    needs_start = True
+
+    def __init__(self, model: str = "", passages: str = "", *, include_usage: bool = False) -> None:
+        self.ended = False
+        self._answer = Answer()
+        self._model = model
+        self._passages = passages
+        self._include_usage = include_usage
+
+    def sse(self, event: AgentEvent) -> bytes:
+        """Return the chunks that an event makes, each as a ``data:`` line; behind the last one stands ``[DONE]``."""
+        if self.ended:
+            return b""
+        said = b"".join(b"data: %b\n\n" % each for each in self.frames(event))
+        return said + DONE if self.ended or self._answer.over else said
+
+    def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
+        """Return the chunks that an event makes."""
+        if self.ended:
+            return ()
+        fields = event.fields()
+        if fields["type"] == "step_reset" and not fields.get("agent") and self._answer.sent_in_step:
+            self.ended = True
+            return self._fail(failure_of(StepTakenBack()))
+        if is_farewell(event):
+            self.ended = True
+            return self._fail(failure_of(ServerStopping()))
+        cited = len(self._answer.citations)
+        grown = self._answer.take(fields)
+        if self._answer.over:
+            return self._end()
+        if grown:
+            return (self._chunk({"content": grown}),)
+        return self._say(fields, self._answer.citations[cited:])
+
+    def _say(self, fields: Json, cited: list[Citation]) -> tuple[bytes, ...]:
+        kind = fields["type"]
+        if cited:
+            return (self._chunk({"annotations": [annotation(each, self._passages) for each in cited]}),)
+        if kind in _SHOWN:
+            return (self._chunk({}, more={"event": fields}),)
+        if fields.get("agent"):
+            return ()
+        if kind == "turn_started":
+            names = ("conversationId", "turnId", "messageId")
+            return (self._chunk({"role": "assistant", "content": ""}, more={name: fields[name] for name in names}),)
+        if kind == "thinking":
+            return (self._chunk({"reasoning_content": fields["text"]}),)
+        return ()
+
+    def _end(self) -> tuple[bytes, ...]:
+        answer = self._answer
+        if answer.failure is not None:
+            return self._fail(answer.failure)
+        last = [self._chunk({}, finish=finish_reason(answer), more=answer.more())]
+        if self._include_usage:
+            last.append(orjson.dumps({**self._head(), "choices": [], "usage": usage(answer)}))
+        return tuple(last)
+
+    def _fail(self, failure: Failure) -> tuple[bytes, ...]:
+        error = {
+            "message": failure.message,
+            "type": error_type(500),
+            "param": None,
+            "code": failure.code,
+            "retryable": failure.retryable,
+        }
+        return (orjson.dumps({"error": error}),)
+
+    def _chunk(self, delta: Json, *, finish: str | None = None, more: Json | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        chunk: Json = {**self._head(), "choices": [choice]}
+        if self._include_usage:
+            chunk["usage"] = None
+        if more is not None:
+            chunk[FIELD] = more
+        return orjson.dumps(chunk)
+
+    def _head(self) -> Json:
+        return {
+            "id": completion_id(self._answer),
+            "object": "chat.completion.chunk",
+            "created": self._answer.created,
+            "model": self._model or self._answer.model,
+        }
+
+
+def completion(answer: Answer, model: str, passages: str) -> Json:
+    """Return a whole answer as one completion."""
+    message: Json = {
+        "role": "assistant",
+        "content": answer.text,
+        "refusal": None,
+        "annotations": [annotation(each, passages) for each in answer.citations],
+    }
+    if answer.thinking:
+        message["reasoning_content"] = answer.thinking
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}
+    return {
+        "id": completion_id(answer),
+        "object": "chat.completion",
+        "created": answer.created,
+        "model": model or answer.model,
+        "choices": [choice],
+        "usage": usage(answer),
+        FIELD: answer.more(),
+    }
+
+
+def completion_id(answer: Answer) -> str:
+    """Return the id of a turn's completion."""
+    return f"chatcmpl-{suffix_of(answer.turn_id)}"
+
+
+def annotation(citation: Citation, passages: str) -> Json:
+    """Return a citation as an annotation."""
+    shown = {
+        "start_index": citation.start,
+        "end_index": citation.end,
+        "title": citation.document_name,
+        "url": citation.address(passages),
+    }
+    return {"type": "url_citation", "url_citation": shown, FIELD: more_of(citation)}
+
+
+def more_of(citation: Citation) -> Json:
+    """Return what an annotation has no place for: the passage's words and where they stand."""
+    names = ("number", "documentId", "chunkId", "citedText", "score", "page", "cells")
+    return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
+
+
+def finish_reason(answer: Answer) -> str:
+    """Return why an answer ended."""
+    return _FINISH_REASONS.get(answer.stop_reason, "stop")
+
+
+def usage(answer: Answer) -> Json:
+    """Return what a whole answer has cost, delegates included."""
+    sent, written = answer.usage.get("inputTokens", 0), answer.usage.get("outputTokens", 0)
+    cached = {
+        "cached_tokens": answer.usage.get("cacheReadTokens", 0),
+        "cache_write_tokens": answer.usage.get("cacheWriteTokens", 0),
+    }
+    return {
+        "prompt_tokens": sent,
+        "completion_tokens": written,
+        "total_tokens": sent + written,
+        "prompt_tokens_details": cached,
+    }

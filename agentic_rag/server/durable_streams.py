@@ -1,0 +1,227 @@
+"""The read side of the Durable Streams protocol over a turn's log: its clients catch up, resume and tail.
+
+Owns offsets, the three ways of reading, and their headers. A turn is a stream of JSON messages, its events as the
+native dialect has them; it is closed by the turn's end. An offset is the number of the last event that was read. Nobody
+writes here. Knows no event.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import anyio
+import orjson
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.errors import InvalidInput, LogGone
+from agentic_rag.events import AgentEvent
+from agentic_rag.forms import Form
+from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.reader import LogReader
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
+from agentic_rag.server.auth import caller_of
+from agentic_rag.server.routes import route
+from agentic_rag.server.sse import HEADERS, SEND_SECONDS
+
+MOST = 1_000
+"""Events in one answer; the client asks on from where it ends."""
+POLL_SECONDS = 20.0
+"""How long a long poll waits."""
+TAIL_SECONDS = 60.0
+"""How long one connection tails; the client goes on with the next."""
+
+BEGINNING: Final = "-1"
+NOW: Final = "now"
+_DIGITS = 16
+_EPOCH = 1_728_432_000
+"""2024-10-09, from which cursors count."""
+_INTERVAL_SECONDS = 20
+_MOST_JITTER = 180
+
+
+class StreamReading(Form):
+    """``offset``: where the last answer ended, ``-1`` for the beginning, ``now`` for the end.
+
+    ``live``: wait for more, once (``long-poll``) or as server-sent events (``sse``). ``cursor``: of the last answer.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    offset: str = Field(BEGINNING, max_length=64)
+    live: Literal["long-poll", "sse"] | None = None
+    cursor: str | None = Field(None, max_length=64)
+
+
+class StreamAnswer(Response):
+    """What a reading is answered: events as JSON or server-sent, or that there is nothing new."""
+
+
+class DurableStreamRoutes:
+    """Turns as streams of that protocol."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+
+    @route("GET", "/api/turns/{turn}/stream", allow="user", streams=True, errors=[LogGone])
+    async def read(self, request: Request, user: User, turn: TurnId, query: StreamReading) -> StreamAnswer:
+        """Read a turn as a durable stream: what follows an offset, then what comes."""
+        await self._conversations.turn(user, turn)
+        reader = self._conversations.log(turn)
+        last = await reader.last()
+        if request.method == "HEAD":
+            return StreamAnswer(headers=_headers(last), media_type="application/json")
+        if query.live is not None and "offset" not in request.query_params:
+            raise InvalidInput("offset", "required to wait for what comes.")
+        after = _read_offset(query.offset, last)
+        reader = self._conversations.log(turn, after)
+        cursor = next_cursor(query.cursor, time.time())
+        match query.live:
+            case "sse":
+                return Tail(reader, cursor)
+            case "long-poll":
+                return LongPoll(reader, cursor)
+            case _:
+                skips = query.offset == NOW
+                return _catch_up(reader, [] if skips else await reader.take(MOST), last if skips else None, request)
+
+
+def _read_offset(offset: str, last: int) -> int:
+    """Return the number to read after. An offset may lie a little ahead of a log whose end a crash took."""
+    if offset == BEGINNING:
+        return 0
+    if offset == NOW:
+        return last
+    if (
+        not (offset.isascii() and offset.isdecimal() and len(offset) == _DIGITS)
+        or int(offset) > last + MAX_UNJOURNALLED
+    ):
+        raise InvalidInput("offset", "expected one that an answer has named, -1 or now.")
+    return int(offset)
+
+
+def offset_of(number: int) -> str:
+    """Return the offset after an event: offsets sort as their texts do."""
+    return f"{number:0{_DIGITS}}"
+
+
+def next_cursor(given: str | None, now: float) -> str:
+    """Return the cursor of an answer: one that no client has had, so that no cache answers twice alike."""
+    interval = int((now - _EPOCH) // _INTERVAL_SECONDS)
+    known = int(given) if given is not None and given.isascii() and given.isdecimal() else -1
+    return str(interval if known < interval else known + random.randint(1, _MOST_JITTER))  # no secret
+
+
+def _headers(
+    number: int, *, up_to_date: bool = False, closed: bool = False, cursor: str | None = None
+) -> dict[str, str]:
+    headers = {"Stream-Next-Offset": offset_of(number)}
+    if up_to_date:
+        headers["Stream-Up-To-Date"] = "true"
+    if closed:
+        headers["Stream-Closed"] = "true"
+    if cursor is not None:
+        headers["Stream-Cursor"] = cursor
+    return headers
+
+
+def _body(events: Sequence[AgentEvent]) -> bytes:
+    return b"[" + b",".join(event.data for event in events) + b"]"
+
+
+def _catch_up(reader: LogReader, events: Sequence[AgentEvent], tail: int | None, request: Request) -> StreamAnswer:
+    """Return what there is already. ``tail``: nothing is asked for but where the end is."""
+    if tail is not None:
+        return StreamAnswer(b"[]", headers=_headers(tail, up_to_date=True), media_type="application/json")
+    headers = _headers(reader.seq, up_to_date=len(events) < MOST or reader.closed, closed=reader.closed)
+    first = offset_of(events[0].seq - 1 if events else reader.seq)
+    headers["ETag"] = f'"{first}:{offset_of(reader.seq)}:{"closed" if reader.closed else "open"}"'
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return StreamAnswer(status_code=304, headers=headers)
+    return StreamAnswer(_body(events), headers=headers, media_type="application/json")
+
+
+class _Held(StreamAnswer):
+    """An answer that waits: it ends with its client or its key."""
+
+    def __init__(self, reader: LogReader, cursor: str) -> None:
+        super().__init__()
+        self._reader = reader
+        self._cursor = cursor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                await self._answer(scope, receive, send)
+                group.cancel_scope.cancel()
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+class LongPoll(_Held):
+    """Waits once for what follows; when nothing does, the client asks again."""
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reader = self._reader
+        events = await reader.take(MOST)
+        if not events and not reader.closed:
+            with anyio.move_on_after(POLL_SECONDS):
+                events = [event for event in await reader.next() if event.seq]
+                events += await reader.take(MOST - len(events))
+        headers = _headers(reader.seq, up_to_date=len(events) < MOST, closed=reader.closed, cursor=self._cursor)
+        if not events:
+            await Response(status_code=204, headers=headers)(scope, receive, send)
+        else:
+            await Response(_body(events), headers=headers, media_type="application/json")(scope, receive, send)
+
+
+class Tail(_Held):
+    """Sends what follows as server-sent events, each batch with the offset after it."""
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        with anyio.move_on_after(TAIL_SECONDS):
+            await self._tail(send)
+        with anyio.move_on_after(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tail(self, send: Send) -> None:
+        reader, told = self._reader, False
+        while True:
+            events = await reader.take(MOST)
+            if events or not told or reader.closed:
+                told = len(events) < MOST
+                await self._say(send, events, up_to_date=told)
+            if reader.closed:
+                return
+            if told:
+                following = await reader.next()
+                if not following:
+                    return
+                if numbered := [event for event in following if event.seq]:
+                    await self._say(send, numbered, up_to_date=True)
+                if reader.closed or len(numbered) < len(following):  # the server goes away: the client asks again
+                    return
+
+    async def _say(self, send: Send, events: Sequence[AgentEvent], *, up_to_date: bool) -> None:
+        control: dict[str, object] = {"streamNextOffset": offset_of(self._reader.seq), "streamCursor": self._cursor}
+        if self._reader.closed:
+            control["streamClosed"] = True
+        if up_to_date:
+            control["upToDate"] = True
+        data = b"event: data\ndata: %b\n\n" % _body(events) if events else b""
+        body = data + b"event: control\ndata: %b\n\n" % orjson.dumps(control)
+        with anyio.fail_after(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,80 @@
+"""REST of feedback on answers.
+
+Owns what these routes take and answer. Knows no rule: those are the business layer's.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import Form
+from agentic_rag.ids import ConversationId, MessageId
+from agentic_rag.json_form import Absent
+from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.feedback import FeedbackRecord, Rating
+
+CONVERSATION = "/api/conversations/{conversation}"
+
+
+class NewFeedback(Form):
+    """What an answer is worth: ``up``, ``down``, or null, which takes it back. ``reason``: in one's own words."""
+
+    cleaned = frozenset({"reason"})
+    rating: Rating | None
+    reason: str = Field("", max_length=2_000)
+
+
+class FeedbackQuery(Form):
+    """How many of the newest."""
+
+    limit: int = Field(100, ge=1, le=500)
+
+
+@answer()
+class GivenFeedback:
+    """What was thought of an answer; ``rating`` null: nothing any more. ``userId`` is told to admins."""
+
+    message_id: MessageId
+    rating: Rating | None
+    reason: str
+    created_at: Absent[str] = None
+    user_id: Absent[str] = None
+
+
+class FeedbackRoutes:
+    """Feedback on answers."""
+
+    def __init__(self, feedback: Feedback) -> None:
+        self._feedback = feedback
+
+    @route("PUT", f"{CONVERSATION}/messages/{{message}}/feedback", allow="user", audited=True, errors=[InvalidInput])
+    async def give(
+        self, user: User, conversation: ConversationId, message: MessageId, body: NewFeedback
+    ) -> GivenFeedback:
+        """Say what an answer is worth, in place of what was said of it before."""
+        made = await self._feedback.give(user, conversation, message, body.rating, body.reason)
+        return GivenFeedback(message, None, "") if made is None else _show(made)
+
+    @route("GET", f"{CONVERSATION}/feedback", allow="user")
+    async def list_own(self, user: User, conversation: ConversationId) -> Items[GivenFeedback]:
+        """List what the caller said of the answers of a conversation."""
+        return Items(_show_all(await self._feedback.of_conversation(user, conversation)))
+
+    @route("GET", "/api/domains/{domain}/feedback")
+    async def list_of_domain(self, domain: str, query: FeedbackQuery) -> Redacted[Part[GivenFeedback]]:
+        """List what people said of answers in a domain, the newest first; the answers are theirs and not shown."""
+        found = await self._feedback.of_domain(domain, query.limit + 1)
+        shown = [answer_from(GivenFeedback, each, message_id=each.id) for each in found[: query.limit]]
+        return Redacted(domain, Part(shown, len(found) > query.limit))
+
+
+def _show_all(found: Sequence[FeedbackRecord]) -> list[GivenFeedback]:
+    return [_show(each) for each in found]
+
+
+def _show(record: FeedbackRecord) -> GivenFeedback:
+    return GivenFeedback(record.id, record.rating, record.reason, record.created_at)

@@ -1,0 +1,118 @@
+"""REST of a domain's history: what changed, what it was before, and back to that.
+
+Owns what these routes take and answer. Knows no rule: who sees what is `operations.history`'s.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from agentic_rag.access.users import User
+from agentic_rag.comparison import JsonChange
+from agentic_rag.errors import CommandNotAllowed, NotFound, SecretLimit, ServerReserved, VersionConflict
+from agentic_rag.forms import Form
+from agentic_rag.json_form import Absent
+from agentic_rag.operations.history import History, HistoryChange
+from agentic_rag.server.replies import Part, Redacted, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.history import HistoryKind
+
+HISTORY = "/api/domains/{domain}/history"
+CHANGE = f"{HISTORY}/{{change}}"
+LARGEST = 2**31 - 1
+
+
+class HistoryQuery(Form):
+    """Which changes: of one kind, of one server or file; those with a smaller number than ``below``."""
+
+    kind: HistoryKind | None = None
+    subject: str | None = Field(None, max_length=2_000)
+    below: int | None = Field(None, ge=1, le=LARGEST)
+    limit: int = Field(50, ge=1, le=200)
+
+
+class Comparison(Form):
+    """``against``: the number of another change of the same thing; none: the one before."""
+
+    against: int | None = Field(None, ge=1, le=LARGEST)
+
+
+@answer()
+class Change:
+    """A change: of ``settings``, a ``server``, a ``prompt`` component or a file of a ``role``.
+
+    ``author``: a user, `disk` for a file that nobody changed through us, `system`, or empty where nobody knows.
+    ``gone``: the thing was removed by it. ``redacted``: a secret stood in it, which is not kept.
+    """
+
+    n: int
+    kind: HistoryKind
+    subject: str
+    author: str
+    at: str
+    gone: bool
+    size: int
+    redacted: bool
+
+
+@answer(kw_only=True)
+class ComparedChange(Change):
+    """A change with what the thing was after it, and how that differs from ``before``, the number of another change.
+
+    ``changes`` are of settings and servers, ``lines`` a unified difference of texts.
+    """
+
+    content: Any
+    before: int | None
+    changes: Sequence[JsonChange]
+    lines: Absent[str] = None
+
+
+class HistoryRoutes:
+    """The history of a domain: for admins of everything, for authors of prompt components and roles."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    @route("GET", HISTORY, allow="author")
+    async def list_changes(self, user: User, domain: str, query: HistoryQuery) -> Redacted[Part[Change]]:
+        """List changes, newest first."""
+        found = await self._history.page(
+            user, domain, query.limit + 1, kind=query.kind, subject=query.subject, below=query.below
+        )
+        lines = [answer_from(Change, each) for each in found[: query.limit]]
+        return Redacted(domain, Part(lines, len(found) > query.limit))
+
+    @route("GET", CHANGE, allow="author")
+    async def get(self, user: User, domain: str, change: str, query: Comparison) -> Redacted[ComparedChange]:
+        """Show a change beside the one before it, or beside another of the same thing."""
+        return Redacted(domain, _show(await self._history.get(user, domain, _number(change), query.against)))
+
+    @route(
+        "POST",
+        f"{CHANGE}/restore",
+        allow="author",
+        errors=[VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit],
+    )
+    async def restore(self, user: User, domain: str, change: str) -> None:
+        """Make the thing what it was after a change; that is checked as any change, and is one itself."""
+        await self._history.restore(user, domain, _number(change))
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise NotFound("change", text)
+    return int(text)
+
+
+def _show(found: HistoryChange) -> ComparedChange:
+    return answer_from(
+        ComparedChange,
+        found.record,
+        gone=found.record.content is None,
+        content=found.content,
+        before=found.before,
+        changes=found.changes,
+        lines=found.lines or None,
+    )

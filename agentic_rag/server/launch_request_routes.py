@@ -1,0 +1,154 @@
+"""REST of launch requests: an admin asks for a line that the catalogue does not have, an operator decides.
+
+Owns what these routes take and answer. Knows no rule: those are ``domains.launch_requests``'s.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+
+from agentic_rag.access.users import User
+from agentic_rag.domains.launch_requests import LaunchRequests
+from agentic_rag.errors import (
+    BodyTooLarge,
+    CommandNotAllowed,
+    LaunchRequestChanged,
+    LaunchRequestClosed,
+    LaunchRequestsFull,
+    LineAllowed,
+    PackageProblem,
+    ServerReserved,
+)
+from agentic_rag.forms import Form
+from agentic_rag.json_form import Json
+from agentic_rag.server.replies import Items, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.launch_requests import LaunchRequestRecord, RequestState
+from agentic_rag.tools.launch.catalogue import MAX_ARGUMENTS
+from agentic_rag.tools.launch.facts import Facts
+from agentic_rag.tools.launch.requests import LaunchGrant
+
+REQUESTS = "/api/launch-requests"
+OF_DOMAIN = "/api/domains/{domain}/launch-requests"
+SERVER = "/api/domains/{domain}/mcp-servers/{name}"
+ASKING = (CommandNotAllowed, ServerReserved, LineAllowed, PackageProblem, LaunchRequestsFull, LaunchRequestChanged)
+
+Word = Annotated[str, StringConstraints(max_length=4096)]
+ToolName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+class RequestQuery(Form):
+    """Which requests: those of one state, or all."""
+
+    state: RequestState | None = None
+
+
+class Approval(Form):
+    """What an operator allows. ``fingerprint``: as the request was shown.
+
+    ``args``: the template of its arguments, in which ``{path:workspace}``, ``{text}`` and ``{url}`` are slots; None:
+    as it was proposed. ``network``: it may use the network. ``write``: folders in slots are writable. ``read_only``:
+    tools that have no effects, by the server's own names.
+    """
+
+    fingerprint: Annotated[str, StringConstraints(max_length=64)]
+    args: Annotated[tuple[Word, ...], Field(max_length=MAX_ARGUMENTS)] | None = None
+    network: bool = False
+    write: bool = False
+    read_only: Annotated[tuple[ToolName, ...], Field(max_length=200)] = ()
+
+
+class Refusal(Form):
+    """Why a request is refused; its admin reads it."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=500)]
+
+
+@answer(kw_only=True)
+class LaunchRequest:
+    """A line that was asked for, and what would run.
+
+    ``entry``: what to save once it may run; ``${NAME}`` stands for what the domain sets; ``secrets`` are secret.
+    """
+
+    id: str
+    domain_id: str
+    server: str
+    state: RequestState
+    reason: str
+    command: str
+    args: Sequence[str]
+    env: Sequence[str]
+    secrets: Sequence[str]
+    template: Sequence[str]
+    facts: Facts
+    fingerprint: str
+    entry: Json
+    grant: LaunchGrant | None
+    catalogue_id: str
+    sha256: str
+    requested_by: str
+    requested_at: str
+    decided_by: str
+    decided_at: str | None
+
+
+class LaunchRequestRoutes:
+    """Launch requests."""
+
+    def __init__(self, requests: LaunchRequests) -> None:
+        self._requests = requests
+
+    @route("POST", f"{SERVER}/request", status=201, errors=ASKING)
+    async def request(self, user: User, domain: str, name: str, body: object) -> LaunchRequest:
+        """Ask the operator for a line that the catalogue does not have: an entry, or a server.json; {}: as saved."""
+        return _show(await self._requests.request(user, domain, name, body))
+
+    @route("POST", f"{SERVER}/bundle", status=201, takes="application/zip", errors=(*ASKING, BodyTooLarge))
+    async def propose_bundle(self, request: Request, user: User, domain: str, name: str) -> LaunchRequest:
+        """Ask the operator for the server in a bundle (.mcpb), which is the body; the name - is the bundle's own."""
+        name = "" if name == "-" else name
+        return _show(await self._requests.propose_bundle(user, domain, name, request.stream()))
+
+    @route("GET", OF_DOMAIN)
+    async def list_of_domain(self, domain: str) -> Items[LaunchRequest]:
+        """List what the domain's admins asked for, newest first, with the reasons of refusals."""
+        return Items([_show(each) for each in await self._requests.of_domain(domain)])
+
+    @route("DELETE", f"{OF_DOMAIN}/{{launch_request}}", errors=[LaunchRequestClosed])
+    async def withdraw(self, domain: str, launch_request: str) -> None:
+        """Take back an open request."""
+        await self._requests.withdraw(domain, launch_request)
+
+    @route("GET", REQUESTS)
+    async def list_all(self, query: RequestQuery) -> Items[LaunchRequest]:
+        """List the requests of all domains, newest first."""
+        return Items([_show(each) for each in await self._requests.list_all(query.state)])
+
+    @route("GET", f"{REQUESTS}/{{launch_request}}")
+    async def get(self, launch_request: str) -> LaunchRequest:
+        """Show a request and what would run."""
+        return _show(await self._requests.get(launch_request))
+
+    @route("POST", f"{REQUESTS}/{{launch_request}}/approve", errors=[LaunchRequestClosed, LaunchRequestChanged])
+    async def approve(self, user: User, launch_request: str, body: Approval) -> LaunchRequest:
+        """Allow exactly what was shown; it is installed in the background, and the state says when that is done."""
+        grant = None
+        if body.args is not None or body.network or body.write or body.read_only:
+            shown = (await self._requests.get(launch_request)).template
+            args = shown if body.args is None else body.args
+            grant = LaunchGrant(args, body.network, body.write, body.read_only)
+        return _show(await self._requests.approve(user, launch_request, body.fingerprint, grant))
+
+    @route("POST", f"{REQUESTS}/{{launch_request}}/refuse", errors=[LaunchRequestClosed])
+    async def refuse(self, user: User, launch_request: str, body: Refusal) -> LaunchRequest:
+        """Refuse a request with a reason."""
+        return _show(await self._requests.refuse(user, launch_request, body.reason))
+
+
+def _show(record: LaunchRequestRecord) -> LaunchRequest:
+    values: Mapping[str, str] = {name: f"${{{name}}}" for name in record.env}
+    entry = {"type": "stdio", "command": record.command, "args": list(record.args), "env": dict(values)}
+    return answer_from(LaunchRequest, record, entry=entry)

@@ -1,0 +1,197 @@
+"""REST of signing in: who is signed in, signing in with a name and a key, renewing, signing out.
+
+Owns what these routes take and answer, and how often one address may be wrong. How it is done at an OpenID provider is
+``oidc_routes``'s.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field
+from starlette.requests import Request
+
+from agentic_rag.access.logins import Logins
+from agentic_rag.access.users import User
+from agentic_rag.errors import RateLimited, Unauthenticated
+from agentic_rag.forms import Form
+from agentic_rag.server.auth import Caller, Gate, source_of
+from agentic_rag.server.cookies import SIGN_IN, check_proof, drop_cookie, make_cookie, set_cookie
+from agentic_rag.server.replies import answer
+from agentic_rag.server.routes import route
+from agentic_rag.store.clock import seconds_until
+from agentic_rag.store.logins import LoginRecord
+from agentic_rag.store.users import Grant
+from agentic_rag.token_bucket import TokenBucket
+
+AUTH = "/api/auth"
+
+WRONG_AT_ONCE: Final = 10.0
+WRONG_A_SECOND: Final = 0.1
+MAX_SOURCES: Final = 10_000
+"""Addresses that are remembered."""
+
+
+class NewLogin(Form):
+    """Whose browser it is, and a key of that user."""
+
+    name: str = Field(max_length=200)
+    key: str = Field(max_length=200)
+
+
+class TicketLogin(Form):
+    """A ticket, such as ``agentic-rag open`` puts into an address."""
+
+    ticket: str = Field(max_length=200)
+
+
+@answer()
+class Signed:
+    """A browser that is signed in. ``expiresAt`` moves when it is renewed, at most to ``endsAt``."""
+
+    name: str
+    expires_at: str
+    ends_at: str
+
+
+@answer()
+class Presence:
+    """Who asks, if anybody. ``signedIn``: with the cookie; ``provider``: whether an OpenID provider can be asked.
+    ``needsKey``: whether nobody comes in without having signed in or shown a key.
+
+    ``grants``: what they may do in which domains (``member``, ``author`` or ``admin``); an operator may do everything
+    in all, and has none here.
+    """
+
+    name: str | None
+    operator: bool
+    signed_in: Signed | None
+    provider: bool
+    needs_key: bool
+    grants: Mapping[str, Grant]
+
+
+@answer()
+class SignedOut:
+    """``logoutUrl``: where the browser ends its session at the OpenID provider, if it came from there."""
+
+    logout_url: str | None
+
+
+class Departures:
+    """Where a browser goes that signs out; without an OpenID provider, nowhere."""
+
+    present = False
+
+    async def logout_url(self) -> str | None:
+        """Return the address at which a browser ends its session at the provider."""
+        return None
+
+
+class Attempts:
+    """How often each address tried something lately: so much at once, and so much a second. Time is an argument."""
+
+    def __init__(self, a_second: float, at_once: float) -> None:
+        self._a_second = a_second
+        self._at_once = at_once
+        self._sources: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def check(self, now: float, source: str) -> None:
+        """Raises:
+        RateLimited: the address tried too often.
+        """
+        bucket = self._sources.get(source)
+        owed = 0.0 if bucket is None else bucket.spend(now, 0)
+        if owed > 0:
+            raise RateLimited(owed)
+
+    def count(self, now: float, source: str) -> None:
+        """Note that an address tried; of too many addresses, the one that did so longest ago is forgotten."""
+        bucket = self._sources.pop(source, None) or TokenBucket(self._a_second, self._at_once)
+        bucket.spend(now, 1)
+        self._sources[source] = bucket
+        if len(self._sources) > MAX_SOURCES:
+            self._sources.popitem(last=False)
+
+
+class LoginRoutes:
+    """Signing in and out."""
+
+    def __init__(self, logins: Logins, gate: Gate, departures: Departures | None = None) -> None:
+        self._logins = logins
+        self._gate = gate
+        self._departures = departures or Departures()
+        self._wrong = Attempts(WRONG_A_SECOND, WRONG_AT_ONCE)
+
+    @route("GET", AUTH, allow="anyone")
+    async def presence(self, user: User, caller: Caller) -> Presence:
+        """Show who is asking, and how one can sign in."""
+        signed = None if caller.login is None else _show_login(caller.login)
+        name = None if caller.is_nobody else user.id
+        provider, needs_key = self._departures.present, self._gate.needs_key
+        return Presence(name, user.operator, signed, provider, needs_key, _grants_of(user))
+
+    @route("POST", f"{AUTH}/sign-in", allow="anyone", audited=False, status=201)
+    async def begin(self, request: Request, body: NewLogin) -> Signed:
+        """Sign this browser in; the answer sets its cookie. Needs the header `X-Requested-With`."""
+        check_proof(request.scope, request.headers)
+        source = source_of(request.scope)
+        self._wrong.check(time.monotonic(), source)
+        try:
+            made, token = await self._logins.begin(body.name, body.key)
+        except Unauthenticated:
+            self._wrong.count(time.monotonic(), source)
+            raise
+        self._keep(request, token, made)
+        return _show_login(made)
+
+    @route("POST", f"{AUTH}/ticket", allow="anyone", audited=False, status=201)
+    async def begin_with_ticket(self, request: Request, body: TicketLogin) -> Signed:
+        """Sign this browser in with a ticket that a key got, instead of a WebSocket. Needs `X-Requested-With`, too."""
+        check_proof(request.scope, request.headers)
+        source = source_of(request.scope)
+        self._wrong.check(time.monotonic(), source)
+        entrant = await self._gate.redeem_ticket(body.ticket)
+        if entrant is None:
+            self._wrong.count(time.monotonic(), source)
+            raise Unauthenticated("This ticket is not known, was used before, or is too old.")
+        made, token = await self._logins.begin_with(entrant)
+        self._keep(request, token, made)
+        return _show_login(made)
+
+    @route("POST", f"{AUTH}/renew", allow="user", audited=False)
+    async def renew(self, request: Request, caller: Caller) -> Signed:
+        """Let this browser's sign-in last longer."""
+        if caller.login is None:
+            raise Unauthenticated("This request shows no cookie of a browser that is signed in.")
+        renewed = await self._logins.renew(caller.login)
+        self._keep(request, self._gate.cookie_of(request.scope) or "", renewed)
+        return _show_login(renewed)
+
+    @route("POST", f"{AUTH}/sign-out", allow="user", audited=False)
+    async def end(self, request: Request, caller: Caller) -> SignedOut:
+        """Sign this browser out; sockets and streams that it holds open end now."""
+        if caller.login is None:
+            raise Unauthenticated("This request shows no cookie of a browser that is signed in.")
+        await self._logins.end(caller.login)
+        set_cookie(request.scope, drop_cookie(SIGN_IN, secure=self._gate.is_secure(request.scope)))
+        return SignedOut(None if caller.login.key_id else await self._departures.logout_url())
+
+    def _keep(self, request: Request, token: str, login: LoginRecord) -> None:
+        keep_cookie(self._gate, request, token, login)
+
+
+def keep_cookie(gate: Gate, request: Request, token: str, login: LoginRecord) -> None:
+    """Have the answer to a request set the cookie of a sign-in."""
+    seconds = seconds_until(login.expires_at)
+    set_cookie(request.scope, make_cookie(SIGN_IN, token, seconds, secure=gate.is_secure(request.scope)))
+
+
+def _grants_of(user: User) -> dict[str, Grant]:
+    seen = dict.fromkeys(sorted(user.domains), Grant.MEMBER)
+    return seen | dict.fromkeys(user.authored, Grant.AUTHOR) | dict.fromkeys(user.administered, Grant.ADMIN)
+
+
+def _show_login(login: LoginRecord) -> Signed:
+    return Signed(login.user_id, login.expires_at, login.ends_at)

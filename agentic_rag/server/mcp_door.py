@@ -1,0 +1,184 @@
+"""The door `/mcp/{domain}`: a domain as an MCP server over streamable HTTP, in both eras of the protocol.
+
+Owns the routes and whose sessions are whose: each key of a user has sessions of its own at each domain, so that the id
+of one is nothing to anybody else. Knows no tool: `mcp_server` does, which is loaded in a thread when somebody first
+comes, since the protocol's library takes half a second.
+"""
+
+import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.access.users import User
+from agentic_rag.business import Business
+from agentic_rag.directory.directory import Directory
+from agentic_rag.errors import InternalError
+from agentic_rag.server.replies import request_id
+from agentic_rag.server.routes import MAX_JSON_BYTES, route
+from agentic_rag.server.rpc_words import PlainAnswer
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+log = logging.getLogger(__name__)
+
+SESSIONS = 32
+"""Open at once with one key at one domain; clients of the newer era have none."""
+IDLE_SECONDS = 600.0
+"""A session in which nothing is asked for so long is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose sessions: a user, the key that was shown (empty: none was needed), and the domain."""
+
+    user_id: str
+    key_id: str
+    domain: str
+
+
+class _Room:
+    """The sessions of one owner, and whether anybody is in there."""
+
+    def __init__(self) -> None:
+        self.manager: StreamableHTTPSessionManager | None = None
+        self.over = anyio.Event()
+        self._open = anyio.Event()
+        self._inside = 0
+        self._left_at = anyio.current_time()
+
+    def let_in(self, manager: "StreamableHTTPSessionManager | None") -> None:
+        """Let in those who wait; None: there is nothing to come into."""
+        self.manager = manager
+        self._open.set()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the room inside the block."""
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._left_at = anyio.current_time()
+
+    async def wait_open(self) -> None:
+        """Wait until the manager is there."""
+        await self._open.wait()
+
+    def is_left(self, seconds: float) -> bool:
+        """Whether nobody was in it for so long that all its sessions are closed."""
+        return not self._inside and anyio.current_time() - self._left_at > seconds
+
+
+class McpDoor:
+    """All sessions of the process; an async context manager whose end closes them.
+
+    ``sessions``: of one owner at once; ``idle_seconds``: after which one is closed.
+    """
+
+    def __init__(self, business: Business, *, sessions: int = SESSIONS, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._business = business
+        self._sessions = sessions
+        self._idle_seconds = idle_seconds
+        self._rooms: dict[Owner, _Room] = {}
+        self._loading = anyio.Lock()
+        self._server: Server[Any] | None = None
+        self._tasks: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
+
+    async def answer(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of somebody who may come in."""
+        self._close_left()
+        room = self._rooms.get(owner)
+        if room is None:
+            room = self._rooms[owner] = _Room()
+            self._tasks.start_soon(self._keep, owner, room)
+        with room.hold():
+            await room.wait_open()
+            if room.manager is None:
+                raise InternalError(request_id(scope))
+            await room.manager.handle_request(scope, receive, PlainAnswer(send, request_id(scope)))
+
+    def _close_left(self) -> None:
+        for owner in [each for each, room in self._rooms.items() if room.is_left(2 * self._idle_seconds)]:
+            self._rooms.pop(owner).over.set()
+
+    async def _keep(self, owner: Owner, room: _Room) -> None:
+        """Own a room to its end. What breaks in it is its owner's alone: the next request begins another one."""
+        try:
+            await self._run(room)
+        except Exception:  # of the protocol's library: other owners' sessions and the server go on
+            log.exception("the MCP sessions of a key ended")
+        finally:
+            room.let_in(None)
+            if self._rooms.get(owner) is room:
+                del self._rooms[owner]
+
+    async def _run(self, room: _Room) -> None:
+        """Keep the manager of a room: it has to be entered and left in one task."""
+        async with self._loading:
+            if self._server is None:
+                await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.server.mcp_server")
+                from agentic_rag.server.mcp_server import make_server  # loaded by now
+
+                self._server = make_server(self._business)
+        from agentic_rag.server.mcp_server import make_manager
+
+        manager = make_manager(self._server, self._sessions, self._idle_seconds, MAX_JSON_BYTES)
+        async with manager.run():
+            room.let_in(manager)
+            await room.over.wait()
+
+
+class RpcAnswer:
+    """The ASGI answer of the door: JSON-RPC as JSON or as an event stream."""
+
+    def __init__(self, door: McpDoor, owner: Owner) -> None:
+        self._door = door
+        self._owner = owner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await self._door.answer(self._owner, scope, receive, send)
+
+
+class McpRoutes:
+    """What MCP clients reach. There is no stream beside the answers (GET): nothing is ever sent unasked."""
+
+    def __init__(self, directory: Directory, door: McpDoor) -> None:
+        self._directory = directory
+        self._door = door
+
+    @route("POST", "/mcp/{domain}", allow="member", streams=True)
+    async def call(self, user: User, domain: str) -> RpcAnswer:
+        """Take a message of an MCP client: tools, resources and prompts of a domain, over streamable HTTP."""
+        return await self._answer(user, domain)
+
+    @route("DELETE", "/mcp/{domain}", allow="member")
+    async def close(self, user: User, domain: str) -> RpcAnswer:
+        """Close a session of an MCP client (`Mcp-Session-Id`)."""
+        return await self._answer(user, domain)
+
+    async def _answer(self, user: User, domain: str) -> RpcAnswer:
+        await self._directory.get(domain)
+        return RpcAnswer(self._door, Owner(user.id, user.key_id, domain))

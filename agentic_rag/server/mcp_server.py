@@ -1,0 +1,442 @@
+"""What MCP clients find in a domain: its search, its documents, a question to its model, cited passages, its roles.
+
+Owns the tools, resources and prompts, one `Server` for all domains: each request says by itself who asks and where, as
+the guard found it. Knows no session. Importing this module loads the protocol's library: `mcp_door` does so in a
+thread.
+"""
+
+import logging
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import anyio
+import mcp_types as types
+import orjson
+from mcp import Client
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from agentic_rag import __version__
+from agentic_rag.access.users import acting_for
+from agentic_rag.business import Business
+from agentic_rag.directory.collection import collection_of
+from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, ServerStopping, Unauthenticated
+from agentic_rag.forms import Form, invalid_input, read_form
+from agentic_rag.ids import ConversationId
+from agentic_rag.json_form import Json
+from agentic_rag.operations.calls import Call, Calls, Question
+from agentic_rag.roles.skills import OfferedSkill
+from agentic_rag.runtime.core.arguments import find_problem
+from agentic_rag.server.auth import Caller, caller_of
+from agentic_rag.server.dialects.openai_answer import Answer
+from agentic_rag.server.error_shapes import RPC_REFUSED
+from agentic_rag.server.replies import request_id
+from agentic_rag.terminal import log_under
+from agentic_rag.tools.base import Binding
+from agentic_rag.tools.system import READ_DOCUMENT, SEARCH
+from mcp_servers.promptx.skills import BODY
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.server import create_server as create_retriever
+
+log = logging.getLogger(__name__)
+
+READING: Final = (SEARCH.name, READ_DOCUMENT.name)
+"""The retriever's tools that are offered."""
+ASK: Final = "ask"
+SCHEME: Final = "agentic-rag"
+INTERRUPT_SECONDS: Final = 10.0
+"""How long a request that was cancelled may take to interrupt its turn: the store may be busy."""
+INSTRUCTIONS: Final = (
+    f"One knowledge base. {' and '.join(READING)} return passages; ask has the domain's assistant answer, "
+    "with citations as links to passages, which can be read as resources. Its prompts are the roles of the domain."
+)
+ASK_DESCRIPTION: Final = (
+    "Ask the assistant of this knowledge base. It searches by itself and answers with checked citations, which may "
+    "take a minute. To go on in the same conversation, give the conversation_id of the answer before."
+)
+ASK_SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {
+        "question": {"type": "string", "description": "Complete, as to a person; at most 10,000 characters."},
+        "conversation_id": {"type": "string", "description": "Of an answer before; left out: a new conversation."},
+    },
+    "required": ["question"],
+    "additionalProperties": False,
+}
+
+SKILLS: Final = "io.modelcontextprotocol/skills"
+"""The skills extension (SEP-2640): `skills/list`, `skills/get`, and each file a resource."""
+NEVER_CACHED: Final[Json] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_SKILL_FILE = re.compile(r"skill://([^/?#]+)/([^?#]+)")
+_URI = re.compile(rf"{SCHEME}://([^/?#]+)/chunks/([^/?#]+)")
+_Context = ServerRequestContext[Any, Any]
+
+
+def make_manager(
+    server: Server[Any], sessions: int, idle_seconds: float, max_bytes: int
+) -> StreamableHTTPSessionManager:
+    """Return what keeps the sessions of one owner; entered with ``run()``, once."""
+    return StreamableHTTPSessionManager(
+        server, session_idle_timeout=idle_seconds, max_request_body_size=max_bytes, max_sessions=sessions
+    )
+
+
+def make_server(business: Business) -> Server[Any]:
+    """Return the server of all domains."""
+    offer = _Offer(business)
+    server: Server[Any] = Server(
+        "agentic-rag",
+        version=__version__,
+        title="Agentic RAG",
+        instructions=INSTRUCTIONS,
+        on_list_tools=offer.list_tools,
+        on_call_tool=offer.call_tool,
+        on_list_resources=offer.list_resources,
+        on_list_resource_templates=offer.list_templates,
+        on_read_resource=offer.read_resource,
+        on_list_prompts=offer.list_prompts,
+        on_get_prompt=offer.get_prompt,
+    )
+    server.middleware.append(offer.answer)
+    server.add_request_handler("skills/list", types.PaginatedRequestParams, offer.list_skills)
+    server.add_request_handler("skills/get", types.ReadResourceRequestParams, offer.get_skill)
+    server.extensions.update({SKILLS: {}})
+    return server
+
+
+class AskArguments(Form):
+    """The arguments of `ask`."""
+
+    question: str
+    conversation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """Who asks, in which domain, and under which id the request is logged."""
+
+    caller: Caller
+    domain: str
+    reference: str
+    path: str
+
+    @classmethod
+    def of(cls, context: _Context) -> "_Visit":
+        request = context.request
+        assert isinstance(request, Request)  # over HTTP each message comes with its own
+        scope = request.scope
+        return cls(caller_of(scope), request.path_params["domain"], request_id(scope), scope["path"])
+
+    async def note_refusal(self, error: AgenticRagError, method: str) -> None:
+        await self.caller.note_refusal(error, f"MCP {method}", self.path, self.reference)
+
+    def say(self, error: AgenticRagError) -> str:
+        return str(error) if self.caller.user.operator else error.plain
+
+
+class _Offer:
+    """The handlers of the server."""
+
+    def __init__(self, business: Business) -> None:
+        self._business = business
+        self._calls = Calls(business.conversations, business.deletion)
+        search = business.documents.knowledge.search
+        self._retriever = create_retriever(search, search, bound_by_meta=True)
+
+    async def answer(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        """Handle any message for its sender; what is answered has no secret of the domain and no word of a mistake."""
+        visit = _Visit.of(ctx)
+        _check_writable(dict(ctx.params or {}))
+        redact = self._business.vault.redact.of(visit.domain)
+        with log_under(visit.reference), acting_for(visit.caller.user.id):
+            try:
+                result = await call_next(ctx)
+            except (AgenticRagError, ValidationError) as caught:
+                exc = _refused_params(caught) if isinstance(caught, ValidationError) else caught
+                await visit.note_refusal(exc, ctx.method)
+                code = types.INVALID_PARAMS if exc.status in (404, 422) else RPC_REFUSED
+                said: Json = redact.json({"code": exc.code, "message": visit.say(exc), "requestId": visit.reference})
+                raise MCPError(code, said["message"], said) from caught
+            except MCPError:
+                raise  # the protocol's own
+            except Exception as exc:
+                log.error("request %s failed", visit.reference, exc_info=exc)
+                raise MCPError(types.INTERNAL_ERROR, str(InternalError(visit.reference))) from exc
+        if result is None or redact.idle:
+            return result
+        if isinstance(result, BaseModel):
+            result = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        redacted: Json = redact.json(result)
+        return redacted
+
+    # Tools
+
+    async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        async with Client(self._retriever) as client:
+            tools = (await client.list_tools()).tools
+        return types.ListToolsResult(
+            tools=[
+                *(tool for tool in tools if tool.name in READING),
+                types.Tool(name=ASK, title="Ask the assistant", description=ASK_DESCRIPTION, input_schema=ASK_SCHEMA),
+            ]
+        )
+
+    async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        visit, arguments = _Visit.of(context), params.arguments or {}
+        try:
+            if params.name == ASK:
+                _check_arguments(ASK_SCHEMA, arguments)
+                return await self._ask(context, visit, read_form(AskArguments, arguments))
+            if params.name in READING:
+                return await self._read(visit, params.name, arguments)
+        except AgenticRagError as exc:
+            await visit.note_refusal(exc, params.name)
+            return _failure(exc.code, visit.say(exc), {})
+        raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
+
+    async def _read(self, visit: _Visit, tool: str, arguments: Json) -> types.CallToolResult:
+        """Let the retriever answer, bound to the domain as in a turn."""
+        settings = await self._business.directory.settings(visit.domain)
+        binding = Binding(
+            collection=collection_of(visit.domain),
+            top_k=settings.retrieval_top_k,
+            threshold=settings.retrieval_threshold,
+        )
+        meta: Any = binding.to_meta("", "")
+        async with Client(self._retriever) as client:
+            schemas = {each.name: each.input_schema for each in (await client.list_tools()).tools}
+        _check_arguments(schemas[tool], arguments)  # outside of the client, which would put what it raises into a group
+        async with Client(self._retriever) as client:
+            return await client.call_tool(tool, arguments, meta=meta)
+
+    async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult:
+        """Run one turn. A request that is cancelled, and a key that is revoked, interrupt it."""
+        visit.caller.take_message()
+        user, question = visit.caller.user, Question(asked.question, attended=False)
+        if asked.conversation_id is None:
+            call = await self._calls.ask(user, visit.domain, question, keep=True)
+        else:
+            call = await self._calls.go_on(user, visit.domain, ConversationId(asked.conversation_id), question)
+        answer, ended = Answer(), False
+        try:
+            with anyio.CancelScope() as held, visit.caller.connection(held):
+                await self._follow(context, call, answer)
+                ended = True
+        finally:
+            if not ended:
+                with anyio.move_on_after(INTERRUPT_SECONDS, shield=True):
+                    await self._calls.interrupt(user, call)
+        if held.cancelled_caught:
+            raise Unauthenticated("The key was revoked.")
+        return _result(visit.domain, call, answer)
+
+    async def _follow(self, context: _Context, call: Call, answer: Answer) -> None:
+        """Read a turn to its end, and tell the client how far it has come."""
+        steps = 0
+        async with aclosing(self._calls.events(call)) as events:
+            async for event in events:
+                fields = event.fields()
+                answer.take(fields)
+                message = _progress(fields)
+                if message:
+                    steps += 1
+                    await context.session.report_progress(steps, message=message)
+
+    # Resources
+
+    async def list_resources(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """List nothing: passages are too many, and are found by searching."""
+        return types.ListResourcesResult(resources=[])
+
+    async def list_templates(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        template = types.ResourceTemplate(
+            name="passage",
+            title="A passage of a document",
+            uri_template=f"{SCHEME}://{_Visit.of(context).domain}/chunks/{{chunk}}",
+            description="As a citation links to it, or by the chunk id of a search.",
+            mime_type="text/plain",
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[template])
+
+    async def read_resource(
+        self, context: _Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        visit, uri = _Visit.of(context), str(params.uri)
+        file = _SKILL_FILE.fullmatch(uri)
+        if file is not None:
+            data = await self._business.skills.read_file(visit.domain, unquote(file[1]), unquote(file[2]))
+            return types.ReadResourceResult(contents=[_file_contents(uri, data)])
+        named = _URI.fullmatch(uri)
+        if named is None or named[1] != visit.domain:
+            raise NotFound("resource", uri[:200])
+        chunk, _ = await self._business.documents.chunk(visit.domain, named[2])
+        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, _meta=_place(chunk))
+        return types.ReadResourceResult(contents=[contents])
+
+    # Skills
+
+    async def list_skills(self, context: _Context, params: types.PaginatedRequestParams) -> Json:
+        offered = await self._business.skills.list_offered(_Visit.of(context).domain)
+        return {**NEVER_CACHED, "skills": [_skill(each) for each in offered]}
+
+    async def get_skill(self, context: _Context, params: types.ReadResourceRequestParams) -> Json:
+        uri = str(params.uri)
+        for each in await self._business.skills.list_offered(_Visit.of(context).domain):
+            if _skill_uri(each.name, BODY) == uri:
+                return {**NEVER_CACHED, "skill": _skill(each)}
+        raise NotFound("skill", uri[:200])
+
+    # Prompts
+
+    async def list_prompts(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        roles = await self._business.roles.list_of(_Visit.of(context).domain)
+        prompts = [
+            types.Prompt(name=role.id, title=role.title or None, description=f"The role {role.title or role.id}.")
+            for role in roles
+        ]
+        return types.ListPromptsResult(prompts=prompts)
+
+    async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        role = await self._business.roles.get(_Visit.of(context).domain, params.name)
+        if role.text is None:
+            raise NotFound("role", params.name)
+        message = types.PromptMessage(role="user", content=types.TextContent(text=role.text))
+        return types.GetPromptResult(messages=[message])
+
+
+def _check_arguments(schema: Json, arguments: Json) -> None:
+    """Refuse arguments that do not fit a tool, in the words that the domain's own model reads."""
+    problem = find_problem(schema, arguments, user=False)
+    if problem is not None:
+        raise InvalidInput("arguments", f"{problem}.")
+
+
+def _refused_params(error: ValidationError) -> InvalidInput:
+    """Return the refusal of a message whose parameters have not the protocol's form."""
+    place = error.errors(include_url=False, include_context=False)[0]["loc"]
+    return invalid_input(error, "" if place[:1] == ("params",) else "params")
+
+
+def _check_writable(params: Json) -> None:
+    """Refuse what the library reads and nobody can store: lone surrogates, hundreds of levels, endless integers."""
+    try:
+        orjson.dumps(params)
+    except TypeError as exc:
+        raise MCPError(types.INVALID_PARAMS, f"The parameters are no plain JSON: {exc}.") from exc
+
+
+def _progress(fields: Json) -> str:
+    """Return what a client is told of an event; empty: nothing."""
+    match fields["type"]:
+        case "iteration_start" if not fields.get("agent"):
+            return f"Step {fields['iteration']}"
+        case "tool_call":
+            return f"Calling {fields['toolName']}"
+        case "retrieval":
+            return f"{len(fields['hits'])} found for {fields['query']!r}"
+        case "retrying":
+            return f"The model is asked again: {fields['reason']}"
+    return ""
+
+
+def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:
+    """Return the answer with its citations, each passage once as a link."""
+    ids: Json = {"conversation_id": call.conversation.id, "turn_id": call.turn_id}
+    if answer.failure is not None:
+        return _failure(answer.failure.code, answer.failure.message, ids)
+    if not answer.over:
+        raise ServerStopping
+    citations = [
+        {"start": each.start, "end": each.end, "uri": _uri(domain, each.chunk_id), **_describe(each.source)}
+        for each in answer.citations
+    ]
+    return types.CallToolResult(
+        content=[types.TextContent(text=answer.text), *_links(domain, answer.references)],
+        structured_content={**ids, "answer": answer.text, "citations": citations},
+    )
+
+
+def _links(domain: str, references: Sequence[Json]) -> list[types.ResourceLink]:
+    by_chunk = {str(each["chunkId"]): each for each in reversed(references)}
+    return [
+        types.ResourceLink(
+            name=str(each["documentName"]),
+            uri=_uri(domain, chunk),
+            title=f"[{each['number']}] {each['documentName']}",
+            description=str(each["citedText"]),
+            mime_type="text/plain",
+        )
+        for chunk, each in reversed(by_chunk.items())
+    ]
+
+
+def _describe(source: Any) -> Json:
+    names = {
+        "number": "number",
+        "documentId": "document_id",
+        "documentName": "document_name",
+        "chunkId": "chunk_id",
+        "citedText": "cited_text",
+        "page": "page",
+        "cells": "cells",
+        "verified": "verified",
+    }
+    return {name: source[key] for key, name in names.items() if source.get(key) is not None}
+
+
+def _failure(code: str, message: str, more: Json) -> types.CallToolResult:
+    """Return what a model is told of a call that failed."""
+    return types.CallToolResult(
+        content=[types.TextContent(text=f"{code}: {message}")],
+        structured_content={**more, "error": {"code": code, "message": message}},
+        is_error=True,
+    )
+
+
+def _uri(domain: str, chunk_id: str) -> str:
+    return f"{SCHEME}://{domain}/chunks/{chunk_id}"
+
+
+def _place(chunk: Chunk) -> Json:
+    """Return where a passage stands."""
+    place: Json = {"document_id": chunk.document_id, "document_name": chunk.document_name}
+    if chunk.heading_path:
+        place["heading_path"] = list(chunk.heading_path)
+    return place | {name: value for name in ("page", "cells") if (value := getattr(chunk, name)) is not None}
+
+
+def _skill(skill: OfferedSkill) -> Json:
+    """Return the extension's entry of a skill: what its author wrote, and all its files with their digests."""
+    files = [
+        {"uri": _skill_uri(skill.name, file.path), "digest": file.digest, "size": file.size} for file in skill.files
+    ]
+    return {"uri": _skill_uri(skill.name, BODY), "frontmatter": skill.front_matter, "resources": files}
+
+
+def _skill_uri(name: str, path: str) -> str:
+    return f"skill://{quote(name, safe='')}/{quote(path)}"
+
+
+def _file_contents(uri: str, data: bytes) -> types.TextResourceContents | types.BlobResourceContents:
+    """Return a file byte for byte: as text where it is that."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return types.BlobResourceContents(uri=uri, blob=b64encode(data).decode())
+    kind = "text/markdown" if uri.endswith(".md") else "text/plain"
+    return types.TextResourceContents(uri=uri, mime_type=kind, text=text)

@@ -1,0 +1,209 @@
+"""REST of signing in at an OpenID provider: to it, and back.
+
+Owns what these routes take and answer, and the cookie that binds a sign-in to its browser. Each step is
+``access.oidc.logins``'s.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from agentic_rag.errors import AgenticRagError, NotFound
+from agentic_rag.forms import Form
+from agentic_rag.json_form import Absent
+from agentic_rag.server.auth import Caller, Gate, source_of
+from agentic_rag.server.cookies import BEGUN, drop_cookie, make_cookie, read_cookie, set_cookie
+from agentic_rag.server.login_routes import AUTH, Attempts, Departures, keep_cookie
+from agentic_rag.server.replies import answer, request_id
+from agentic_rag.server.routes import route
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.users import Grant
+
+if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
+    from agentic_rag.access.oidc.logins import ProviderLogins
+
+OIDC = f"{AUTH}/oidc"
+CALLBACK: Final = f"{OIDC}/callback"
+BEGUN_SECONDS: Final = 600
+BEGUN_A_SECOND: Final = 1.0
+BEGUN_AT_ONCE: Final = 60.0
+"""Of one address: each is a row, and nobody has shown anything yet."""
+
+
+class BeginQuery(Form):
+    """``returnTo``: the path of this server to which the browser goes once it is signed in."""
+
+    return_to: str = Field("/", max_length=1_000)
+
+
+class CallbackQuery(Form):
+    """What the provider adds to our address; further parameters of its own are let pass."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    state: str = Field("", max_length=500)
+    code: str = Field("", max_length=4_000)
+    iss: str | None = Field(None, max_length=1_000)
+    error: str = Field("", max_length=200)
+
+
+class MappingQuery(Form):
+    """``groups``: somebody's, a line each."""
+
+    groups: str = Field("", max_length=10_000)
+
+
+@answer()
+class MappingLine:
+    """What groups may do; ``groups`` is a pattern in which ``*`` stands for any characters."""
+
+    groups: str
+    domain: str | None
+    grant: Grant | None
+    operator: bool
+
+
+@answer()
+class MappedRights:
+    """What all groups of somebody permit together."""
+
+    operator: bool
+    grants: Mapping[str, Grant]
+
+
+@answer(kw_only=True)
+class ProviderMapping:
+    """The provider as it is set up, and the operator's file; ``problem``: why nobody can come in by it.
+
+    ``redirect``: the address that the provider has to know. ``rights``: of the groups that were asked for.
+    """
+
+    issuer: str
+    client_id: str
+    audience: str
+    scopes: str
+    groups_claim: str
+    name_claim: str
+    redirect: str
+    lines: Sequence[MappingLine]
+    problem: Absent[str] = None
+    rights: Absent[MappedRights] = None
+
+
+class ProviderDepartures(Departures):
+    """Where a browser goes that came from an OpenID provider. ``public_url``: our own address, empty: not known."""
+
+    present = True
+
+    def __init__(self, login: "ProviderLogins", public_url: str) -> None:
+        self._login = login
+        self._back = f"{public_url}/" if public_url else ""
+
+    async def logout_url(self) -> str | None:
+        return await self._login.logout_url(self._back)
+
+
+class OidcRoutes:
+    """Signing in at an OpenID provider; ``login`` None: there is none."""
+
+    def __init__(self, login: "ProviderLogins | None", gate: Gate, public_url: str = "") -> None:
+        self._login = login
+        self._gate = gate
+        self._public_url = public_url
+        self._begun = Attempts(BEGUN_A_SECOND, BEGUN_AT_ONCE)
+
+    @route("GET", f"{OIDC}/begin", allow="anyone", errors=[NotFound])
+    async def begin(self, request: Request, caller: Caller, query: BeginQuery) -> RedirectResponse:
+        """Send this browser to the provider to sign in."""
+        there, source, at = self._there(), source_of(request.scope), time.monotonic()
+        try:
+            self._begun.check(at, source)
+            self._begun.count(at, source)
+            begun = await there.begin(self._redirect(request), query.return_to)
+        except AgenticRagError as exc:
+            return RedirectResponse(await _refused_at(request, caller, exc), status_code=303)
+        secure = self._gate.is_secure(request.scope)
+        # not strict: the provider's page leads back here, and this cookie has to come along
+        cookie = make_cookie(BEGUN, begun.browser, BEGUN_SECONDS, secure=secure, strict=False)
+        set_cookie(request.scope, cookie)
+        return RedirectResponse(begun.url, status_code=303)
+
+    @route("GET", CALLBACK, allow="anyone", errors=[NotFound])
+    async def finish(self, request: Request, caller: Caller, query: CallbackQuery) -> HTMLResponse:
+        """Sign this browser in, which comes back from the provider, and lead it to where it wanted to go."""
+        from agentic_rag.access.oidc.logins import Returned
+
+        there, secure = self._there(), self._gate.is_secure(request.scope)
+        browser = read_cookie(request.headers, BEGUN, secure=secure) or ""
+        returned = Returned(query.state, query.code, query.iss, query.error, browser)
+        try:
+            ended = await there.finish(self._redirect(request), returned)
+        except AgenticRagError as exc:
+            return _page_to(await _refused_at(request, caller, exc), "Not signed in", exc.status)
+        keep_cookie(self._gate, request, ended.token, ended.login)
+        set_cookie(request.scope, drop_cookie(BEGUN, secure=secure))
+        # A page, not a redirect: where another site's page leads to, the strict cookie does not go along
+        return _page_to(ended.return_to, "Signed in")
+
+    @route("GET", f"{OIDC}/mapping", allow="operator", errors=[NotFound])
+    async def mapping(self, request: Request, query: MappingQuery) -> ProviderMapping:
+        """Show the provider and what its groups permit; `groups` asks what somebody in them may do."""
+        there = self._there()
+        client = there.client
+        shown = ProviderMapping(
+            issuer=client.issuer,
+            client_id=client.id,
+            audience=client.audience or client.id,
+            scopes=client.scopes,
+            groups_claim=client.groups,
+            name_claim=client.name,
+            redirect=self._redirect(request),
+            lines=[],
+        )
+        try:
+            lines = await anyio.to_thread.run_sync(there.grants.lines)
+            rights = await anyio.to_thread.run_sync(there.grants.rights_of, query.groups.split("\n"))
+        except BadConfiguration as exc:
+            return replace(shown, problem=str(exc))
+        found = [MappingLine(each.groups, each.domain, each.grant, each.operator) for each in lines]
+        mapped = MappedRights(rights.operator, rights.grants) if query.groups else None
+        return replace(shown, lines=found, rights=mapped)
+
+    def _there(self) -> "ProviderLogins":
+        if self._login is None:
+            raise NotFound("provider", "oidc")
+        return self._login
+
+    def _redirect(self, request: Request) -> str:
+        """Return our own address to which the provider leads back. The Host was checked: it is one of our names."""
+        own = self._public_url or f"{'https' if self._gate.is_secure(request.scope) else 'http'}://{request.url.netloc}"
+        return own + CALLBACK
+
+
+async def _refused_at(request: Request, caller: Caller, refused: AgenticRagError) -> str:
+    """Return the address of our page that says why a browser was refused, in its reader's language.
+
+    Raises:
+        AgenticRagError: the refusal; whoever asks is no browser that shows a page.
+    """
+    if "text/html" not in request.headers.get("accept", ""):
+        raise refused
+    action = f"{request.method} {request.url.path}"
+    await caller.note_refusal(refused, action, request.url.path, request_id(request.scope))
+    return f"/#/sign-in-failed/{refused.code}"
+
+
+def _page_to(path: str, words: str, status: int = 200) -> HTMLResponse:
+    place = escape(path, quote=True)
+    return HTMLResponse(
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={place}">'
+        f'<title>{words}</title><a href="{place}">{words}</a>',
+        status,
+    )

@@ -1,0 +1,229 @@
+"""OpenAI's models, chat completions and responses, for clients of theirs that nobody changes.
+
+Owns these routes. A domain is a model; tools run on the server. Knows no rule: `openai_requests` says what a call
+means, `operations.calls` what becomes of it, and the encoders what its answer looks like. Errors have OpenAI's form,
+which `error_shapes` gives them.
+"""
+
+from datetime import datetime
+
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
+from agentic_rag.directory.directory import Directory
+from agentic_rag.errors import (
+    AnswerFailed,
+    BodyTooLarge,
+    ConversationArchived,
+    ConversationFull,
+    GenerationAborted,
+    GenerationTimeout,
+    ImageTooLarge,
+    ImageUnsupported,
+    MessageContentRequired,
+    MessageTooLong,
+    ModelError,
+    NotFound,
+    OtherResponses,
+    QuotaExceeded,
+    ServerStopping,
+    TurnInProgress,
+)
+from agentic_rag.events import AgentEvent
+from agentic_rag.forms import Form
+from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.json_form import Json
+from agentic_rag.operations.calls import Call, Calls, Question
+from agentic_rag.server.collected import CollectedAnswer
+from agentic_rag.server.dialects.openai_answer import Answer
+from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
+from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, turn_of
+from agentic_rag.server.openai_requests import (
+    Asked,
+    ChatCall,
+    ConversationName,
+    ResponseCall,
+    read_chat,
+    read_response,
+)
+from agentic_rag.server.replies import Redacted, json_response
+from agentic_rag.server.routes import route
+from agentic_rag.server.sse import EventStream
+from agentic_rag.server.stored_responses import frame_of, stored_events, stored_response
+from agentic_rag.store.domains import DomainRecord
+
+RESPONSE = "/v1/responses/{response}"
+ASKING_ERRORS = (
+    BodyTooLarge,
+    ConversationArchived,
+    ConversationFull,
+    GenerationAborted,
+    GenerationTimeout,
+    ImageTooLarge,
+    ImageUnsupported,
+    MessageContentRequired,
+    MessageTooLong,
+    ModelError,
+    NotFound,
+    QuotaExceeded,
+    TurnInProgress,
+)
+"""How a question may be refused or fail. What OpenAI's clients know as a bad request is 400, not 422."""
+
+
+class ResponseQuery(Form):
+    """``stream``: its events, those that follow the number ``starting_after``. Other parameters are let pass."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    streamed: bool = Field(False, alias="stream")
+    starting_after: int = -1
+
+
+class OpenAiRoutes:
+    """What clients of OpenAI's API reach below ``/v1``."""
+
+    def __init__(self, directory: Directory, conversations: Conversations, calls: Calls) -> None:
+        self._directory = directory
+        self._conversations = conversations
+        self._calls = calls
+
+    @route("GET", "/v1/models", allow="user")
+    async def list_models(self, user: User) -> Response:
+        """List the domains of the caller as OpenAI's models."""
+        records = [record for record in await self._directory.list_all() if user.sees(record.id)]
+        return json_response({"object": "list", "data": [_model(record) for record in records]})
+
+    @route("GET", "/v1/models/{domain}", allow="member")
+    async def get_model(self, domain: str) -> Response:
+        """Show one domain as OpenAI's model."""
+        return json_response(_model(await self._directory.get(domain)))
+
+    @route(
+        "POST",
+        "/v1/chat/completions",
+        allow="user",
+        sends=True,
+        streams=True,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=ASKING_ERRORS,
+    )
+    async def complete(self, request: Request, user: User, body: ChatCall) -> EventStream | Response:
+        """Answer the last of some messages, as OpenAI's chat completions do.
+
+        Without ``store`` or ``conversation`` nothing is kept of it.
+        """
+        asked = read_chat(body)
+        call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
+        passages = _passages(request, body.model)
+        if not body.streamed:
+            return CollectedAnswer(self._calls.events(call), _Completion(body.model, passages))
+        usage = bool(body.stream_options and body.stream_options.include_usage)
+        return EventStream(self._calls.events(call), OpenAiChat(body.model, passages, include_usage=usage))
+
+    @route(
+        "POST",
+        "/v1/responses",
+        allow="user",
+        sends=True,
+        streams=True,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=ASKING_ERRORS,
+    )
+    async def respond(self, user: User, body: ResponseCall) -> EventStream | Response:
+        """Answer an input, as OpenAI's responses do.
+
+        Without ``store``, ``conversation`` or ``previous_response_id`` nothing is kept of it.
+        """
+        asked = read_response(body)
+        if body.previous_response_id is not None:
+            question = Question(asked.question, (), asked.wishes, asked.images)
+            turn_id = TurnId(turn_of(body.previous_response_id))
+            call = await self._calls.go_on_after(user, body.model, turn_id, question)
+        else:
+            call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
+        kept = call.conversation.id if call.kept else None
+        frame = ResponseFrame(body.model, body.instructions, body.previous_response_id, kept)
+        if not body.streamed:
+            return CollectedAnswer(self._calls.events(call), _Response(frame))
+        return EventStream(self._calls.events(call), OpenAiResponses(frame))
+
+    @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound])
+    async def get_response(self, user: User, response: str, query: ResponseQuery) -> EventStream | Redacted[Json]:
+        """Show a response that was kept, as it stands now, or its events."""
+        kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
+        if query.streamed:
+            encoder = OpenAiResponses(frame_of(kept), after=query.starting_after)
+            return EventStream(stored_events(self._conversations, user, kept), encoder)
+        return Redacted(kept.conversation.domain_id, await stored_response(self._conversations, user, kept))
+
+    @route("DELETE", RESPONSE, allow="user", audited=True, status=200, errors=[NotFound, OtherResponses])
+    async def delete_response(self, user: User, response: str) -> Json:
+        """Delete a response that was kept with its conversation, in which it has to be the only one."""
+        await self._calls.forget(user, TurnId(turn_of(response)))
+        return {"id": response, "object": "response", "deleted": True}
+
+    async def _ask(
+        self, user: User, domain: str, asked: Asked, *, store: bool, conversation: str | ConversationName | None
+    ) -> Call:
+        if not user.sees(domain):
+            raise NotFound("domain", domain, hidden=True)
+        if conversation is None:
+            whole = Question(asked.question, asked.before, asked.wishes, asked.all_images)
+            return await self._calls.ask(user, domain, whole, keep=store)
+        ident = conversation if isinstance(conversation, str) else conversation.id
+        question = Question(asked.question, (), asked.wishes, asked.images)
+        return await self._calls.go_on(user, domain, ConversationId(ident), question)
+
+
+class _Completion:
+    """Collects a chat completion."""
+
+    def __init__(self, model: str, passages: str) -> None:
+        self._answer = Answer()
+        self._model = model
+        self._passages = passages
+
+    def collect(self, event: AgentEvent) -> None:
+        self._answer.take(event.fields())
+
+    def result(self) -> Json:
+        _check(self._answer)
+        return completion(self._answer, self._model, self._passages)
+
+
+class _Response:
+    """Collects a response."""
+
+    def __init__(self, frame: ResponseFrame) -> None:
+        self._encoder = OpenAiResponses(frame, retracts=True)
+
+    def collect(self, event: AgentEvent) -> None:
+        self._encoder.take(event)
+
+    def result(self) -> Json:
+        _check(self._encoder.answer)
+        return self._encoder.response()
+
+
+def _check(answer: Answer) -> None:
+    """Raise why there is no whole answer."""
+    failure = answer.failure
+    if failure is not None:
+        raise AnswerFailed(failure.code, failure.message, failure.retryable)
+    if not answer.over:
+        raise ServerStopping
+
+
+def _model(record: DomainRecord) -> Json:
+    created = int(datetime.fromisoformat(record.created_at).timestamp())
+    return {"id": record.id, "object": "model", "created": created, "owned_by": "agentic-rag", "name": record.name}
+
+
+def _passages(request: Request, domain: str) -> str:
+    """Return the address below which the passages of a domain can be read."""
+    return str(request.url.replace(path=f"/api/domains/{domain}/chunks", query="", fragment=""))

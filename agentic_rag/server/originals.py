@@ -1,0 +1,92 @@
+"""A document's file as an answer: whole or one range of it, piece by piece, by its own name, never run by a browser.
+
+Owns its headers and what a ``Range`` header means. Knows no folder and no domain.
+"""
+
+import re
+from urllib.parse import quote
+
+import anyio
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.documents.files import Original, split_name
+from agentic_rag.server.replies import SANDBOX
+
+PIECE = 256 * 1024
+"""Bytes that are read and sent at once."""
+SEND_SECONDS = 60.0
+"""A piece that takes longer means a client that stopped reading: the connection is cut."""
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class OriginalFile:
+    """The ASGI answer that sends a document's file, or the part that ``asked`` (a ``Range`` header) names.
+
+    A header that is not understood, or that names several ranges, counts as none. The file is closed at the end.
+    """
+
+    def __init__(self, original: Original, asked: str | None) -> None:
+        self._original = original
+        self._asked = asked
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send(send)
+        finally:
+            self._original.close()
+
+    async def _send(self, send: Send) -> None:
+        size = self._original.size
+        part = None if self._asked is None else part_named(self._asked, size)
+        start, end = (0, size) if part is None else part
+        status, headers = 200, self._headers()
+        if part is not None:
+            status, place = (206, f"{start}-{end - 1}") if start < end else (416, "*")
+            headers.append((b"content-range", f"bytes {place}/{size}".encode()))
+        headers.append((b"content-length", str(end - start).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        while start < end:
+            piece = await self._original.read(start, min(PIECE, end - start))
+            if not piece:
+                return  # it was cut off meanwhile: the client sees an answer that is shorter than was said
+            start += len(piece)
+            with anyio.move_on_after(SEND_SECONDS) as sending:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if sending.cancelled_caught:
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        media_type = self._original.media_type.encode("latin-1", "replace") or b"application/octet-stream"
+        return [
+            (b"content-type", media_type),
+            (b"content-disposition", disposition(self._original.name).encode()),
+            (b"content-security-policy", SANDBOX.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"accept-ranges", b"bytes"),
+        ]
+
+
+def part_named(asked: str, size: int) -> tuple[int, int] | None:
+    """Return the part of ``size`` bytes that a ``Range`` header names: its start, and where it ends.
+
+    None: the whole. Both alike: there is no such part.
+    """
+    found = _RANGE.fullmatch(asked.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < start:
+            return None
+    return (start, end) if start < end else (0, 0)
+
+
+def disposition(name: str) -> str:
+    """Return a ``Content-Disposition`` that keeps a file under its name, in ASCII for those that know no more."""
+    stem, ending = split_name(name)
+    plain = "".join(re.sub(r"[^A-Za-z0-9._ -]", "_", part)[:100] for part in (stem, ending))
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,0 +1,223 @@
+"""REST of where a citation stands: a page's image, and the place of a passage.
+
+Owns what these routes take and answer. Knows no PDF and no table.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+from starlette.requests import Request
+
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.found_text import Range
+from agentic_rag.documents.places import Found, Kind, OnPage, Place, Places
+from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.forms import Form
+from agentic_rag.ids import DocumentId
+from agentic_rag.json_form import Absent
+from agentic_rag.redaction import Redactor
+from agentic_rag.server.page_images import PageFile, knows, tag_of
+from agentic_rag.server.replies import Redacted, answer, answer_from
+from agentic_rag.server.routes import route
+
+DOMAIN = "/api/domains/{domain}"
+PAGE = f"{DOMAIN}/documents/{{document}}/pages/{{page}}"
+
+# What is taken
+
+
+class PageSize(Form):
+    """``width`` in pixels; a page that would be too large at it is smaller."""
+
+    width: int = Field(1_000, ge=200, le=2_000)
+
+
+class PlaceQuery(Form):
+    """Which part of the passage: ``start`` and ``end`` in its text, or ``text``, a citation's ``citedText``.
+
+    ``format=html``: with ``html`` beside the texts.
+    """
+
+    start: int | None = Field(None, ge=0)
+    end: int | None = Field(None, ge=1)
+    text: str | None = Field(None, max_length=4_000)
+    format: Literal["text", "html"] = "text"
+
+    def part(self) -> Range | None:
+        """Return the part that is asked for by its offsets.
+
+        Raises:
+            InvalidInput: they are none.
+        """
+        if self.start is None and self.end is None:
+            return None
+        if self.start is None or self.end is None or self.start >= self.end:
+            raise InvalidInput("end", "start and end are needed together, and end is after start.")
+        if self.text is not None:
+            raise InvalidInput("text", "either start and end, or text.")
+        return Range(self.start, self.end)
+
+
+# What is answered
+
+
+@answer()
+class Cited:
+    """The part that was asked for: offsets in the passage's ``text``, and what stands there."""
+
+    start: int
+    end: int
+    text: str
+
+
+@answer()
+class Near:
+    """The paragraph before or after a passage, with its own headings and page."""
+
+    chunk_id: str
+    text: str
+    heading_path: Sequence[str]
+    page: int | None
+
+
+@answer()
+class TableRow:
+    """A row; ``start`` and ``end`` are offsets in the passage's ``text``, ``number`` is its row in the sheet."""
+
+    cells: Sequence[str]
+    start: int
+    end: int
+    cited: bool
+    number: Absent[int] = None
+
+
+@answer()
+class SheetTable:
+    """The rows of a passage below their header, which is empty where none is known."""
+
+    header: Sequence[str]
+    rows: Sequence[TableRow]
+
+
+@answer()
+class Box:
+    """A rectangle as shares of the page, 0 to 1, from its upper left corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@answer()
+class PagePlace:
+    """A passage on a page. ``image``: where its picture is; ``width`` and ``height`` in points, of a page that can be
+    read. ``found``: how much of the passage ``passage`` marks, the cited part of it ``cited``."""
+
+    number: int
+    image: str
+    found: Found
+    passage: Sequence[Box]
+    cited: Sequence[Box]
+    width: Absent[float] = None
+    height: Absent[float] = None
+
+
+@answer()
+class PassagePlace:
+    """A passage in its place. ``kind``: what it is best shown as; ``page`` and ``table`` are there for those kinds.
+
+    ``cited`` is null where no part was asked for, or the passage does not have it. ``html`` is safe to be put into a
+    page: the passage, with ``mark`` around the cited part. ``notes``: what could not be shown, and what is known of the
+    document that explains it.
+    """
+
+    chunk_id: str
+    document_id: str
+    document_name: str
+    media_type: str
+    kind: Kind
+    heading_path: Sequence[str]
+    ordinal: int
+    text: str
+    cited: Cited | None
+    before: Near | None
+    after: Near | None
+    notes: Sequence[str]
+    cells: Absent[str] = None
+    page: Absent[PagePlace] = None
+    table: Absent[SheetTable] = None
+    html: Absent[str] = None
+
+
+class PlaceRoutes:
+    """Where citations stand."""
+
+    def __init__(self, documents: Documents, places: Places, redactor: Redactor) -> None:
+        """``redactor``: takes secrets out of a text before it is made HTML, where they would look different."""
+        self._documents = documents
+        self._places = places
+        self._redactor = redactor
+
+    @route("GET", PAGE, allow="member", errors=[DocumentUnsupported, PageUnreadable, PagesBusy])
+    async def get_page(
+        self, request: Request, domain: str, document: DocumentId, page: str, query: PageSize
+    ) -> PageFile:
+        """Send a page of a PDF as a PNG image, pages counted from 1."""
+        record = await self._documents.get(domain, document)
+        if not (page.isascii() and page.isdigit() and len(page) < 9 and int(page)):
+            raise NotFound("page", page)
+        tag = tag_of(domain, record.id, record.sha256, page, query.width)
+        if knows(request, tag):
+            return PageFile(None, tag)
+        image = await self._documents.page(domain, document, int(page), query.width)
+        return PageFile(image.png, tag)
+
+    @route("GET", f"{DOMAIN}/chunks/{{chunk}}/place", allow="member")
+    async def get_place(self, domain: str, chunk: str, query: PlaceQuery) -> Redacted[PassagePlace]:
+        """Show where the passage of a citation stands: on its page, in its table or between its neighbours."""
+        place = await self._places.of(domain, chunk, query.part(), query.text)
+        html = self._html(domain, place) if query.format == "html" else None
+        return Redacted(domain, _show(domain, place, html))
+
+    def _html(self, domain: str, place: Place) -> str:
+        # with what it needs: a start does not wait for it
+        from agentic_rag.documents.passage_html import passage_html, table_html
+
+        redact = self._redactor.of(domain)
+        if place.table is not None:
+            return table_html(place.table, redact)
+        return passage_html(place.chunk.text, place.cited, redact)
+
+
+def _show(domain: str, place: Place, html: str | None) -> PassagePlace:
+    chunk, part = place.chunk, place.cited
+    page, table = place.page, place.table
+    return PassagePlace(
+        chunk_id=chunk.chunk_id,
+        document_id=place.document.id,
+        document_name=place.document.name,
+        media_type=place.document.media_type,
+        kind=place.kind,
+        heading_path=chunk.heading_path,
+        ordinal=chunk.ordinal,
+        text=chunk.text,
+        cited=None if part is None else Cited(part.start, part.end, chunk.text[part.start : part.end]),
+        before=answer_from(Near, place.before) if place.before else None,
+        after=answer_from(Near, place.after) if place.after else None,
+        notes=[*filter(None, [page.note if page else None]), *(place.document.progress.notes or ())],
+        cells=chunk.cells,
+        page=None if page is None else _page(domain, place.document.id, page),
+        table=None if table is None else SheetTable(table.header, [answer_from(TableRow, row) for row in table.rows]),
+        html=html,
+    )
+
+
+def _page(domain: str, document: str, page: OnPage) -> PagePlace:
+    image = PAGE.format(domain=domain, document=document, page=page.number)
+    marks = page.marks
+    if marks is None:
+        return PagePlace(page.number, image, page.found, (), ())
+    passage, cited = ([answer_from(Box, box) for box in boxes] for boxes in (marks.passage, marks.cited))
+    return PagePlace(page.number, image, page.found, passage, cited, marks.width, marks.height)

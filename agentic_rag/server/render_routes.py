@@ -1,0 +1,80 @@
+"""REST of rendering: Markdown as the HTML that a page may show, for texts that are not messages yet.
+
+Owns what the route takes and how much of it. What is left of a text is ``message_html``'s.
+"""
+
+from pydantic import Field, field_validator
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.shown_messages import Citation
+from agentic_rag.events import Reference
+from agentic_rag.forms import Form
+from agentic_rag.server.replies import Items, answer
+from agentic_rag.server.routes import route
+from agentic_rag.threads import DomainThreads
+
+MAX_TEXTS = 50
+MAX_CHARACTERS = 65_536
+"""Of one text, as of a message: a longer one is shown as it was written."""
+MAX_ALL_CHARACTERS = 131_072
+"""Of all texts of a request."""
+
+
+class Mark(Form):
+    """A citation that ends at a place of the text: an offset in Unicode code points."""
+
+    end: int = Field(ge=0)
+    number: int = Field(ge=1, le=100_000)
+    document_id: str = Field("", max_length=200)
+    document_name: str = Field("", max_length=1_000)
+    chunk_id: str = Field("", max_length=200)
+
+
+class Text(Form):
+    """A text, and the citations in it. ``breaks``: a line end is one in the HTML, too."""
+
+    text: str = Field(max_length=MAX_CHARACTERS)
+    citations: list[Mark] = Field(default_factory=list, max_length=500)
+    breaks: bool = False
+
+
+class Texts(Form):
+    """What to render."""
+
+    texts: list[Text] = Field(max_length=MAX_TEXTS)
+
+    @field_validator("texts")
+    @classmethod
+    def _fit(cls, texts: list[Text]) -> list[Text]:
+        if sum(len(each.text) for each in texts) > MAX_ALL_CHARACTERS:
+            raise ValueError(f"at most {MAX_ALL_CHARACTERS} characters are possible in all texts together")
+        return texts
+
+
+@answer()
+class Rendered:
+    """A text as sanitised HTML."""
+
+    html: str
+
+
+class RenderRoutes:
+    """Markdown as HTML."""
+
+    def __init__(self, thread: DomainThreads) -> None:
+        self._thread = thread
+
+    @route("POST", "/api/render", allow="user")
+    async def render(self, user: User, body: Texts) -> Items[Rendered]:
+        """Render texts as messages are with `format=html`; nothing is kept."""
+        return Items([await self._thread.run(user.id, _render, each) for each in body.texts])
+
+
+def _render(given: Text) -> Rendered:
+    from agentic_rag.conversations.message_html import to_html  # with what it needs, a tenth of a second of a start
+
+    citations = [Citation(each.end, each.number) for each in given.citations]
+    references = [
+        Reference(each.number, each.document_id, each.document_name, each.chunk_id, "", 0.0) for each in given.citations
+    ]
+    return Rendered(to_html(given.text, citations, references, breaks=given.breaks))

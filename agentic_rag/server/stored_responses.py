@@ -1,0 +1,148 @@
+"""A turn that a client asks for again as OpenAI's response: from its log, and later from the messages that are kept.
+
+Owns what the kept messages say in the place of a log that is gone: the same text, citations and calls, the text in one
+piece behind its calls. Knows no route.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.errors import GenerationAborted, LogGone
+from agentic_rag.events import (
+    AgentEvent,
+    Delegate,
+    Done,
+    Error,
+    EventBody,
+    Interrupted,
+    IterationStart,
+    SourceReference,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    TurnStarted,
+    Usage,
+)
+from agentic_rag.json_form import Json
+from agentic_rag.operations.calls import KeptTurn
+from agentic_rag.runtime.core.transcript import result_text
+from agentic_rag.runtime.log.runlog import Encoder
+from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, response_id
+from agentic_rag.server.dialects.settled import settle
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import FINISHED, TurnRecord, TurnStatus
+
+MAX_CALLS = 1_000
+"""Calls of a conversation among which those of a turn are looked for."""
+
+
+def frame_of(kept: KeptTurn) -> ResponseFrame:
+    """Return what a response says beside its turn. What instructions came with it is not kept."""
+    before = None if kept.follows is None else response_id(kept.follows)
+    return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id)
+
+
+async def stored_response(conversations: Conversations, user: User, kept: KeptTurn) -> Json:
+    """Return the response of a turn as it stands, without waiting for its end."""
+    encoder = OpenAiResponses(frame_of(kept), retracts=True)
+    for event in await _events(conversations, user, kept):
+        encoder.take(event)
+    return encoder.response()
+
+
+async def stored_events(conversations: Conversations, user: User, kept: KeptTurn) -> AsyncGenerator[AgentEvent]:
+    """Yield the events of a turn from its first one; of one that has ended without what was taken back."""
+    if kept.turn.status in FINISHED:
+        for event in await _events(conversations, user, kept):
+            yield event
+        return
+    async with aclosing(conversations.events(kept.turn.id)) as events:
+        async for event in events:
+            yield event
+
+
+async def _events(conversations: Conversations, user: User, kept: KeptTurn) -> Sequence[AgentEvent]:
+    try:
+        reader = conversations.log(kept.turn.id)
+        events: list[AgentEvent] = []
+        while batch := await reader.take():
+            events += batch
+        return settle(events)
+    except LogGone:
+        pass
+    conversation = kept.conversation
+    message = await conversations.message(user, conversation.id, kept.turn.message_id)
+    calls = await conversations.tool_calls(user, conversation.id, limit=MAX_CALLS)
+    mine = [call for call in calls if call.turn_id == kept.turn.id]
+    delegated = [call for child in await conversations.children(user, kept.turn.id) for call in child.tool_calls]
+    return list(events_of(kept.turn, message, [*mine, *delegated]))
+
+
+def events_of(turn: TurnRecord, message: ShownMessage, calls: Sequence[ToolCallRecord]) -> Iterator[AgentEvent]:
+    """Yield what the events of a turn come to that has ended, from what is kept of it."""
+    encoder = Encoder(turn.conversation_id, turn.id)
+    for seq, (body, agent) in enumerate(_bodies(turn, message, calls), 1):
+        yield encoder.encode(body, seq, turn.started_at, agent)
+
+
+def _bodies(
+    turn: TurnRecord, message: ShownMessage, calls: Sequence[ToolCallRecord]
+) -> Iterator[tuple[EventBody, Delegate | None]]:
+    model = str(message.metadata.get("model") or "")
+    yield TurnStarted(turn.user_message_id, turn.message_id, turn.content, model, turn.image_id), None
+    for call in calls:
+        agent = Delegate(call.agent, "") if call.agent else None
+        yield ToolCall(call.tool_call_id, call.tool_name, call.server, call.arguments), agent
+        if call.status is not ToolStatus.RUNNING:
+            yield _result(call), agent
+    yield IterationStart(1, False), None
+    if message.content:
+        yield Text(message.content), None
+    references = {each.number: each for each in message.references}
+    for cited in message.citations:
+        reference = references.get(cited.number)
+        if reference is not None:
+            yield (
+                SourceReference(
+                    reference.number,
+                    1,
+                    cited.end,
+                    cited.end,
+                    reference.document_id,
+                    reference.document_name,
+                    reference.chunk_id,
+                    reference.cited_text,
+                    reference.score,
+                    reference.page,
+                    reference.cells,
+                    reference.verified,
+                ),
+                None,
+            )
+    yield _end(turn, model, tuple(message.metadata.get("retrievalIds") or ())), None
+
+
+def _result(call: ToolCallRecord) -> ToolResult:
+    content = "" if call.result is None else result_text(call.result)
+    return ToolResult(
+        call.tool_call_id,
+        call.tool_name,
+        call.server,
+        call.status,
+        content,
+        truncated=call.ref is not None,
+        duration_ms=call.duration_ms or 0,
+    )
+
+
+def _end(turn: TurnRecord, model: str, retrieval_ids: tuple[str, ...]) -> EventBody:
+    if turn.status is TurnStatus.INTERRUPTED:
+        return Interrupted(turn.message_id)
+    if turn.status is TurnStatus.FAILED:
+        return turn.error or Error(GenerationAborted.code, str(GenerationAborted()), False)
+    usage = turn.usage or Usage()
+    return Done(turn.message_id, usage, turn.end_reason or "", turn.references, model, turn.timings, retrieval_ids)

@@ -1,0 +1,231 @@
+"""The door of Vercel's AI SDK: what its ``DefaultChatTransport`` posts, and where it goes on with an answer.
+
+Owns what these routes take, and how the ids of a client (chat, message) become ours. The stream is
+``dialects.ui_message``'s. The conversation is kept here: of the messages that are posted the last one is read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.client_names import ClientNames, check_name
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_at
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
+from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.forms import Form
+from agentic_rag.ids import MessageId, WaitId
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.ui_message import UiMessage
+from agentic_rag.server.routes import route
+from agentic_rag.server.sse import EventStream
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.turns import TurnStatus
+
+CHAT = "/api/ui-message/{domain}"
+_OURS = "msg_"
+
+
+class UiMessageForm(Form):
+    """A message as the SDK keeps it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = ""
+    role: Literal["system", "user", "assistant"]
+    parts: list[dict[str, Any]]
+
+
+class ChatRequest(Form):
+    """What the SDK's transport posts. ``messages``: all of the chat; the last one is read. It has to be the user's, or
+    the answer with the user's word on calls that wait for approval (``addToolApprovalResponse``).
+
+    ``trigger`` ``regenerate-message``: answer it again; ``messageId`` with ``submit-message``: it was edited.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    messages: list[UiMessageForm] = Field(min_length=1)
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The message that is to be answered, under the id its client has given it."""
+
+    id: str
+    content: str
+    images: Sequence[PlacedImage]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A user's word on a call that waits for approval. ``input``: the call's arguments as the client has them now."""
+
+    wait_id: WaitId
+    approved: bool
+    reason: str
+    input: object
+
+
+class UiMessageRoutes:
+    """Chats of the AI SDK's clients."""
+
+    def __init__(self, conversations: Conversations, names: ClientNames, waits: Waits) -> None:
+        self._conversations = conversations
+        self._names = names
+        self._waits = waits
+
+    @route(
+        "POST",
+        CHAT,
+        allow="member",
+        sends=True,
+        streams=True,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=[ImageUnsupported, ImageTooLarge, WaitAnswered, Forbidden],
+    )
+    async def chat(self, user: User, domain: str, body: ChatRequest) -> EventStream:
+        """Answer the last message of a chat, which begins when there is none of this id.
+
+        A repeat of the same message is the same turn. Where the last message is an answer with calls that were approved
+        or declined, the turn that waits for that goes on with it.
+        """
+        responses = _responses_of(body.messages)
+        if responses:
+            return await self._go_on(user, domain, body.id, responses)
+        question = _question_of(body.messages)
+        conversation = await self._names.find_or_begin(user, domain, body.id)
+        accepted = await self._accept(user, conversation, body, question)
+        ended = await self._waits.ended_of(accepted.turn_id) if accepted.duplicate else frozenset[str]()
+        return EventStream(self._conversations.events(accepted.turn_id), UiMessage(KnownWaits(ended)))
+
+    @route("GET", f"{CHAT}/{{chat}}/stream", allow="member", streams=True, status=204)
+    async def resume(self, user: User, domain: str, chat: str) -> EventStream | None:
+        """Go on with the answer that is being given in a chat, from its start; 204 when none is."""
+        conversation = await self._names.find(user, domain, chat)
+        if conversation is None:
+            return None
+        turn = (await self._conversations.current_turns([conversation])).get(conversation.session_id)
+        if turn is None or turn.status not in (TurnStatus.RUNNING, TurnStatus.WAITING):
+            return None
+        ended = await self._waits.ended_of(turn.id)
+        return EventStream(self._conversations.events(turn.id), UiMessage(KnownWaits(ended)))
+
+    async def _go_on(self, user: User, domain: str, chat: str, responses: Sequence[Response]) -> EventStream:
+        """Answer what a turn waits for, and tell what follows. A repeat of the same answers is told the same."""
+        conversation = await self._names.find(user, domain, chat)
+        asked = [(response, await self._waits.get(user, response.wait_id)) for response in responses]
+        turn_id = asked[0][1].root_turn_id
+        for _, wait in asked:
+            elsewhere = conversation is None or wait.conversation_id != conversation.id
+            if elsewhere or wait.root_turn_id != turn_id or wait.kind is not WaitKind.APPROVAL:
+                raise NotFound("wait", wait.id)
+        for response, wait in asked:
+            action, content = _answer_of(response, wait.request["arguments"])
+            await self._waits.settle(user, wait, action, content)
+        waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
+        return EventStream(self._conversations.events(turn_id), UiMessage(waits))
+
+    async def _accept(
+        self, user: User, conversation: ConversationRecord, body: ChatRequest, question: Question
+    ) -> Accepted:
+        again = body.trigger == "regenerate-message"
+        if again or body.message_id is not None:
+            content, images = (None, None) if again else (question.content, question.images)
+            for candidate in filter(None, (body.message_id, question.id)):
+                found = await self._message(conversation, candidate)
+                if found is not None:
+                    return await self._conversations.answer_again(user, conversation.id, found, content, images=images)
+            if not again:
+                raise NotFound("message", body.message_id or "")
+        return await self._conversations.send(
+            user,
+            conversation.id,
+            question.content,
+            client_message_id=question.id or None,
+            images=question.images,
+        )
+
+    async def _message(self, conversation: ConversationRecord, ident: str) -> MessageId | None:
+        """Return our id of a message, None when there is none: it may be a client's, of a question that it sent."""
+        if ident.startswith(_OURS):
+            return MessageId(ident)
+        turn = await self._names.turn_in(conversation, ident)
+        return None if turn is None else turn.user_message_id
+
+
+def _responses_of(messages: Sequence[UiMessageForm]) -> list[Response]:
+    """Return what the user says in the last message to calls that wait for approval; empty: it is a question.
+
+    Raises:
+        InvalidInput: it says nothing that can be understood.
+    """
+    last, found = messages[-1], list[Response]()
+    for number, part in enumerate(last.parts if last.role == "assistant" else ()):
+        if part.get("state") != "approval-responded":
+            continue
+        approval, place = part.get("approval"), f"messages.{len(messages) - 1}.parts.{number}.approval"
+        if not isinstance(approval, dict):
+            raise InvalidInput(place, "an object is expected.")
+        approved, reason = approval.get("approved"), approval.get("reason")
+        if not isinstance(approved, bool):
+            raise InvalidInput(f"{place}.approved", "true or false is expected.")
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidInput(f"{place}.reason", "a string is expected.")
+        found.append(Response(WaitId(_string(approval, "id", place)), approved, reason or "", part.get("input")))
+    return found
+
+
+def _answer_of(response: Response, arguments: object) -> tuple[WaitAction, Json]:
+    """Return the answer that a response gives. ``arguments``: those that were asked about; others were edited."""
+    if not response.approved:
+        return WaitAction.DECLINE, {"reason": response.reason} if response.reason else {}
+    edited = response.input is not None and response.input != arguments
+    return WaitAction.ACCEPT, {"arguments": response.input} if edited else {}
+
+
+def _question_of(messages: list[UiMessageForm]) -> Question:
+    """Return the last message.
+
+    Raises:
+        InvalidInput: it is not the user's, has more than text and images, or somebody wants to instruct the model.
+    """
+    for at, message in enumerate(messages):
+        if message.role == "system":
+            problem = "only messages of the user are taken; what the model is told to be is the domain's."
+            raise InvalidInput(f"messages.{at}.role", problem)
+    last, at = messages[-1], len(messages) - 1
+    if last.role != "user":
+        problem = "the last one has to be the user's: tools run here, and nobody else has results for them."
+        raise InvalidInput(f"messages.{at}.role", problem)
+    if last.id:
+        check_name(f"messages.{at}.id", last.id)
+    texts: list[str] = []
+    images: list[PlacedImage] = []
+    for number, part in enumerate(last.parts):
+        place = f"messages.{at}.parts.{number}"
+        match part.get("type"):
+            case "text":
+                texts.append(_string(part, "text", place))
+            case "file":
+                images.append(image_at(f"{place}.url", part.get("url"), _string(part, "mediaType", place)))
+            case _:
+                problem = "only text and images are taken; other files are uploaded to the domain."
+                raise InvalidInput(f"{place}.type", problem)
+    return Question(last.id, "\n".join(texts), images)
+
+
+def _string(part: Json, name: str, place: str) -> str:
+    text = part.get(name)
+    if not isinstance(text, str):
+        raise InvalidInput(f"{place}.{name}", "a string is expected.")
+    return text

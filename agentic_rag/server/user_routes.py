@@ -1,0 +1,119 @@
+"""REST of users.
+
+Owns what these routes take and answer. Knows no rule: those are ``access.people``'s.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from agentic_rag.access.keys import MAX_DOMAINS, Access
+from agentic_rag.access.people import MAX_NAME, People, UserChange
+from agentic_rag.errors import UserErasing
+from agentic_rag.forms import Form
+from agentic_rag.operations.erasure import Erasure
+from agentic_rag.server.key_routes import Key
+from agentic_rag.server.replies import Items, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.users import Grant, Origin, UserRecord, UserState
+
+USERS = "/api/users"
+ONE = f"{USERS}/{{person}}"
+
+Grants = dict[str, Grant]
+
+
+class NewUser(Form):
+    """A user to make. ``grants``: by the ids of domains; an operator needs none."""
+
+    name: str
+    display_name: str = Field("", max_length=MAX_NAME)
+    operator: bool = False
+    grants: Grants = Field(default_factory=dict, max_length=MAX_DOMAINS)
+
+
+class ChangedUser(Form):
+    """What is to be changed of a user; ``grants`` are then all there are."""
+
+    display_name: str | None = Field(None, max_length=MAX_NAME)
+    operator: bool | None = None
+    grants: Grants | None = Field(None, max_length=MAX_DOMAINS)
+
+
+@answer()
+class Person:
+    """A user; ``origin`` says who decides on the grants: an operator, or the groups of an OpenID provider."""
+
+    name: str
+    display_name: str
+    operator: bool
+    grants: Mapping[str, Grant]
+    state: UserState
+    origin: Origin
+    created_at: str
+    updated_at: str
+
+
+@answer()
+class PersonWithKeys(Person):
+    """A user with their keys, revoked ones too."""
+
+    keys: Sequence[Key]
+
+
+@answer()
+class Erased:
+    """``number``: what usage and reports have in place of the name."""
+
+    number: int
+
+
+class UserRoutes:
+    """Users: who may come in, and what they may do."""
+
+    def __init__(self, people: People, access: Access, erasure: Erasure) -> None:
+        self._people = people
+        self._erasure = erasure
+        self._access = access
+
+    @route("GET", USERS)
+    async def list_users(self) -> Items[Person]:
+        """List users by name."""
+        return Items([_person(user) for user in await self._people.list_all()])
+
+    @route("POST", USERS, status=201)
+    async def create(self, body: NewUser) -> Person:
+        """Make a user, who comes in once there is a key."""
+        made = await self._people.create(body.name, body.display_name, operator=body.operator, grants=body.grants)
+        return _person(made)
+
+    @route("GET", ONE)
+    async def get(self, person: str) -> PersonWithKeys:
+        """Show a user with their keys."""
+        found = await self._people.get(person)
+        keys = [answer_from(Key, key) for key in await self._access.list_all() if key.user_id == person]
+        return answer_from(PersonWithKeys, found, name=found.id, keys=keys)
+
+    @route("PATCH", ONE)
+    async def change(self, person: str, body: ChangedUser) -> Person:
+        """Change a user; what they may no longer do ends now, also what is open."""
+        return _person(await self._people.update(person, UserChange(body.display_name, body.operator, body.grants)))
+
+    @route("DELETE", ONE)
+    async def erase(self, person: str) -> Erased:
+        """Remove a person's conversations, memories, logins and keys; usage stays, under a number. Safe to repeat."""
+        return Erased(await self._erasure.erase(person))
+
+    @route("POST", f"{ONE}/disable", errors=[UserErasing])
+    async def disable(self, person: str) -> Person:
+        """Let a user in no more: keys, sign-ins, tickets, sockets and streams end now."""
+        return _person(await self._people.disable(person))
+
+    @route("POST", f"{ONE}/enable", errors=[UserErasing])
+    async def enable(self, person: str) -> Person:
+        """Let a disabled user in again, with the keys that were not revoked."""
+        return _person(await self._people.enable(person))
+
+
+def _person(user: UserRecord) -> Person:
+    return answer_from(Person, user, name=user.id)

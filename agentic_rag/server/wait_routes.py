@@ -1,0 +1,118 @@
+"""REST of waits: what turns ask people for, and the answers.
+
+Owns what these routes take and answer. Who may see and answer what is ``conversations.waits``'s.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from agentic_rag.access.users import User
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.errors import Forbidden, WaitAnswered
+from agentic_rag.events import Answerer, WaitAction, WaitKind
+from agentic_rag.forms import AnswerJson, Form
+from agentic_rag.ids import ConversationId, WaitId
+from agentic_rag.json_form import Absent, Json
+from agentic_rag.server.replies import Page, Redacted, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.waits import WaitRecord, WaitState
+
+WAITS = "/api/waits"
+
+
+class WaitQuery(Form):
+    """Which waits; without ``state`` all that are kept."""
+
+    state: WaitState | None = None
+    conversation_id: ConversationId | None = None
+    page: int = Field(1, ge=1, le=1_000_000)
+    page_size: int = Field(50, ge=1, le=100)
+
+
+class Answer(Form):
+    """An answer. ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation"}``; of a form
+    its fields; of a question ``{"choices"?, "text"?}``; of what is not accepted ``{"reason"?}``."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: AnswerJson = None
+
+
+@answer(kw_only=True)
+class Wait:
+    """What a turn asks a person for; ``answerer`` may answer until ``expiresAt``. See the event ``input_required``."""
+
+    id: str
+    kind: WaitKind
+    state: WaitState
+    answerer: Answerer
+    conversation_id: ConversationId
+    turn_id: str
+    domain_id: str
+    tool_call_id: str
+    agent: str
+    title: str
+    message: str
+    opened_at: str
+    expires_at: str
+    answered_by: str
+    answered_at: str | None
+    server: Absent[str] = None
+    tool_name: Absent[str] = None
+    arguments: Absent[Json] = None
+    schema: Absent[Json] = None
+    url: Absent[str] = None
+    options: Absent[Sequence[Json]] = None
+    multiple: Absent[bool] = None
+    warning: Absent[str] = None
+    sources: Absent[Sequence[Json]] = None
+
+
+_SHOWN = {
+    "server": "server",
+    "tool_name": "toolName",
+    "arguments": "arguments",
+    "schema": "schema",
+    "url": "url",
+    "options": "options",
+    "multiple": "multiple",
+    "warning": "warning",
+    "sources": "sources",
+}
+
+
+def show_wait(record: WaitRecord) -> Redacted[Wait]:
+    """Return a wait as it is shown, without secrets of its domain."""
+    request = record.request
+    others = {name: request.get(key) for name, key in _SHOWN.items()}
+    shown = answer_from(
+        Wait, record, turn_id=record.root_turn_id, title=request["title"], message=request["message"], **others
+    )
+    return Redacted(record.domain_id, shown)
+
+
+class WaitRoutes:
+    """What turns wait for."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+
+    @route("GET", WAITS, allow="user")
+    async def list(self, user: User, query: WaitQuery) -> Page[Redacted[Wait]]:
+        """List what turns of the caller wait for, and what the caller may answer as an admin; newest first."""
+        found = await self._waits.list_page(
+            user, query.state, query.conversation_id, page=query.page, page_size=query.page_size
+        )
+        more = query.page * query.page_size < found.total
+        return Page([show_wait(each) for each in found.items], more, found.total, query.page, query.page_size)
+
+    @route("GET", f"{WAITS}/{{wait}}", allow="user")
+    async def show(self, user: User, wait: WaitId) -> Redacted[Wait]:
+        """Show one wait."""
+        return show_wait(await self._waits.get(user, wait))
+
+    @route("POST", f"{WAITS}/{{wait}}", allow="user", errors=(WaitAnswered, Forbidden))
+    async def answer(self, user: User, wait: WaitId, body: Answer) -> Redacted[Wait]:
+        """Answer a wait; the first answer counts, and the turn goes on."""
+        return show_wait(await self._waits.answer(user, wait, WaitAction(body.action), dict(body.content or {})))

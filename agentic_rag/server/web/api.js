@@ -1,0 +1,104 @@
+// Requests to the server. One way for all: JSON in and out, errors as ApiError, a lost session asks for a sign-in and
+// goes on where it was.
+
+import { t } from "./i18n.js";
+
+export class ApiError extends Error {
+  /** `status` 0: the server could not be reached. `code`: as in the docs. `details`: what the code says of them. */
+  constructor(status, code, message, details, requestId) {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+    this.code = code;
+    this.details = details ?? {};
+    this.requestId = requestId ?? "";
+  }
+
+  get isOffline() {
+    return this.status === 0;
+  }
+
+  /** The field that does not fit, as the server names it, or "". */
+  get path() {
+    return this.details.path ?? "";
+  }
+}
+
+let signInAgain = null;
+
+/** Say what asks for a sign-in: `signInAgain()` resolves to true once somebody is signed in, to false otherwise. */
+export function onSignedOut(ask) {
+  signInAgain = ask;
+}
+
+/** Make a request and return its JSON, null where there is none.
+ *
+ * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which must
+ * be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one raises its AbortError. */
+export async function api(method, path, options = {}) {
+  const response = await send(method, path, options);
+  return response.status === 204 || response.status === 304 ? null : await response.json();
+}
+
+/** Make a request and return what it answers as a stream of bytes; `accept`: its media type. */
+export async function apiStream(method, path, options = {}) {
+  return (await send(method, path, options)).body;
+}
+
+/** Make a request and return what it answers as a Blob: a file. */
+export async function apiFile(path, options = {}) {
+  return await (await send("GET", path, options)).blob();
+}
+
+async function send(method, path, options) {
+  for (let again = true; ; again = false) {
+    const response = await sendOnce(method, path, options);
+    if (response.ok || response.status === 304) return response;
+    const error = await errorOf(response);
+    if (error.status !== 401 || !again || !signInAgain || options.asIs) throw error;
+    if (!(await signInAgain())) throw error;
+  }
+}
+
+async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) {
+  const address = path + asQuery(query);
+  const headers = { Accept: accept ?? "application/json" };
+  if (method !== "GET") headers["X-Requested-With"] = "console";
+  if (ifMatch === "") headers["If-None-Match"] = "*";
+  else if (ifMatch !== undefined && ifMatch !== null) headers["If-Match"] = `"${ifMatch}"`;
+  let sent;
+  if (body instanceof FormData || body instanceof Blob) sent = body;
+  else if (body !== undefined) {
+    headers["Content-Type"] = "application/json";
+    sent = JSON.stringify(body);
+  }
+  try {
+    return await fetch(address, { method, headers, body: sent, signal, credentials: "same-origin", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
+  }
+}
+
+async function errorOf(response) {
+  const text = await response.text().catch(() => "");
+  let said = null;
+  try {
+    said = JSON.parse(text).error;
+  } catch {
+    // something between us and the server answered
+  }
+  const { code, message, details, requestId } = said ?? {};
+  const words = message ?? t("shell.unexpected", { status: response.status });
+  return new ApiError(response.status, code ?? "UNEXPECTED", words, details, requestId ?? response.headers.get("X-Request-Id"));
+}
+
+/** Return parameters as the end of an address. */
+export function asQuery(query) {
+  const given = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== null && value !== undefined && value !== "") given.append(name, String(value));
+  }
+  const text = given.toString();
+  return text && `?${text}`;
+}

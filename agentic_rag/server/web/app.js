@@ -1,0 +1,241 @@
+// The shell: who is signed in, which page an address means, what all pages share.
+
+import { api, onSignedOut } from "./api.js";
+import { h, loadStyle, replace } from "./dom.js";
+import { ownDrafts } from "./drafts.js";
+import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
+import { icon } from "./icons.js";
+import { keepSignedIn, presence, signInDialog, signInPage, signOut, takeRefusal, useTicket } from "./sign-in.js";
+import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
+
+/** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
+ * for the rest; the first that fits is shown. `load`: its module, which exports
+ * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` where the same
+ * page goes on with other params. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
+ * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
+export const pages = [
+  { name: "chat", path: "chat/:domain?/:conversation?", words: "chat", style: "/web/chat/chat.css", load: () => import("./chat/page.js"), nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" } },
+  { name: "domains", path: "domains", words: "domain", style: "/web/domain/domain.css", load: () => import("./domain/list.js"), nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" } },
+  { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: () => import("./domain/page.js") },
+  { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: () => import("./waiting/page.js"), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
+  { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: () => import("./operator/page.js"), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
+  { name: "signed-in", path: "signed-in", words: "signin", load: () => import("./signin/page.js") },
+];
+
+/** The number of waits stands at its link; what counts them is loaded once the page is shown. */
+async function mountCount(link) {
+  const { countWaits } = await import("./waiting/count.js");
+  app.waitsCounted = countWaits(link);
+}
+
+const START = "#/chat";
+
+/** Return the page that a hash means with its params: `{page, params}`; null: none does. */
+export function findPage(hash, among = pages) {
+  const given = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
+  for (const page of among) {
+    const params = match(page.path.split("/"), given);
+    if (params) return { page, params };
+  }
+  return null;
+}
+
+function decode(segment) {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
+function match(wanted, given) {
+  const params = {};
+  for (const [at, each] of wanted.entries()) {
+    if (each.startsWith("*")) return { ...params, [each.slice(1)]: given.slice(at) };
+    const name = /^:(\w+)(\??)$/.exec(each);
+    if (!name && given[at] !== each) return null;
+    if (name && given[at] === undefined && !name[2]) return null;
+    if (name) params[name[1]] = given[at] ?? null;
+  }
+  return given.length > wanted.length ? null : params;
+}
+
+const ROLES = ["member", "author", "admin"];
+
+/** What pages get. `user`: as GET /api/auth says it. */
+class App {
+  constructor(user) {
+    this.user = user;
+    this._domains = null;
+  }
+
+  /** Whether the user may do in a domain what a member, author or admin may. */
+  can(domainId, role = "member") {
+    return this.user.operator || ROLES.indexOf(this.user.grants[domainId]) >= ROLES.indexOf(role);
+  }
+
+  /** The domains that the user may use, asked for once; `again` asks anew. */
+  async domains({ again = false } = {}) {
+    if (again || !this._domains) {
+      this._domains = api("GET", "/api/domains").then(({ items }) => items);
+      this._domains.catch(() => (this._domains = null));
+    }
+    return await this._domains;
+  }
+
+  /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */
+  navigate(hash, { instead = false } = {}) {
+    if (instead) {
+      history.replaceState(null, "", hash);
+      dispatchEvent(new HashChangeEvent("hashchange"));
+    } else location.hash = hash;
+  }
+
+  /** Name the page in the browser's tab, and to a screen reader. */
+  setTitle(...parts) {
+    document.title = [...parts.filter(Boolean), "Agentic RAG"].join(" · ");
+  }
+
+  announce(text) {
+    announce(text);
+  }
+}
+
+let app;
+let shown = { page: null, leave: null, update: null };
+let turn = 0;
+
+async function route() {
+  const main = document.getElementById("main");
+  const found = findPage(location.hash.replace(/^#?\/?$/, START));
+  const own = ++turn;
+  if (found && found.page === shown.page && shown.update) {
+    mark(found.page);
+    await shown.update(found.params);
+    return;
+  }
+  await shown.leave?.();
+  shown = { page: null, leave: null, update: null };
+  if (!found || (found.page.allowed && !found.page.allowed(app))) {
+    mark(null);
+    app.setTitle(t("shell.notFound"));
+    const home = h("a", { class: "button", href: START }, t("shell.toChat"));
+    replace(main, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
+    return;
+  }
+  mark(found.page);
+  try {
+    const [module] = await Promise.all([found.page.load(), loadWords(found.page.words), loadStyle(found.page.style)]);
+    if (own !== turn) return;
+    replace(main);
+    main.className = `main page-${found.page.name}`;
+    main.scrollTop = 0;
+    const left = await module.show(main, { params: found.params, app });
+    const ends = typeof left === "function" ? { leave: left } : (left ?? {});
+    if (own !== turn) await ends.leave?.();
+    else shown = { page: found.page, leave: ends.leave ?? null, update: ends.update ?? null };
+  } catch (error) {
+    if (own !== turn) return;
+    if (!error?.code) console.error(error);
+    const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
+    replace(main, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+  }
+}
+
+function mark(page) {
+  for (const link of document.querySelectorAll(".rail a[data-page]")) {
+    if (link.dataset.page === page?.name || link.dataset.page === page?.under) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function buildRail() {
+  const rail = document.getElementById("rail");
+  rail.setAttribute("aria-label", t("shell.navigation"));
+  const links = pages
+    .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
+    .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
+  const own = [
+    { label: t("shell.apiDocs"), icon: "book", act: () => open("/api/docs", "_blank", "noopener") },
+    null,
+    ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
+    app.user.signedIn && null,
+    app.user.signedIn && { label: t("shell.signOut"), icon: "sign-out", act: signOut },
+  ].filter((each, at, all) => each !== false && each !== undefined && !(each === null && at === all.length - 1));
+  const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
+  replace(rail, h("a", { class: "rail-mark", href: START, "aria-label": "Agentic RAG" }), h("div", { class: "rail-links" }, links), person);
+}
+
+/** Go on as the same user, who may do something else by now: what is offered changes, what is typed stays. */
+function takeRights(who) {
+  const before = JSON.stringify([app.user.operator, app.user.grants]);
+  app.user = who;
+  if (JSON.stringify([who.operator, who.grants]) === before) return;
+  app.domains({ again: true }).catch(toastError);
+  buildRail();
+  if (shown.page) mark(shown.page);
+  toast(t("shell.rightsChanged"));
+}
+
+function watchConnection() {
+  const line = h("div", { class: "offline", role: "status", hidden: navigator.onLine !== false }, icon("alert", 16), t("shell.offlineLine"));
+  document.body.prepend(line);
+  addEventListener("offline", () => (line.hidden = false));
+  addEventListener("online", () => (line.hidden = true));
+}
+
+function skipToContent(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+async function begin() {
+  const main = document.getElementById("main");
+  await loadWords("shell");
+  document.getElementById("skip").textContent = t("shell.skip");
+  document.getElementById("skip").addEventListener("click", skipToContent);
+  document.getElementById("toasts").setAttribute("aria-label", t("shell.notifications"));
+  await useTicket().catch(toastError);
+  const refusal = takeRefusal();
+  let user = await presence();
+  if (user.name === null) {
+    app = new App(user);
+    app.setTitle(t("shell.signIn"));
+    document.getElementById("shell").classList.add("shell-bare");
+    await signInPage(main, user, refusal);
+    document.getElementById("shell").classList.remove("shell-bare");
+    user = await presence();
+  }
+  app = new App(user);
+  ownDrafts(user.name);
+  let asking = null;
+  const askAgain = async () => {
+    const who = await signInDialog(app.user);
+    if (who) takeRights(who);
+    return who !== null;
+  };
+  const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
+  onSignedOut(signedOut);
+  keepSignedIn(user, { ended: () => signedOut().catch(toastError), changed: takeRights });
+  buildRail();
+  watchConnection();
+  addEventListener("hashchange", () => route().catch(toastError));
+  document.addEventListener("keydown", (event) => {
+    // "/" goes to what a page is searched with, unless somebody types
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, textarea, select, [contenteditable], dialog")) return;
+    const search = document.querySelector("[data-search]");
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+  });
+  await route();
+}
+
+function failToBegin(error) {
+  console.error(error);
+  const again = h("button", { class: "button", onclick: () => location.reload() }, t("shell.tryAgain"));
+  replace(document.getElementById("main"), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+}
+
+begin().catch(failToBegin);

@@ -1,0 +1,188 @@
+// Where one types: kept as a draft until it is sent, with images if one likes.
+
+import { draft } from "../drafts.js";
+import { debounce, h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { button, toast } from "../ui.js";
+
+const MOST_CHARACTERS = 10_000;
+const MOST_IMAGES = 8;
+const MOST_BYTES = 3_900_000;
+const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+export class Composer {
+  /** `send({content, images}, taken)` resolves once the server has the message, rejects with the reason; until it calls
+   * `taken()`, what is sent is kept here as the draft. `stop()`. */
+  constructor({ send, stop }) {
+    this.given = { send, stop };
+    this.images = [];
+    this.leaving = "";
+    this.running = false;
+    this.text = h("textarea", {
+      class: "composer-text",
+      rows: 1,
+      placeholder: t("chat.placeholder"),
+      "aria-label": t("chat.message"),
+      "aria-describedby": "composer-hint",
+      oninput: () => this.#changed(),
+      onkeydown: (event) => this.#key(event),
+      onpaste: (event) => this.#take([...event.clipboardData.files]),
+    });
+    this.file = h("input", { type: "file", accept: IMAGE_TYPES.join(","), multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
+    this.previews = h("div", { class: "composer-images", hidden: true });
+    this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
+    this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
+    this.stop = button(t("chat.stop"), { icon: "stop", compact: true, onclick: () => this.given.stop() });
+    this.stop.hidden = true;
+    this.count = h("span", { class: "small field-error", role: "status", hidden: true });
+    this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
+    this.box = h("div", { class: "composer-box" }, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
+    this.box.addEventListener("dragover", (event) => event.preventDefault());
+    this.box.addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.#take([...event.dataTransfer.files]);
+    });
+    this.keep = debounce(150, () => this.#keep());
+    this.#changed();
+  }
+
+  /** The new conversation has an id now: what is typed from here on is a draft of its own. */
+  moveTo(key) {
+    this.draft?.clear();
+    this.draft = draft(`chat:${key}`);
+  }
+
+  /** Show the draft of another conversation. */
+  open(key) {
+    this.flush();
+    this.opened = (this.opened ?? 0) + 1;
+    this.leaving = "";
+    this.draft = draft(`chat:${key}`);
+    this.text.value = this.draft.read() ?? "";
+    this.images = [];
+    this.#drawImages();
+    this.#changed();
+  }
+
+  flush() {
+    this.keep.cancel();
+    this.#keep();
+  }
+
+  #keep() {
+    this.draft?.write([this.leaving, this.text.value].filter(Boolean).join("\n"));
+  }
+
+  /** Put what could not be sent before what is typed. */
+  giveBack(content) {
+    this.setText([content, this.text.value].filter(Boolean).join("\n"));
+    this.flush();
+  }
+
+  setRunning(running) {
+    this.running = running;
+    this.stop.hidden = !running;
+    this.#changed();
+  }
+
+  setText(text) {
+    this.text.value = text;
+    this.#changed();
+    this.text.focus();
+  }
+
+  focus() {
+    this.text.focus();
+  }
+
+  #changed() {
+    const { value } = this.text;
+    this.text.style.setProperty("block-size", "auto");
+    this.text.style.setProperty("block-size", `${Math.min(this.text.scrollHeight, innerHeight * 0.4)}px`);
+    const over = value.length - MOST_CHARACTERS;
+    this.count.hidden = over <= 0;
+    if (over > 0) this.count.textContent = t("chat.tooLong", { count: over });
+    this.send.disabled = over > 0 || (!value.trim() && !this.images.length);
+    this.keep();
+  }
+
+  #key(event) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      if (!this.send.disabled) this.#send();
+    } else if (event.key === "Escape" && this.running) {
+      event.preventDefault();
+      this.given.stop();
+    }
+  }
+
+  async #send() {
+    const content = this.text.value.trim();
+    const images = this.images;
+    if (!content && !images.length) return;
+    const { opened, draft: kept } = this;
+    const taken = () => {
+      if (this.opened === opened) this.leaving = "";
+      else kept?.write((kept.read() ?? "").slice(content.length + 1)); // what was typed after it
+    };
+    this.leaving = content;
+    this.text.value = "";
+    this.images = [];
+    this.#drawImages();
+    this.#changed();
+    this.keep.cancel();
+    this.text.focus();
+    try {
+      await this.given.send({ content, images }, taken);
+      if (this.opened === opened) this.flush();
+    } catch (error) {
+      const isKept = this.leaving === content || (kept?.read() ?? "").startsWith(content);
+      this.leaving = "";
+      // Whoever typed on meanwhile keeps that; what was not sent stands before it.
+      if (this.opened === opened) {
+        this.text.value = [content, this.text.value].filter(Boolean).join("\n");
+        this.images = images;
+        this.#drawImages();
+        this.#changed();
+        this.flush();
+      } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
+      toast(error.code ? error.message : t("shell.failed"), { kind: "error" });
+      if (!error.code) console.error(error);
+    }
+  }
+
+  async #take(files) {
+    for (const file of files.filter((each) => IMAGE_TYPES.includes(each.type))) {
+      if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
+      else if (file.size + this.images.reduce((sum, each) => sum + each.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
+      else this.images.push({ data: await base64(file), mediaType: file.type, size: file.size, name: file.name });
+    }
+    this.file.value = "";
+    this.#drawImages();
+    this.#changed();
+  }
+
+  #drawImages() {
+    this.previews.hidden = !this.images.length;
+    replace(
+      this.previews,
+      this.images.map((each) => h("span", { class: "composer-image" }, h("img", { src: `data:${each.mediaType};base64,${each.data}`, alt: each.name }), button(t("chat.removeImage", { name: each.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(each) }))),
+    );
+  }
+
+  #remove(image) {
+    this.images = this.images.filter((each) => each !== image);
+    this.#drawImages();
+    this.#changed();
+  }
+}
+
+function base64(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}

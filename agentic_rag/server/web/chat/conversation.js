@@ -1,0 +1,515 @@
+// The conversation that is open: what was said, what is being said, and everything one does with it.
+
+import { api } from "../api.js";
+import { h, oncePerFrame, replace } from "../dom.js";
+import { draft } from "../drafts.js";
+import { t } from "../i18n.js";
+import { ENDS, emptyTurn, newKey, reduce, textOf } from "../stream.js";
+import { announce, button, emptyState, field, openDialog, skeleton, textarea, toastError } from "../ui.js";
+import { OlderMessages } from "./older.js";
+import { AnswerPart, QuestionPart, viewOfMessage } from "./turn.js";
+
+const PAGE = 40;
+const NEAR = 80;
+const RUNNING = new Set(["running", "waiting"]);
+
+/** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running), onResumed(),
+ * onUnsent(content)}`. */
+export class ConversationView {
+  constructor(desk, conversationId) {
+    Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true });
+    this.list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": t("chat.conversation") });
+    this.end = h("div", { class: "thread-end" });
+    this.inner = h("div", { class: "thread-inner" }, this.list, this.end);
+    this.element = h("div", { class: "thread", tabindex: 0, role: "region", "aria-label": t("chat.conversation"), onscroll: () => this.#scrolled() }, this.inner);
+    this.jump = button(t("chat.toEnd"), { icon: "down", compact: true, class: "button button-compact jump", onclick: () => this.toEnd() });
+    this.jump.hidden = true;
+    this.sticks = true;
+    this.lastTop = 0;
+    this.draw = oncePerFrame(() => this.#draw());
+    this.dirty = new Set();
+    this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images}`
+    this.older = new OlderMessages({ frame: this.element, list: this.list, load: () => this.#loadBefore(), put: ({ items }) => this.#putOlder(items) });
+    this.inner.prepend(this.older.element);
+    this.resizing = new ResizeObserver(() => this.#follow());
+    this.resizing.observe(this.inner);
+  }
+
+  get path() {
+    return `/api/conversations/${encodeURIComponent(this.id)}`;
+  }
+
+  get running() {
+    return this.turns.findLast((turn) => turn.isLive && RUNNING.has(turn.view.status)) ?? null;
+  }
+
+  /** Load what there is, and follow what comes. */
+  async open() {
+    replace(this.list, skeleton(5));
+    this.desk.stream.follow(this.id);
+    const [record] = await Promise.all([api("GET", this.path), this.#loadFeedback(), this.#loadBranches()]);
+    this.record = record;
+    await this.reload();
+    this.#sendUnsent();
+    return record;
+  }
+
+  /** Load the newest messages again: at the start, and where the log of a turn is gone. */
+  async reload() {
+    const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
+    if (!this.isOpen) return;
+    const stored = pair(items);
+    const kept = this.turns.filter((turn) => isUnderWay(turn, stored));
+    for (const turn of this.turns) if (!kept.includes(turn)) turn.element.remove();
+    this.turns = [];
+    replace(this.list);
+    this.#put(stored, false);
+    for (const turn of kept) {
+      const known = this.turns.find((each) => turn.id && each.id === turn.id);
+      if (known) this.#become(known, turn);
+      else this.#append(turn);
+    }
+    for (const [turnId, view] of this.views) {
+      const isWhole = !RUNNING.has(view.status) && this.turns.some((each) => each.id === turnId && each.view);
+      if (isWhole) this.views.delete(turnId);
+      else this.#liveTurn(turnId, view); // of a turn that runs or waits, the first steps alone are stored
+    }
+    this.#drawEmpty();
+    for (const turn of this.turns) this.dirty.add(turn);
+    this.#draw();
+    this.toEnd();
+    this.older.begin(hasMore);
+  }
+
+  close() {
+    this.isOpen = false;
+    this.desk.stream.unfollow(this.id);
+    this.older.end();
+    this.resizing.disconnect();
+    this.draw.cancel();
+  }
+
+  // What comes
+
+  onEvent(event) {
+    if (event.type === "title") this.desk.onTitle(this.id, event.title);
+    if (!event.turnId || event.seq === undefined) {
+      if (event.type === "notice") announce(event.message);
+      return;
+    }
+    const view = reduce(this.views.get(event.turnId) ?? emptyTurn(event.turnId), event);
+    this.views.set(event.turnId, view);
+    if (!this.record) return; // the messages come in a moment, and this with them
+    const turn = this.#liveTurn(event.turnId, view);
+    if (event.type === "turn_started") this.desk.onTurn(true);
+    if (event.type === "input_required") announce(t("chat.waitAnnounced", { title: event.title ?? "" }));
+    if (event.type === "resumed") this.desk.onResumed();
+    if (ENDS.has(event.type)) {
+      announce(t(`chat.announce.${view.status}`));
+      this.#settle(turn).catch(toastError);
+    }
+    this.#touch(turn);
+  }
+
+  #liveTurn(turnId, view) {
+    let turn = this.turns.find((each) => each.id === turnId || (each.key && each.key === view.clientMessageId));
+    if (!turn) {
+      this.#dropAsked(view.userMessageId);
+      turn = this.#append(this.#newTurn({ id: turnId, question: { content: view.content ?? "", images: view.images, messageId: view.userMessageId } }));
+    }
+    turn.id = turnId;
+    turn.isLive = true;
+    turn.view = view;
+    Object.assign(turn.question, { messageId: view.userMessageId ?? turn.question.messageId });
+    if (view.content !== null) turn.question.content = view.content;
+    if (view.images.length) turn.question.images = view.images;
+    return turn;
+  }
+
+  /** A question that is asked again stands on a new branch: what followed it is no longer of this one. */
+  #dropAsked(userMessageId) {
+    const at = userMessageId ? this.turns.findIndex((each) => each.question.messageId === userMessageId) : -1;
+    if (at >= 0) this.#cut(at);
+  }
+
+  #cut(at) {
+    for (const turn of this.turns.splice(at)) turn.element.remove();
+  }
+
+  async #settle(turn) {
+    this.desk.onTurn(this.running !== null);
+    const { messageId } = turn.view;
+    if (messageId) {
+      const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, { query: { format: "html" } }).catch(() => null);
+      if (!this.isOpen) return;
+      if (message) {
+        const { lanes, waits, items } = turn.view;
+        const calls = new Map(items.filter((each) => each.kind === "call").map((each) => [each.id, each]));
+        const stored = viewOfMessage(message);
+        const kept = stored.items.map((each) => (each.kind === "call" && calls.has(each.id) ? { ...each, ...calls.get(each.id), stored: false } : each));
+        const found = new Map();
+        for (const each of items) if (each.kind === "retrieval") found.set(found.size, each);
+        let number = 0;
+        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? found.get(number++) : each));
+        const beside = items.filter((each) => each.kind === "wait" || each.kind === "notice" || each.kind === "compacted");
+        turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
+        turn.isLive = false;
+        this.views.delete(turn.id);
+      }
+    }
+    this.#touch(turn);
+    await this.#loadBranches();
+    for (const each of this.turns) this.#touch(each);
+  }
+
+  #touch(turn) {
+    this.dirty.add(turn);
+    this.draw();
+  }
+
+  #draw() {
+    for (const turn of this.dirty) {
+      if (!this.turns.includes(turn)) continue;
+      const isRunning = this.running !== null;
+      turn.questionPart.update({ ...turn.question, branch: this.#branchAt(turn), editable: !isRunning });
+      if (turn.view) turn.answerPart.update(turn.view);
+      turn.element.dataset.status = turn.view?.status ?? "sending";
+      turn.note.hidden = Boolean(turn.view);
+    }
+    this.dirty.clear();
+    this.#follow();
+  }
+
+  // What is there
+
+  #put(pairs, isOlder) {
+    const made = pairs.map(({ id, question, answer }) => {
+      const turn = this.#newTurn({ id, question: { content: "", images: [] } });
+      this.#ask(turn, question);
+      if (answer) turn.view = { ...viewOfMessage(answer), rating: this.feedback.get(answer.id) };
+      if (answer?.metadata.compacted || question?.metadata.compacted) turn.compacted = true;
+      return turn;
+    });
+    if (isOlder) {
+      this.turns.unshift(...made);
+      this.list.prepend(...made.map((turn) => turn.element));
+    } else {
+      this.turns.push(...made);
+      this.list.append(...made.map((turn) => turn.element));
+    }
+    this.#drawCompaction();
+    for (const turn of made) this.dirty.add(turn);
+  }
+
+  #ask(turn, message) {
+    turn.questionPart.element.hidden = !message;
+    if (message) turn.question = { content: message.content, images: imagesOf(message), messageId: message.id, parent: message.parentMessageId };
+    this.dirty.add(turn);
+  }
+
+  #drawCompaction() {
+    this.list.querySelector(".compaction-line")?.remove();
+    const at = this.turns.findLastIndex((turn) => turn.compacted);
+    if (at >= 0) this.turns[at].element.after(h("p", { class: "divider compaction-line" }, t("chat.compactedLine")));
+  }
+
+  #newTurn({ id, question, key = null }) {
+    const turn = { id, key, question, view: null, isLive: false };
+    const around = {
+      domainId: this.desk.domain.id,
+      answer: (wait, action, content) => this.#answer(wait, action, content),
+      mayAnswer: (wait) => wait.answerer !== "admin" || this.desk.app.can(this.desk.domain.id, "admin"),
+      retry: () => this.#retry(turn),
+      rate: (view, rating) => this.#rate(turn, rating),
+      markdown: (view) => markdownOf(view),
+      more: (view, call) => this.#more(turn, call),
+      edit: (_, content) => this.#edit(turn, content),
+      branch: (_, by) => this.#switch(turn, by),
+    };
+    turn.questionPart = new QuestionPart(around);
+    turn.answerPart = new AnswerPart(around);
+    turn.note = h("p", { class: "answer-line" }, h("span", { class: "spinner" }), t("chat.sending"));
+    turn.element = h("article", { class: "turn" }, turn.questionPart.element, turn.note, turn.answerPart.element);
+    return turn;
+  }
+
+  #append(turn) {
+    this.turns.push(turn);
+    this.list.append(turn.element);
+    this.#drawEmpty();
+    this.#touch(turn);
+    return turn;
+  }
+
+  #become(known, turn) {
+    const at = this.turns.indexOf(known);
+    known.element.replaceWith(turn.element);
+    this.turns[at] = turn;
+  }
+
+  #drawEmpty() {
+    this.list.querySelector(".empty")?.remove();
+    if (!this.turns.length) this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
+  }
+
+  #loadBefore() {
+    const [{ question, view }] = this.turns;
+    return api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html", before: question.messageId ?? view.messageId } });
+  }
+
+  #putOlder(items) {
+    const pairs = pair(items);
+    const [first] = this.turns;
+    if (pairs.at(-1)?.id === first.id) this.#ask(first, pairs.pop().question); // the pages met between the two
+    this.#put(pairs, true);
+    this.#draw();
+  }
+
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
+    // What grew meanwhile is not somebody scrolling away: only who goes up wants to stay there.
+    if (isNear || scrollTop < this.lastTop) this.sticks = isNear;
+    this.lastTop = scrollTop;
+    this.jump.hidden = this.sticks;
+  }
+
+  /** Stay at the end as it grows, unless somebody has gone up since the last frame. */
+  #follow() {
+    if (this.sticks) this.#scrolled();
+    if (this.sticks) this.toEnd();
+  }
+
+  toEnd() {
+    this.sticks = true;
+    this.element.scrollTop = this.element.scrollHeight;
+    this.lastTop = this.element.scrollTop;
+    this.jump.hidden = true;
+  }
+
+  // What one does
+
+  /** Send a message; resolves once the server has it. */
+  async send({ content, images }) {
+    const key = newKey();
+    const previews = images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
+    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previews, messageId: null } }));
+    this.toEnd();
+    this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length }]);
+    try {
+      await this.#await(turn, () => this.#deliver({ content, images, key }));
+    } catch (error) {
+      if (error.code === "CLOSED") return; // the page was left: it is sent when somebody is back
+      this.#forgetUnsent(key);
+      throw error;
+    }
+    this.#forgetUnsent(key);
+  }
+
+  #forgetUnsent(key) {
+    const left = (this.unsent.read() ?? []).filter((each) => each.key !== key);
+    this.unsent.write(left.length ? left : null);
+  }
+
+  /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. Images are
+   * too large to be kept: such a message is left to whoever wrote it. */
+  #sendUnsent() {
+    for (const { content, key, images } of this.unsent.read() ?? []) {
+      const giveBack = (error) => {
+        this.#forgetUnsent(key);
+        this.desk.onUnsent(content);
+        if (error) toastError(error);
+      };
+      if (images) {
+        giveBack();
+        continue;
+      }
+      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: [], messageId: null } }));
+      this.#await(turn, () => this.#deliver({ content, images: [], key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
+    }
+  }
+
+  #deliver({ content, images, key }) {
+    const common = { content, clientMessageId: key, onBusy: "queue" };
+    if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
+    const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
+    return api("POST", `${this.path}/messages`, { body }); // too long for a frame
+  }
+
+  async #await(turn, send) {
+    try {
+      const accepted = await send();
+      turn.id ??= accepted.turnId ?? accepted.id;
+      if (this.turns.some((each) => each !== turn && each.id === turn.id)) return void this.#drop(turn); // it came stored meanwhile
+      turn.question.messageId ??= accepted.userMessageId;
+      this.desk.onTurn(true);
+      this.#touch(turn);
+    } catch (error) {
+      this.#drop(turn);
+      throw error;
+    }
+  }
+
+  #drop(turn) {
+    this.turns = this.turns.filter((each) => each !== turn);
+    turn.element.remove();
+    this.#drawEmpty();
+  }
+
+  /** Stop what runs. Asked for by a request, so that one is told where it does not arrive. */
+  async stop() {
+    const turn = this.running;
+    if (turn) await api("POST", `${this.path}/interrupt`, { body: { turnId: turn.id } });
+  }
+
+  async #retry(turn) {
+    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, clientMessageId: key }));
+  }
+
+  async #edit(turn, content) {
+    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, clientMessageId: key }));
+  }
+
+  async #again(turn, question, ask) {
+    const at = this.turns.indexOf(turn);
+    const { messageId } = turn.question;
+    if (!messageId || at < 0) return;
+    const before = this.turns.slice(at);
+    const key = newKey();
+    this.#cut(at);
+    const next = this.#append(this.#newTurn({ id: null, key, question }));
+    this.toEnd();
+    try {
+      await this.#await(next, () => ask(messageId, key));
+    } catch (error) {
+      for (const each of before) if (!this.turns.some((known) => known.id === each.id)) this.#append(each);
+      throw error;
+    }
+  }
+
+  async #answer(wait, action, content) {
+    await this.desk.stream.answer({ conversationId: this.id, waitId: wait.waitId, action, content });
+  }
+
+  async #rate(turn, rating) {
+    const { messageId } = turn.view;
+    const place = `${this.path}/messages/${encodeURIComponent(messageId)}/feedback`;
+    const set = (given) => {
+      if (given) this.feedback.set(messageId, given);
+      else this.feedback.delete(messageId);
+      turn.view = { ...turn.view, rating: given };
+      this.#touch(turn);
+    };
+    const before = turn.view.rating ?? null;
+    set(rating);
+    try {
+      await api("PUT", place, { body: { rating } });
+    } catch (error) {
+      set(before);
+      throw error;
+    }
+    if (rating !== "down") return;
+    const reason = textarea({ maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
+    const send = (close) => async () => {
+      await api("PUT", place, { body: { rating, reason: reason.value } });
+      close(true);
+    };
+    openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions: (close) => [button(t("chat.noReason"), { onclick: () => close() }), button(t("chat.send"), { kind: "primary", onclick: send(close) })] });
+  }
+
+  /** What a stored call leaves out: its server, how long it took, the delegates it made. */
+  async #more(turn, call) {
+    const wantsLanes = call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
+    const [{ items: calls }, children] = await Promise.all([
+      api("GET", `${this.path}/tool-calls`, { query: { turnId: turn.id, limit: 500 } }),
+      wantsLanes ? api("GET", `/api/turns/${encodeURIComponent(turn.id)}/children`) : { items: [] },
+    ]);
+    const known = new Map(calls.map((each) => [each.toolCallId, each]));
+    const items = turn.view.items.map((each) => {
+      const found = each.kind === "call" ? known.get(each.id) : null;
+      if (!found) return each;
+      const result = each.result && { ...each.result, ref: found.ref, truncated: Boolean(found.ref) };
+      return { ...each, server: found.server, durationMs: found.durationMs, status: found.status, result, stored: false };
+    });
+    const lanes = { ...turn.view.lanes };
+    for (const child of children.items) lanes[child.agent] = { agent: child.agent, parentToolCallId: child.parentToolCallId, items: laneItems(child) };
+    turn.view = { ...turn.view, items, lanes };
+    this.#touch(turn);
+  }
+
+  // Branches
+
+  async #loadBranches() {
+    const { items } = await api("GET", `${this.path}/branches`).catch(() => ({ items: [] }));
+    this.branches = items;
+  }
+
+  async #loadFeedback() {
+    const { items } = await api("GET", `${this.path}/feedback`).catch(() => ({ items: [] }));
+    this.feedback = new Map(items.map((each) => [each.messageId, each.rating]));
+  }
+
+  #forksAt(turn) {
+    const at = this.turns.indexOf(turn);
+    const parent = at > 0 ? (this.turns[at - 1].view?.messageId ?? null) : this.older.hasMore ? undefined : null;
+    const forks = this.branches.filter((each) => each.parentMessageId === parent);
+    if (this.branches.length < 2 || !forks.length || parent === undefined) return [];
+    const active = forks.some((each) => each.active);
+    return active ? forks : [{ leaf: null, active: true }, ...forks];
+  }
+
+  #branchAt(turn) {
+    const forks = this.#forksAt(turn);
+    return forks.length > 1 ? { at: forks.findIndex((each) => each.active) + 1, of: forks.length } : null;
+  }
+
+  async #switch(turn, by) {
+    const forks = this.#forksAt(turn);
+    const next = forks[forks.findIndex((each) => each.active) + by];
+    if (next?.leaf) await this.activate(next.leaf);
+  }
+
+  /** Go on with another branch. */
+  async activate(leaf) {
+    await api("PATCH", this.path, { body: { activeLeaf: leaf } });
+    this.views.clear();
+    this.turns = [];
+    await this.#loadBranches();
+    await this.reload();
+  }
+}
+
+/** Whether a turn is not to be had from the stored messages: its answer comes, or it waits to be sent or to begin. */
+function isUnderWay(turn, stored) {
+  const known = stored.find((each) => each.id === turn.id);
+  if (turn.isLive) return RUNNING.has(turn.view.status) || !known?.answer;
+  return turn.key !== null && !turn.view && !known;
+}
+
+/** Return messages as turns: a question and its answer. */
+function pair(items) {
+  const turns = [];
+  for (const message of items) {
+    let turn = turns.at(-1);
+    if (!turn || turn.id !== message.turnId) turns.push((turn = { id: message.turnId, question: null, answer: null }));
+    turn[message.role === "user" ? "question" : "answer"] = message;
+  }
+  return turns;
+}
+
+function imagesOf(message) {
+  return message.blocks.filter((each) => each.type === "image" && each.source?.ref).map((each) => ({ ref: each.source.ref }));
+}
+
+function laneItems({ messages, toolCalls }) {
+  const items = messages.filter((each) => each.role === "assistant").flatMap((each) => viewOfMessage(each).items);
+  const known = new Map(toolCalls.map((each) => [each.toolCallId, each]));
+  return items.map((each) => (known.has(each.id) ? { ...each, server: known.get(each.id).server, durationMs: known.get(each.id).durationMs, status: known.get(each.id).status, stored: false } : each));
+}
+
+/** Return an answer as Markdown with its sources. */
+export function markdownOf(view) {
+  const text = view.text ?? textOf(view);
+  const line = (each) => `${each.number}. ${each.documentName}${each.page ? `, ${t("chat.page", { page: each.page })}` : ""}: “${each.citedText.replace(/\s+/g, " ").trim()}”`;
+  return view.references.length ? `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map(line).join("\n")}\n` : `${text.trim()}\n`;
+}

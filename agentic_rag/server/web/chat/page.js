@@ -1,0 +1,273 @@
+// The chat: domains and conversations beside the conversation that is open.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { formatDate, t } from "../i18n.js";
+import { Stream } from "../stream.js";
+import { badge, button, emptyState, menu, openDialog, toastError } from "../ui.js";
+import { Composer } from "./composer.js";
+import { ConversationView } from "./conversation.js";
+import { ConversationList } from "./list.js";
+
+const KEPT_DOMAIN = "agentic-rag.domain";
+
+export async function show(main, { params, app }) {
+  const page = new ChatPage(main, app);
+  await page.begin(params);
+  return { leave: () => page.leave(), update: (given) => page.update(given) };
+}
+
+class ChatPage {
+  constructor(main, app) {
+    Object.assign(this, { main, app, view: null, domain: null, wasLost: false });
+    this.stream = new Stream({
+      protocols: () => this.#protocols(),
+      onEvent: (event) => this.view?.id === event.conversationId && this.view.onEvent(event),
+      onState: (state) => this.#onState(state),
+      onResync: (id) => this.view?.id === id && this.view.reload().catch(toastError),
+    });
+    this.list = new ConversationList({
+      app,
+      begin: () => this.#go(this.domain?.id),
+      chooseDomain: (id) => this.#go(id),
+      onDeleted: () => this.#go(this.domain?.id),
+      onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
+    });
+    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop() });
+    this.title = h("h1", { class: "clip chat-title" });
+    this.line = h("p", { class: "chat-line small", role: "status" });
+    this.body = h("div", { class: "chat-body" });
+    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, menu(t("chat.more"), () => this.#items()));
+    this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element));
+    this.keys = (event) => this.#key(event);
+    this.hiding = () => this.composer.flush();
+  }
+
+  async begin(params) {
+    this.domains = await this.app.domains();
+    if (!this.domains.length) return this.#showNoDomain();
+    replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
+    document.addEventListener("keydown", this.keys);
+    addEventListener("pagehide", this.hiding);
+    await this.update(params);
+  }
+
+  #showNoDomain() {
+    const { operator } = this.app.user;
+    this.app.setTitle(t("shell.navChat"));
+    const docs = h("a", { class: "button", href: "/api/docs", target: "_blank", rel: "noopener" }, t("shell.apiDocs"));
+    replace(this.main, emptyState(t("chat.noDomains"), t(operator ? "chat.noDomainsOperator" : "chat.noDomainsMember"), { icon: "domain", level: 1, actions: operator ? [button(t("chat.makeDomain"), { kind: "primary", icon: "add", onclick: () => this.#makeDomain() }), docs] : [] }));
+  }
+
+  async #makeDomain() {
+    const { name, describe } = await askForDomain();
+    if (!name) return;
+    const body = describe ? { name, describe } : { name };
+    const made = await api("POST", "/api/domains", { body });
+    await this.app.domains({ again: true });
+    this.app.navigate(made.conversationId ? `#/chat/${made.id}/${made.conversationId}` : `#/chat/${made.id}`);
+    if (!this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId ?? null });
+  }
+
+  async update({ domain, conversation }) {
+    this.main.querySelector(".chat")?.classList.remove("chat-listed");
+    let domainId = domain;
+    if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
+    const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
+    if (!found) {
+      this.#closeView();
+      replace(this.body, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
+      return;
+    }
+    if (found !== this.domain) {
+      this.domain = found;
+      keepDomain(found.id);
+      this.domains = await this.app.domains();
+      this.list.showDomains(this.domains, found.id);
+      this.list.reload();
+    }
+    this.list.mark(conversation);
+    if (this.view?.id === conversation && conversation) return;
+    this.#closeView();
+    this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.setRunning(false);
+    if (!conversation) this.#showStart();
+    else await this.#openView(conversation);
+    if (matchMedia("(pointer: fine)").matches) this.composer.focus();
+  }
+
+  leave() {
+    this.#closeView();
+    this.composer.flush();
+    this.stream.close();
+    document.removeEventListener("keydown", this.keys);
+    removeEventListener("pagehide", this.hiding);
+  }
+
+  #closeView() {
+    this.view?.close();
+    this.view = null;
+  }
+
+  #showStart() {
+    this.#setTitle("");
+    const { domain } = this;
+    const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
+    replace(this.body, h("div", { class: "thread" }, h("div", { class: "start" }, h("h2", { class: "start-title wrap" }, domain.name), domain.description && h("p", { class: "soft wrap" }, domain.description), h("p", { class: "faint" }, hints))));
+  }
+
+  #makeView(conversationId) {
+    this.view = new ConversationView(
+      {
+        app: this.app,
+        stream: this.stream,
+        domain: this.domain,
+        onTitle: (id, title) => {
+          this.list.setTitle(id, title);
+          if (id === this.view?.id) this.#setTitle(title);
+        },
+        onTurn: (running) => this.composer.setRunning(running),
+        onUnsent: (content) => this.composer.giveBack(content),
+        onResumed: () => this.#say(t("chat.wasRestarted"), 8),
+      },
+      conversationId,
+    );
+    replace(this.body, this.view.element, this.view.jump);
+    return this.view;
+  }
+
+  async #openView(conversationId) {
+    const view = this.#makeView(conversationId);
+    try {
+      const record = await view.open();
+      if (view !== this.view) return;
+      this.#setTitle(record.title);
+      this.composer.setRunning(view.running !== null || record.turn !== null);
+    } catch (error) {
+      if (view !== this.view) return;
+      this.#closeView();
+      const back = button(t("chat.new"), { kind: "primary", onclick: () => this.#go(this.domain.id) });
+      replace(this.body, emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, { icon: "alert", actions: [back] }));
+      if (!error.code) console.error(error);
+    }
+  }
+
+  async #stop() {
+    await this.view?.stop().catch(toastError);
+  }
+
+  async #send(given, taken) {
+    if (!this.view) await (this.beginning ??= this.#begin().finally(() => (this.beginning = null)));
+    const sending = this.view.send(given);
+    taken();
+    await sending;
+  }
+
+  /** Make the conversation of a first message, one for all that are sent until it is there. */
+  async #begin() {
+    const record = await api("POST", "/api/conversations", { body: { domainId: this.domain.id } });
+    const view = this.#makeView(record.id);
+    view.record = record;
+    this.list.add(record);
+    this.composer.moveTo(record.id);
+    this.app.navigate(`#/chat/${this.domain.id}/${record.id}`, { instead: true });
+    this.stream.follow(record.id);
+  }
+
+  #setTitle(title) {
+    this.title.textContent = title || (this.view ? t("chat.untitled") : t("chat.new"));
+    this.app.setTitle(title, this.domain?.name);
+  }
+
+  #go(domainId) {
+    this.app.navigate(domainId ? `#/chat/${domainId}` : "#/chat");
+  }
+
+  #toggleList() {
+    this.main.querySelector(".chat").classList.toggle("chat-listed");
+  }
+
+  #items() {
+    const { view } = this;
+    const record = this.list.items.find((each) => each.id === view?.id) ?? view?.record;
+    return [
+      { label: t("chat.new"), icon: "add", act: () => this.#go(this.domain.id) },
+      this.app.user.operator && { label: t("chat.makeDomain"), icon: "domain", act: () => this.#makeDomain() },
+      view && null,
+      view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
+      view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
+      view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
+    ].filter((each) => each !== false && each !== undefined && !(each === null && !view));
+  }
+
+  #showBranches() {
+    const { view } = this;
+    const line = (each, close) => h("li", {}, h("button", { type: "button", class: "branch-line", "aria-current": each.active ? "true" : null, onclick: () => (close(), view.activate(each.leaf).catch(toastError)) }, h("span", { class: "wrap" }, each.content), h("span", { class: "row faint small" }, t("chat.turns", { count: each.turnCount }), formatDate(each.startedAt), each.active && badge(t("chat.current"), "ok"))));
+    openDialog(t("chat.branches"), { build: (close) => h("ul", { class: "branch-lines" }, view.branches.map((each) => line(each, close))) });
+  }
+
+  async #compact() {
+    const { messageCount } = await api("POST", `${this.view.path}/compact`, { body: {} });
+    this.#say(t("chat.compacted", { count: messageCount }), 8);
+    await this.view.reload();
+  }
+
+  #key(event) {
+    if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open") && !event.defaultPrevented) this.#stop();
+  }
+
+  // The connection
+
+  async #protocols() {
+    if (!this.app.user.signedIn) return ["agentic-rag.native"];
+    const { subprotocol } = await api("POST", "/api/ws-tickets");
+    return ["agentic-rag.native", subprotocol];
+  }
+
+  #onState(state) {
+    if (state === "lost") {
+      this.wasLost = true;
+      this.#say(t("chat.lost"));
+    } else if (state === "open" && this.wasLost) {
+      this.wasLost = false;
+      this.#say(t("chat.back"), 6);
+      // Where no turn was known whose events would be asked for, one may have come and gone.
+      if (this.view?.record && !this.stream.followed.get(this.view.id)?.turnId) this.view.reload().catch(toastError);
+    }
+  }
+
+  /** Show a quiet line, for so many seconds or until the next one. */
+  #say(text, seconds) {
+    clearTimeout(this.timer);
+    this.line.textContent = text;
+    if (seconds) this.timer = setTimeout(() => (this.line.textContent = ""), seconds * 1000);
+  }
+}
+
+async function askForDomain() {
+  const { field, input, textarea } = await import("../ui.js");
+  const name = field(t("chat.domainName"), input({ maxlength: 200 }));
+  const about = field(t("chat.domainAbout"), textarea({ maxlength: 4000 }), { hint: t("chat.domainAboutHint") });
+  const make = (close) => () => {
+    if (!name.control.value.trim()) return name.setError(t("chat.domainNameMissing"));
+    close({ name: name.control.value.trim(), describe: about.control.value.trim() });
+  };
+  const { closed } = openDialog(t("chat.makeDomain"), { build: () => [name, about], actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.make"), { kind: "primary", onclick: make(close) })] });
+  return (await closed) ?? {};
+}
+
+function keptDomain() {
+  try {
+    return localStorage.getItem(KEPT_DOMAIN);
+  } catch {
+    return null;
+  }
+}
+
+function keepDomain(id) {
+  try {
+    localStorage.setItem(KEPT_DOMAIN, id);
+  } catch {
+    // a browser that keeps nothing
+  }
+}

@@ -1,0 +1,215 @@
+// What a turn asks a person: the approval of a call, a form, something to be done at an address, a question.
+
+import { h, replace } from "../dom.js";
+import { formatDate, t } from "../i18n.js";
+import { icon } from "../icons.js";
+import { badge, button, checkbox, field, input, notice, select, textarea, toastError } from "../ui.js";
+
+/** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends. */
+export class WaitCard {
+  constructor(answer, mayAnswer) {
+    this.answer = answer;
+    this.mayAnswer = mayAnswer;
+    this.element = h("section", { class: "wait", tabindex: -1 });
+    this.state = null;
+  }
+
+  update(wait) {
+    if (this.state === wait.state) return;
+    this.state = wait.state;
+    this.wait = wait;
+    this.element.setAttribute("aria-label", wait.title ?? t(`chat.wait.${wait.kind}`));
+    if (wait.state === "open") this.#drawOpen();
+    else this.#drawAnswered();
+  }
+
+  #drawAnswered() {
+    const { state, by, title, kind } = this.wait;
+    this.element.classList.add("wait-done");
+    const words = by ? t(`chat.wait.by.${state}`, { by }) : t(`chat.wait.ended.${state}`);
+    replace(this.element, h("div", { class: "row" }, icon(state === "accept" ? "check" : "close", 16), h("span", { class: "strong wrap" }, title ?? t(`chat.wait.${kind}`)), h("span", { class: "faint small" }, words)));
+  }
+
+  #drawOpen() {
+    const { wait } = this;
+    const mine = this.mayAnswer(wait);
+    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title" }, wait.title || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
+    const from = wait.server ? h("p", { class: "faint small" }, t("chat.wait.from"), " ", h("code", {}, wait.server), wait.toolName && [" › ", h("code", {}, wait.toolName)]) : null;
+    const until = wait.expiresAt ? h("p", { class: "faint small" }, t("chat.wait.until", { when: formatDate(wait.expiresAt) })) : null;
+    const warning = wait.warning ? notice("warn", h("p", {}, wait.warning)) : null;
+    const message = wait.message ? h("p", { class: "plain" }, wait.message) : null;
+    replace(this.element, head, from, message, warning, mine ? this[`_${wait.kind}`]?.(wait) : h("p", { class: "soft" }, t("chat.wait.adminOnly")), until);
+  }
+
+  async #send(action, content, problem) {
+    try {
+      await this.answer(this.wait, action, content);
+    } catch (error) {
+      const isSomebody = error.code === "WAIT_ANSWERED";
+      if (isSomebody) toastError(error);
+      else {
+        problem.textContent = error.message;
+        problem.hidden = false;
+      }
+    }
+  }
+
+  #buttons({ accept, content = () => undefined, decline = t("chat.wait.decline"), extra }) {
+    const problem = h("p", { class: "field-error", role: "alert", hidden: true });
+    const reason = input({ placeholder: t("chat.wait.reason"), "aria-label": t("chat.wait.reason"), maxlength: 500 });
+    const refuse = () => this.#send("decline", reason.value.trim() ? { reason: reason.value.trim() } : undefined, problem);
+    const take = async () => {
+      let given;
+      try {
+        given = content();
+      } catch (error) {
+        problem.textContent = error.message;
+        problem.hidden = false;
+        return;
+      }
+      await this.#send("accept", given, problem);
+    };
+    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((given) => this.#send("accept", given, problem)), button(decline, { onclick: refuse }), h("span", { class: "grow wait-reason" }, reason))];
+  }
+
+  _approval(wait) {
+    const written = JSON.stringify(wait.arguments ?? {}, null, 2);
+    const editor = textarea({ class: "input mono", value: written, rows: Math.min(14, written.split("\n").length + 1), spellcheck: false });
+    const shown = field(t("chat.wait.arguments"), editor, { hint: t("chat.wait.argumentsHint") });
+    const read = () => {
+      let given;
+      try {
+        given = JSON.parse(editor.value);
+      } catch (error) {
+        shown.setError(t("chat.wait.notJson", { problem: error.message }));
+        throw new Error(t("chat.wait.notJson", { problem: error.message }));
+      }
+      shown.setError("");
+      return editor.value === written ? {} : { arguments: given };
+    };
+    const sources = wait.sources ?? [];
+    return [
+      shown,
+      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((each) => h("li", { class: "wrap" }, h("span", { class: "faint" }, each.kind), " ", each.name)))),
+      this.#buttons({
+        accept: t("chat.wait.approve"),
+        content: () => read(),
+        extra: (send) => button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: async () => { let given; try { given = read(); } catch { return; } await send({ ...given, scope: "conversation" }); } }),
+      }),
+    ];
+  }
+
+  _form(wait) {
+    const form = schemaForm(wait.schema ?? {});
+    return [form.element, this.#buttons({ accept: t("chat.wait.submit"), content: () => form.read() })];
+  }
+
+  _url(wait) {
+    const link = h("a", { class: "button button-primary", href: wait.url, target: "_blank", rel: "noopener noreferrer" }, icon("link", 16), t("chat.wait.openAddress"));
+    return [
+      h("p", { class: "wait-address mono wrap" }, wait.url),
+      h("div", { class: "row" }, /^https?:/i.test(wait.url ?? "") && link),
+      this.#buttons({ accept: t("chat.wait.finished") }),
+    ];
+  }
+
+  _question(wait) {
+    const name = `question-${wait.waitId}`;
+    const options = (wait.options ?? []).map(({ value, title }) => {
+      const control = h("input", { type: wait.multiple ? "checkbox" : "radio", name, value, class: "checkbox" });
+      return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap" }, title ?? value)) };
+    });
+    const own = textarea({ rows: 2, maxlength: 10_000 });
+    const content = () => {
+      const choices = options.filter(({ control }) => control.checked).map(({ value }) => value);
+      const text = own.value.trim();
+      if (!choices.length && !text) throw new Error(t("chat.wait.sayOrChoose"));
+      return { ...(choices.length ? { choices } : {}), ...(text ? { text } : {}) };
+    };
+    return [
+      options.length > 0 && h("div", { class: "stack-small", role: wait.multiple ? "group" : "radiogroup", "aria-label": wait.title ?? wait.message }, options.map(({ element }) => element)),
+      field(t(options.length ? "chat.wait.ownAnswer" : "chat.wait.answer"), own),
+      this.#buttons({ accept: t("chat.wait.submit"), content, decline: t("chat.wait.skip") }),
+    ];
+  }
+}
+
+const ICONS = { approval: "shield", form: "list", url: "key", question: "chat" };
+
+/** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */
+export function schemaForm(schema) {
+  const required = new Set(schema.required ?? []);
+  const fields = Object.entries(schema.properties ?? {}).map(([name, each]) => schemaField(name, each, required.has(name)));
+  return {
+    element: h("div", { class: "stack" }, fields.map(({ element }) => element)),
+    read() {
+      const values = {};
+      let wrong = null;
+      for (const each of fields) {
+        const { value, problem } = each.read();
+        each.element.setError?.(problem ?? "");
+        if (problem) wrong ??= `${each.label}: ${problem}`;
+        else if (value !== undefined) values[each.name] = value;
+      }
+      if (wrong) throw new Error(wrong);
+      return values;
+    },
+  };
+}
+
+const HTML_TYPES = { email: "email", uri: "url", date: "date", "date-time": "datetime-local" };
+
+function schemaField(name, schema, isRequired) {
+  const label = (schema.title ?? name) + (isRequired ? " *" : "");
+  const hint = schema.description ?? "";
+  const choices = choicesOf(schema);
+  if (schema.type === "boolean") {
+    const control = checkbox({ checked: schema.default === true });
+    return { name, label, element: field(label, control, { hint, inline: true }), read: () => ({ value: control.checked }) };
+  }
+  if (schema.type === "array") return arrayField(name, label, schema, hint, isRequired);
+  if (choices) {
+    const control = select([...(isRequired && schema.default !== undefined ? [] : [["", t("chat.wait.choose")]]), ...choices], { value: schema.default ?? "" });
+    return { name, label, element: field(label, control, { hint }), read: () => (control.value === "" ? missing(isRequired) : { value: control.value }) };
+  }
+  const isNumber = schema.type === "number" || schema.type === "integer";
+  const control = input({ type: isNumber ? "number" : (HTML_TYPES[schema.format] ?? "text"), value: schema.default ?? "", step: schema.type === "integer" ? 1 : isNumber ? "any" : null, min: schema.minimum, max: schema.maximum, maxlength: schema.maxLength });
+  const read = () => {
+    const text = control.value.trim();
+    if (!text) return missing(isRequired);
+    if (!control.checkValidity()) return { problem: control.validationMessage };
+    if (isNumber) return { value: Number(text) };
+    return { value: schema.format === "date-time" ? new Date(text).toISOString() : text };
+  };
+  return { name, label, element: field(label, control, { hint }), read };
+}
+
+function arrayField(name, label, schema, hint, isRequired) {
+  const boxes = (choicesOf(schema.items ?? {}) ?? []).map(([value, title]) => {
+    const control = checkbox({ value, checked: (schema.default ?? []).includes(value) });
+    return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap" }, title)) };
+  });
+  const problem = h("p", { class: "field-error", role: "alert", hidden: true });
+  const element = h("fieldset", { class: "field fieldset" }, h("legend", {}, label), boxes.map((each) => each.element), hint && h("p", { class: "field-hint" }, hint), problem);
+  element.setError = (text) => {
+    problem.textContent = text;
+    problem.hidden = !text;
+  };
+  return {
+    name,
+    label,
+    element,
+    read() {
+      const value = boxes.filter(({ control }) => control.checked).map((each) => each.value);
+      return isRequired && !value.length ? missing(true) : { value };
+    },
+  };
+}
+
+const missing = (isRequired) => (isRequired ? { problem: t("chat.wait.missing") } : { value: undefined });
+
+function choicesOf(schema) {
+  const listed = schema.oneOf ?? schema.anyOf;
+  if (listed?.every((each) => "const" in each)) return listed.map((each) => [each.const, each.title ?? String(each.const)]);
+  return schema.enum?.map((each, at) => [each, schema.enumNames?.[at] ?? String(each)]) ?? null;
+}

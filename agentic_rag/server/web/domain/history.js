@@ -1,0 +1,127 @@
+// What was changed in a domain, by whom, and back to what it was. Which kinds a reader sees is the server's to say.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { formatAgo, formatDate, t } from "../i18n.js";
+import { badge, button, emptyState, loadInto, notice, select, toast } from "../ui.js";
+import { differenceView } from "./differences.js";
+
+const KINDS = ["settings", "server", "prompt", "role"];
+const FOR_AUTHORS = ["prompt", "role"];
+const AT_ONCE = 50;
+
+export async function show(panel, { domain, rest, app, place }) {
+  const base = `/api/domains/${encodeURIComponent(domain.id)}`;
+  let left = false;
+  const kinds = app.can(domain.id, "admin") ? KINDS : FOR_AUTHORS;
+
+  const nameOf = ({ kind, subject }) => subject || t(`history.kind.${kind}`);
+
+  /** `parts`: a number, or a kind and a subject, each of which may be missing. */
+  async function draw(parts = []) {
+    const [first, subject = null] = parts;
+    if (/^\d+$/.test(first ?? "")) await drawChange(first);
+    else await drawList(kinds.includes(first) ? first : null, subject);
+  }
+
+  async function drawList(kind, subject) {
+    const list = h("ul", { class: "rows", "aria-label": t("history.list") });
+    const more = h("div", { class: "row" });
+    const page = (below) => api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
+    const add = ({ items, hasMore }) => {
+      for (const each of items) list.append(row(each));
+      const last = items.at(-1);
+      replace(more, hasMore && button(t("history.more"), { onclick: async () => add(await page(last.n)) }));
+    };
+    const which = select([["", t("history.kind.all")], ...kinds.map((each) => [each, t(`history.kind.${each}`)])], {
+      value: kind ?? "",
+      "aria-label": t("history.kind"),
+      onchange: () => app.navigate(which.value ? place.href(which.value) : place.href()),
+    });
+    const only = subject && h("p", { class: "row" }, h("span", { class: "soft" }, t("history.subjectOnly")), h("code", { class: "wrap" }, subject), h("a", { href: place.href() }, t("history.showAll")));
+    const body = h("div", { class: "stack" });
+    replace(panel, h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which), only, body));
+    await loadInto(body, () => page(null), (found) => {
+      if (!found.items.length) return emptyState(t(kind ? "history.noneOf" : "history.none"), t(kind ? "history.noneOfText" : "history.noneText"), { icon: "history" });
+      add(found);
+      return [list, more];
+    });
+  }
+
+  function row(each) {
+    return h(
+      "li",
+      { class: "rows-item" },
+      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(String(each.n)) }, nameOf(each)), madeBy(each)),
+      h("div", { class: "rows-end" }, each.gone && badge(t("history.gone"), "bad"), each.redacted && badge(t("history.redacted"), "wait"), badge(t(`history.kind.${each.kind}`))),
+    );
+  }
+
+  async function drawChange(n) {
+    const back = h("a", { class: "quiet-link small", href: place.href() }, t("history.back"));
+    const body = h("div", { class: "stack" });
+    replace(panel, h("div", { class: "stack" }, back, body));
+    await loadInto(body, () => readChange(n), ({ change, newest, would }) => changeView(change, newest, would));
+  }
+
+  /** A change, the newest one of the same thing, and how this differs from that: what restoring would do. */
+  async function readChange(n) {
+    const change = await api("GET", `${base}/history/${n}`);
+    const newest = await newestOf(change);
+    const would = newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
+    return { change, newest, would };
+  }
+
+  const newestOf = async ({ kind, subject }) => (await api("GET", `${base}/history`, { query: { kind, subject, limit: 1 } })).items[0];
+
+  function changeView(change, newest, would) {
+    const mayRestore = newest.n !== change.n && !change.redacted;
+    const head = h(
+      "div",
+      { class: "row row-apart" },
+      h("div", { class: "stack-small" }, h("h2", { class: "wrap", dir: "auto" }, nameOf(change)), h("p", { class: "row" }, badge(t(`history.kind.${change.kind}`)), madeBy(change), h("span", { class: "faint small" }, t("history.one", { n: change.n })))),
+      mayRestore && button(t("history.restore"), { kind: "primary", icon: "history", onclick: () => restore(change) }),
+    );
+    return [
+      head,
+      newest.n === change.n && h("p", { class: "soft" }, t("history.latest")),
+      change.redacted && notice("warn", t("history.redactedText")),
+      change.gone && notice("info", t("history.goneThen")),
+      part(t("history.what"), differenceView(change)),
+      would && part(t("history.backWould"), differenceView(would)),
+      change.content !== null && h("details", {}, h("summary", { class: "soft" }, t("history.content")), h("pre", { class: "code-block mono small", dir: "auto", tabindex: 0 }, typeof change.content === "string" ? change.content : JSON.stringify(change.content, null, 2))),
+    ];
+  }
+
+  const part = (title, content) => h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
+
+  /** Restore a change; taking that back restores what was there before, which the history has, too. */
+  async function restore(change) {
+    const before = await newestOf(change);
+    await api("POST", `${base}/history/${change.n}/restore`);
+    const undo = async () => {
+      await api("POST", `${base}/history/${before.n}/restore`);
+      await settled(change);
+    };
+    toast(t("history.restored", { name: nameOf(change) }), { undo: { act: undo } });
+    await settled(change);
+  }
+
+  /** What is shown here follows what was restored; a reader who has gone on is left where they are. */
+  async function settled({ kind }) {
+    if (left) return void (await app.domains({ again: true }));
+    if (kind === "settings") place.renamed(await api("GET", base));
+    if (location.hash === place.href(kind)) await draw([kind]);
+    else app.navigate(place.href(kind));
+  }
+
+  await draw(rest);
+  return { update: draw, leave: () => (left = true) };
+}
+
+/** Who made a change, and when. */
+function madeBy({ author, at }) {
+  const known = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
+  const who = Object.hasOwn(known, author) ? known[author] : author;
+  return h("span", { class: "fact-line small soft" }, h("span", { class: "wrap", dir: "auto" }, who), h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)));
+}

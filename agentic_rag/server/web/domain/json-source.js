@@ -1,0 +1,187 @@
+// JSON as somebody types it: what is wrong with it and where, and where each value of it stands.
+//
+// Pure. Places are `{start, end, line, column}`: offsets in the text, line and column from 1. A path is written as the
+// server writes it: the keys with dots between them, such as `mcpServers.github.args.1`.
+
+/** Read a text. Returns `{value, places, error}`: `places` maps each path to its place ("" is the whole); `error` is
+ * null or `{code, line, column, start, key?}`; then `value` is undefined and `places` has what came before. */
+export function readJson(text) {
+  const reader = new Reader(text);
+  try {
+    reader.space();
+    const value = reader.value("");
+    reader.space();
+    if (reader.at < text.length) reader.fail("after");
+    return { value, places: reader.places, error: null };
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    return { value: undefined, places: reader.places, error: { ...reader.point(error.at), ...error.facts, code: error.code, start: error.at } };
+  }
+}
+
+/** Return the place that a path of the server means: of its longest beginning that is there, with or without the first
+ * keys (`settings`, `mcpServers`), which a pasted text may lack. */
+export function placeOf(places, path) {
+  const keys = path.split(".");
+  for (let skip = 0; skip <= Math.min(2, keys.length); skip += 1) {
+    for (let length = keys.length; length > skip; length -= 1) {
+      const found = places.get(keys.slice(skip, length).join("."));
+      if (found) return found;
+    }
+  }
+  return places.get("") ?? null;
+}
+
+const DEEPEST = 64;
+const LITERALS = { t: ["true", true], f: ["false", false], n: ["null", null] };
+const ESCAPES = { '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: "\r", t: "\t" };
+const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+
+class Problem extends Error {
+  constructor(code, at, facts) {
+    super(code);
+    Object.assign(this, { code, at, facts });
+  }
+}
+
+class Reader {
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+    this.depth = 0;
+    this.places = new Map();
+    this.starts = [0];
+    for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) this.starts.push(at + 1);
+  }
+
+  fail(code, at = this.at, facts = {}) {
+    throw new Problem(code, at, facts);
+  }
+
+  point(at) {
+    let low = 0;
+    for (let high = this.starts.length; high - low > 1; ) {
+      const middle = (low + high) >> 1;
+      if (this.starts[middle] <= at) low = middle;
+      else high = middle;
+    }
+    return { line: low + 1, column: at - this.starts[low] + 1 };
+  }
+
+  keep(path, start) {
+    this.places.set(path, { start, end: this.at, ...this.point(start) });
+  }
+
+  space() {
+    while (" \t\n\r".includes(this.text[this.at] ?? "x")) this.at += 1;
+    if (this.text.startsWith("//", this.at) || this.text.startsWith("/*", this.at)) this.fail("comment");
+  }
+
+  value(path) {
+    const start = this.at;
+    const found = this.read(path);
+    this.keep(path, start);
+    return found;
+  }
+
+  read(path) {
+    const first = this.text[this.at];
+    if (first === undefined) this.fail("end");
+    if (first === "{") return this.object(path);
+    if (first === "[") return this.list(path);
+    if (first === '"') return this.string();
+    if (first === "'") this.fail("quote");
+    const [word, literal] = LITERALS[first] ?? [];
+    if (word && this.text.startsWith(word, this.at)) {
+      this.at += word.length;
+      return literal;
+    }
+    NUMBER.lastIndex = this.at;
+    const number = NUMBER.exec(this.text);
+    if (!number) this.fail("value");
+    this.at += number[0].length;
+    return Number(number[0]);
+  }
+
+  deeper() {
+    this.depth += 1;
+    if (this.depth > DEEPEST) this.fail("deep");
+    this.at += 1;
+    this.space();
+  }
+
+  object(path) {
+    const found = Object.create(null);
+    const own = new Map();
+    this.deeper();
+    if (this.text[this.at] !== "}") {
+      for (;;) {
+        if (this.text[this.at] !== '"') this.fail(this.text[this.at] === "}" ? "comma" : this.text[this.at] === undefined ? "end" : "key");
+        const start = this.at;
+        const key = this.string();
+        if (own.has(key)) this.fail("twice", start, { key });
+        own.set(key, start);
+        this.space();
+        if (this.text[this.at] !== ":") this.fail("colon");
+        this.at += 1;
+        this.space();
+        found[key] = this.value(path ? `${path}.${key}` : key);
+        this.space();
+        if (this.text[this.at] !== ",") break;
+        this.at += 1;
+        this.space();
+      }
+      if (this.text[this.at] !== "}") this.fail(this.text[this.at] === undefined ? "end" : "between");
+    }
+    this.at += 1;
+    this.depth -= 1;
+    return Object.fromEntries(Object.entries(found));
+  }
+
+  list(path) {
+    const found = [];
+    this.deeper();
+    if (this.text[this.at] !== "]") {
+      for (;;) {
+        if (this.text[this.at] === "]") this.fail("comma");
+        found.push(this.value(path ? `${path}.${found.length}` : `${found.length}`));
+        this.space();
+        if (this.text[this.at] !== ",") break;
+        this.at += 1;
+        this.space();
+      }
+      if (this.text[this.at] !== "]") this.fail(this.text[this.at] === undefined ? "end" : "between");
+    }
+    this.at += 1;
+    this.depth -= 1;
+    return found;
+  }
+
+  string() {
+    const start = this.at;
+    let found = "";
+    this.at += 1;
+    for (;;) {
+      const each = this.text[this.at];
+      if (each === undefined || each === "\n") this.fail("string", start);
+      if (each === '"') break;
+      if (each < " ") this.fail("control");
+      if (each !== "\\") {
+        found += each;
+        this.at += 1;
+        continue;
+      }
+      const next = this.text[this.at + 1];
+      const code = this.text.slice(this.at + 2, this.at + 6);
+      if (next === "u" && /^[\da-fA-F]{4}$/.test(code)) {
+        found += String.fromCharCode(Number.parseInt(code, 16));
+        this.at += 6;
+      } else if (next in ESCAPES) {
+        found += ESCAPES[next];
+        this.at += 2;
+      } else this.fail("escape");
+    }
+    this.at += 1;
+    return found;
+  }
+}

@@ -1,0 +1,82 @@
+// What a model is told before the first message, with the tokens of each part, as it is typed.
+
+import { api } from "../api.js";
+import { debounce, h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { badge, notice, skeleton } from "../ui.js";
+
+const WAIT_MS = 350;
+
+/** Return the preview of a domain's prompt: an element with `update(draft)`, and `stop()`. `draft`: `{settings,
+ * components}` that are not saved, or null. */
+export function promptPreview(domainId) {
+  const address = `/api/domains/${encodeURIComponent(domainId)}/effective-prompt`;
+  const body = h("div", { class: "stack-small" }, skeleton());
+  const made = h("section", { class: "preview", "aria-label": t("settings.preview") }, h("h2", {}, t("settings.preview")), body);
+  const open = new Set();
+  let asking = null;
+  let before = null;
+  let shown = null;
+
+  const ask = async (draft) => {
+    asking?.abort();
+    asking = new AbortController();
+    const { signal } = asking;
+    made.setAttribute("aria-busy", "true");
+    try {
+      before ??= total(await api("GET", address, { signal }));
+      shown = draft ? await api("POST", address, { body: draft, signal }) : await api("GET", address, { signal });
+      replace(body, show(shown, open, before));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      const problem = notice("warn", error.code ? error.message : t("shell.failed"));
+      replace(body, problem, shown && show(shown, open, before));
+    } finally {
+      if (!signal.aborted) made.removeAttribute("aria-busy");
+    }
+  };
+
+  const later = debounce(WAIT_MS, ask);
+  made.update = (draft) => (before === null ? ask(draft) : later(draft));
+  made.stop = () => {
+    later.cancel();
+    asking?.abort();
+  };
+  return made;
+}
+
+const atOnce = (prompt) => prompt.servers.filter((each) => !each.deferred).reduce((sum, each) => sum + each.tokens, 0);
+const total = (prompt) => prompt.system.tokens + atOnce(prompt) + (prompt.role?.tokens ?? 0);
+
+function show(prompt, open, before) {
+  const parts = [
+    { ...prompt.bootstrap, kind: "system", label: t("settings.part.bootstrap") },
+    ...prompt.components.map((each) => ({ ...each, kind: "component", label: each.name || t("settings.part.component") })),
+    prompt.skills && { ...prompt.skills, kind: "system", label: t("settings.part.skills") },
+    prompt.catalogue && { ...prompt.catalogue, kind: "system", label: t("settings.part.catalogue") },
+    { ...prompt.present, kind: "system", label: t("settings.part.present") },
+    prompt.role && { key: "role", text: prompt.role.text, tokens: prompt.role.tokens ?? 0, kind: "role", label: t("settings.part.role", { role: prompt.roleId }) },
+    ...prompt.servers.map((each) => ({ ...each, kind: "tools", label: t("settings.part.server", { name: each.name, count: each.tools }), tokens: each.deferred ? 0 : each.tokens, deferred: each.deferred })),
+  ].filter(Boolean);
+  const sum = total(prompt);
+  const change = sum - before;
+  const changed = change !== 0 && badge(t(change > 0 ? "settings.moreTokens" : "settings.fewerTokens", { count: Math.abs(change) }), change > 0 ? "wait" : "ok");
+  const bar = h("div", { class: "token-bar", "aria-hidden": "true" }, parts.filter((each) => each.tokens).map((each) => h("span", { class: `token-${each.kind}`, style: { "--grow": each.tokens }, title: each.label })));
+  return [
+    h("p", { class: "row" }, h("span", { class: "token-sum" }, t("settings.tokens", { count: sum })), changed),
+    bar,
+    prompt.problems.map((each) => notice("warn", `${each.name}: ${each.problem}`)),
+    prompt.role === null && notice("bad", t("settings.noRole", { role: prompt.roleId })),
+    h("div", { class: "token-parts" }, parts.map((each) => partView(each, open))),
+    h("p", { class: "faint small" }, t("settings.previewNote")),
+  ];
+}
+
+function partView({ kind, label, tokens, text, deferred }, open) {
+  const count = h("span", { class: "token-count mono small" }, deferred ? t("settings.deferred") : t("settings.tokens", { count: tokens }));
+  const head = [h("span", { class: `token-dot token-${kind}`, "aria-hidden": "true" }), h("span", { class: "grow wrap", dir: "auto" }, label), count];
+  if (!text) return h("div", { class: "token-part" }, head);
+  const view = h("details", { class: "token-part", open: open.has(label) }, h("summary", {}, head), h("pre", { class: "token-text plain", dir: "auto", tabindex: 0 }, text));
+  view.addEventListener("toggle", () => (view.open ? open.add(label) : open.delete(label)));
+  return view;
+}

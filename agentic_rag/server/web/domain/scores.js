@@ -1,0 +1,82 @@
+// What a search weighed: each leg's score of each passage, the fused order, and the threshold as a line through them.
+
+import { h, replace } from "../dom.js";
+import { formatNumber, formatPercent, t } from "../i18n.js";
+import { badge } from "../ui.js";
+import { openDocument } from "./document.js";
+
+const LEGS = ["lexical", "dense", "fused"];
+
+/** Return the view of a search: an element with `setThreshold(value)`, which moves the line and what is seen, without
+ * asking again. */
+export function scoresView(domainId, retrieval) {
+  const asked = { topK: retrieval.topK, threshold: retrieval.threshold ?? 0 }; // one of long ago does not say
+  const hitChunks = new Set(retrieval.hits.flatMap((hit) => hit.sentences.map((each) => each.chunkId)));
+  const inHit = (each) => each.hit !== undefined || hitChunks.has(each.chunkId);
+  const largest = Object.fromEntries(LEGS.map((leg) => [leg, Math.max(0, ...retrieval.candidates.map((each) => each[leg] ?? 0))]));
+  let threshold = asked.threshold;
+  const rows = h("ol", { class: "scores" });
+  const summary = h("p", { class: "small soft", role: "status" });
+  /** Whether the answer would have a passage, or why not; `at`: its place among those above the threshold. */
+  const seenAt = (each, at) => {
+    if (each.relevanceScore < threshold) return "below";
+    if (inHit(each)) return "seen";
+    const asAsked = threshold >= (asked.threshold); // below that, others come in that were cut off when it was asked
+    return !asAsked && asked.topK && at < asked.topK ? "seen" : "beyond";
+  };
+  const draw = () => {
+    const above = retrieval.candidates.filter((each) => each.relevanceScore >= threshold);
+    const places = new Map(above.map((each, at) => [each.chunkId, at]));
+    const verdicts = retrieval.candidates.map((each) => seenAt(each, places.get(each.chunkId) ?? Infinity));
+    rows.style.setProperty("--threshold", threshold);
+    [...rows.children].forEach((row, at) => row.mark(verdicts[at]));
+    summary.textContent = t("retrieval.seenCount", { count: verdicts.filter((each) => each === "seen").length, of: retrieval.candidates.length });
+  };
+  replace(rows, retrieval.candidates.map((each, at) => candidateRow(domainId, each, at, largest)));
+  const how = h("p", { class: "small soft" }, [
+    h("span", {}, t(`retrieval.mode.${retrieval.mode}`)),
+    retrieval.mode === "hybrid" && h("span", {}, ` · ${t("retrieval.denseWeight", { share: formatPercent(retrieval.denseWeight) })}`),
+    h("span", {}, ` · ${t("retrieval.took", { ms: formatNumber(retrieval.tookMs, { maximumFractionDigits: 1 }) })}`),
+  ]);
+  const made = h("div", { class: "stack-small" }, how, retrieval.note && h("p", { class: "small soft" }, retrieval.note), retrieval.incomplete && h("p", { class: "small bad" }, retrieval.incomplete), summary, legend(), rows);
+  made.setThreshold = (value) => {
+    threshold = value;
+    draw();
+  };
+  draw();
+  return made;
+}
+
+function legend() {
+  const part = (name) => h("span", { class: `score-key score-${name}` }, t(`retrieval.leg.${name}`));
+  return h("div", { class: "row small soft" }, [...LEGS, "relevance"].map(part), h("span", { class: "score-key score-line" }, t("retrieval.thresholdLine")));
+}
+
+function candidateRow(domainId, each, at, largest) {
+  const verdict = h("span", {});
+  const gone = each.documentId === undefined;
+  const name = h("span", { class: "strong wrap", dir: "auto" }, gone ? t("retrieval.gone") : [each.documentName, ...each.headingPath].join(" › "));
+  const open = h("button", { type: "button", class: "row-name", disabled: gone, onclick: () => openDocument(domainId, { id: each.documentId, name: each.documentName, status: "indexed" }, { chunkId: each.chunkId }) }, name);
+  const snippet = h("p", { class: "small soft score-text", dir: "auto" }, each.snippet);
+  const reranked = each.reranked !== undefined && h("p", { class: "small faint" }, t("retrieval.reranked", { rank: each.rerankedRank, score: formatNumber(each.reranked, { maximumFractionDigits: 3 }) }));
+  const bar = (leg, value, share, rank) =>
+    h(
+      "div",
+      { class: `score-bar score-${leg}`, style: { "--share": share ?? 0 } },
+      h("span", { class: "visually-hidden" }, t(`retrieval.leg.${leg}`)),
+      h("span", { class: "score-value" }, value === null || value === undefined ? t("retrieval.noScore") : formatNumber(value, { maximumFractionDigits: 3 })),
+      rank !== undefined && h("span", { class: "score-place", title: t("retrieval.rank", { rank }) }, `#${rank}`),
+    );
+  const bars = h(
+    "div",
+    { class: "score-bars" },
+    LEGS.map((leg) => bar(leg, each[leg], largest[leg] ? Math.max(0, each[leg] ?? 0) / largest[leg] : 0, each[`${leg}Rank`])),
+    bar("relevance", each.relevanceScore, each.relevanceScore),
+  );
+  const row = h("li", { class: "score" }, h("div", { class: "score-head" }, h("span", { class: "score-rank mono faint" }, at + 1), h("div", { class: "grow" }, open, snippet, reranked), verdict), bars);
+  row.mark = (state) => {
+    row.classList.toggle("score-unseen", state !== "seen");
+    replace(verdict, badge(t(`retrieval.verdict.${state}`), state === "seen" ? "ok" : ""));
+  };
+  return row;
+}

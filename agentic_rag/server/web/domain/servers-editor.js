@@ -1,0 +1,210 @@
+// The JSON of a domain's own MCP servers: marked at line and column while it is typed, tested, asked for, saved.
+
+import { api } from "../api.js";
+import { debounce, h, replace } from "../dom.js";
+import { draft, editing } from "../drafts.js";
+import { t } from "../i18n.js";
+import { button, notice, openDialog, toast, toastError } from "../ui.js";
+import { connectionView } from "./connection.js";
+import { placeOf, readJson } from "./json-source.js";
+import { diffView } from "./lines-diff.js";
+import { sourceEditor } from "./source-editor.js";
+
+const WAIT_MS = 250;
+const SHOWN = new Set(["origin", "readOnly"]);
+
+/** Return the entries that are the domain's own, as they are pasted. */
+export function ownEntries(domain) {
+  const own = Object.entries(domain.settings.mcpServers ?? {}).filter(([, entry]) => entry.origin === "user");
+  return Object.fromEntries(own.map(([name, entry]) => [name, Object.fromEntries(Object.entries(entry).filter(([key]) => !SHOWN.has(key)))]));
+}
+
+const asText = (entries) => JSON.stringify({ mcpServers: entries }, null, 2);
+
+/** Return the editor: an element with `end()`. `onSaved(domain)`, `onRequested()`. */
+export function serversEditor(given, { onSaved, onRequested }) {
+  const base = `/api/domains/${encodeURIComponent(given.id)}`;
+  const kept = draft(`servers.${given.id}`);
+  let stored = given;
+  let storedText = asText(ownEntries(given));
+  const before = kept.read();
+  const told = h("div", { class: "stack-small" });
+  const result = h("div", { class: "stack-small", "aria-live": "polite" });
+  const source = sourceEditor(t("servers.json"), { value: before?.text ?? storedText, rows: 14, oninput: (text) => (keep(text), later()) });
+  const test = button(t("servers.test"), { icon: "tool", onclick: () => tryOut() });
+  const save = button(t("settings.save"), { kind: "primary", onclick: () => store() });
+  const discard = button(t("settings.discard"), { onclick: () => undo() });
+  const format = button(t("servers.format"), { kind: "quiet", onclick: () => tidy() });
+  const later = debounce(WAIT_MS, () => check());
+
+  function keep(text) {
+    kept.write(text === storedText ? null : { version: stored.version, text });
+    save.disabled = discard.disabled = text === storedText;
+  }
+
+  /** Read what is typed; marks what is wrong with it. Returns `{value, places}` or null. */
+  function check() {
+    const found = readJson(source.value);
+    if (found.error) {
+      const { line, column, code, key } = found.error;
+      source.setMarks([{ line, column, severity: "error", message: t(`servers.syntax.${code}`, { key }) }]);
+      return null;
+    }
+    source.setMarks([]);
+    return found;
+  }
+
+  /** The document as one map of servers, whatever root it was pasted with. */
+  function documentOf({ value }) {
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+    return value.mcpServers ?? value.servers ?? value;
+  }
+
+  function markError(error, places, message) {
+    const place = error.path && placeOf(places, error.path);
+    if (!place) return false;
+    source.setMarks([{ line: place.line, column: place.column, severity: "error", message }]);
+    source.goTo(place.line, place.column);
+    return true;
+  }
+
+  function notes({ changes = [], warnings = [] }, places) {
+    const marks = warnings.map((each) => {
+      const place = placeOf(places, each.path);
+      return { line: place?.line ?? 1, column: place?.column ?? 1, severity: "warning", message: each.text };
+    });
+    source.setMarks(marks);
+    if (!changes.length) return null;
+    return notice("info", h("p", { class: "strong" }, t("servers.changes", { count: changes.length })), h("ul", { class: "plain-list" }, changes.map((each) => h("li", {}, h("code", {}, each.path.replace(/^(settings\.)?mcpServers\./, "")), ` ${each.text}`))));
+  }
+
+  function refuse(error, found) {
+    const short = error.code === "MCP_COMMAND_NOT_ALLOWED" ? (error.details.reason ?? error.message) : error.message;
+    const shown = markError(error, found.places, short);
+    if (error.code === "MCP_COMMAND_NOT_ALLOWED") replace(result, notAllowed(error, found));
+    else if (shown) replace(result, notice("bad", h("p", {}, error.message)));
+    else {
+      replace(result);
+      toastError(error);
+    }
+    result.scrollIntoView({ block: "nearest" });
+  }
+
+  function notAllowed(error, found) {
+    const { command, allow, request } = error.details;
+    const name = /^(?:settings\.)?mcpServers\.([^.]+)/.exec(error.path)?.[1];
+    const entry = name === undefined ? undefined : documentOf(found)?.[name];
+    const ask = async () => {
+      const asked = await api("POST", request, { body: entry === undefined ? {} : { mcpServers: { [name]: entry } } });
+      replace(result, notice("info", t("servers.requested", { name: asked.server })));
+      onRequested();
+    };
+    return notice(
+      "warn",
+      h("p", { class: "strong" }, t("servers.notAllowed")),
+      h("p", {}, error.details.reason ?? error.message),
+      command && h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command),
+      allow && [h("p", {}, t("servers.allowHow")), h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, allow)],
+      request && button(t("servers.request"), { kind: "primary", icon: "send", onclick: ask }),
+    );
+  }
+
+  async function tryOut() {
+    later.cancel();
+    const found = check();
+    if (!found) return source.area.focus();
+    replace(result, notice("info", t("servers.testing")));
+    try {
+      const trial = await api("POST", `${base}/mcp-servers/test`, { body: { mcpServers: documentOf(found) } });
+      const cards = trial.items.map((each) => h("section", { class: "card stack-small", "aria-label": each.name }, h("h3", { class: "wrap" }, each.name), connectionView(each)));
+      replace(result, notes(trial, found.places), cards);
+      result.scrollIntoView({ block: "nearest" });
+    } catch (error) {
+      refuse(error, found);
+    }
+    return undefined;
+  }
+
+  async function store(version = stored.version) {
+    later.cancel();
+    const found = check();
+    if (!found) return source.area.focus();
+    const sent = source.value;
+    try {
+      const saved = await api("PUT", base, { body: { settings: { mcpServers: documentOf(found) } }, ifMatch: version });
+      stored = { ...stored, ...saved };
+      storedText = asText(ownEntries(stored));
+      const typedOn = source.value !== sent;
+      if (!typedOn) source.value = storedText;
+      keep(source.value);
+      others.saved(saved.version);
+      replace(result, notes(saved, readJson(storedText).places));
+      if (typedOn) check();
+      toast(t("servers.saved"));
+      onSaved(stored);
+    } catch (error) {
+      if (error.code === "VERSION_CONFLICT") await settle();
+      else refuse(error, found);
+    }
+    return undefined;
+  }
+
+  /** Somebody else saved in between: show what that did to the servers, and let the person choose. */
+  async function settle() {
+    const theirs = await api("GET", base);
+    const text = asText(ownEntries(theirs));
+    if (text === storedText) return await store(theirs.version); // other settings than these
+    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const build = () => [h("p", {}, t("servers.conflictText")), diffView(text, source.value)];
+    const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
+    if (!chosen) return undefined;
+    stored = theirs;
+    storedText = text;
+    if (chosen === "mine") return await store();
+    source.value = text;
+    kept.clear();
+    keep(text);
+    return check();
+  }
+
+  function undo() {
+    const was = source.value;
+    source.value = storedText;
+    keep(storedText);
+    check();
+    const back = () => {
+      source.value = was;
+      keep(was);
+      check();
+    };
+    toast(t("settings.discarded"), { undo: { act: back } });
+  }
+
+  function tidy() {
+    const found = check();
+    if (!found) return source.area.focus();
+    source.value = JSON.stringify(found.value, null, 2);
+    keep(source.value);
+    return undefined;
+  }
+
+  const others = editing(`servers.${given.id}`, () => replace(told, notice("warn", t("settings.otherTab"))));
+  others.onSaved(() => replace(told, notice("warn", t("settings.savedElsewhere"))));
+  if (before) told.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
+  keep(source.value);
+  check();
+  const made = h(
+    "section",
+    { class: "stack-small", "aria-label": t("servers.json") },
+    h("div", { class: "row row-apart" }, h("h2", {}, t("servers.json")), h("div", { class: "row" }, format, discard, test, save)),
+    h("p", { class: "soft" }, t("servers.jsonText")),
+    told,
+    source,
+    result,
+  );
+  made.end = () => {
+    later.cancel();
+    others.end();
+  };
+  return made;
+}

@@ -1,0 +1,127 @@
+// The MCP servers of a domain: what runs, and the JSON that says what should.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
+import { connectionView, stateBadge } from "./connection.js";
+import { diffView } from "./lines-diff.js";
+import { drawRequests } from "./launch-requests.js";
+import { drawSecrets } from "./secrets.js";
+import { serversEditor } from "./servers-editor.js";
+
+const POLL_MS = 4000;
+
+export async function show(panel, { domain: given, place }) {
+  const base = `/api/domains/${encodeURIComponent(given.id)}`;
+  const domain = await api("GET", base);
+  const list = h("div", {});
+  const requests = h("div", {});
+  const secrets = h("div", {});
+  let timer = 0;
+  let left = false;
+  let last = "";
+
+  const editor = serversEditor(domain, {
+    onSaved: (saved) => {
+      place.renamed(saved);
+      look();
+    },
+    onRequested: () => drawRequests(requests, base),
+  });
+
+  async function look() {
+    clearTimeout(timer);
+    const { items } = await api("GET", `${base}/mcp-servers`);
+    if (left) return items;
+    const now = JSON.stringify(items);
+    if (now !== last) replace(list, content(items));
+    last = now;
+    timer = setTimeout(poll, POLL_MS);
+    return items;
+  }
+
+  async function poll() {
+    if (left) return;
+    if (document.hidden) timer = setTimeout(poll, POLL_MS);
+    else await look().catch(() => (timer = setTimeout(poll, POLL_MS)));
+  }
+
+  const content = (items) => h("ul", { class: "rows", "aria-label": t("servers.list") }, items.map(row));
+
+  function row(server) {
+    const own = server.origin === "user";
+    const tools = server.tools.length;
+    const line = server.url ?? [server.command, ...(server.args ?? [])].filter(Boolean).join(" ");
+    const accept = server.pendingTools.length > 0 && button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
+    return h(
+      "li",
+      { class: "rows-item" },
+      h(
+        "div",
+        { class: "grow" },
+        h("div", { class: "row" }, h("span", { class: "strong wrap" }, server.name), badge(t(`servers.origin.${server.origin}`)), server.enabled === false && badge(t("servers.disabled"))),
+        line && h("p", { class: "mono small soft wrap", dir: "ltr" }, line),
+        server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, server.reason),
+        server.droppedTools.map((each) => h("p", { class: "small bad wrap", dir: "auto" }, `${each.name}: ${each.reason}`)),
+        accept && notice("warn", h("p", {}, t("servers.changed", { count: server.pendingTools.length })), accept),
+      ),
+      h(
+        "div",
+        { class: "rows-end" },
+        stateBadge(server.state),
+        (tools > 0 || server.state !== "stopped") && button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
+        own && server.enabled && button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
+      ),
+    );
+  }
+
+  async function restart(server) {
+    const state = await api("POST", `${base}/mcp-servers/${encodeURIComponent(server.name)}/restart`);
+    toast(t("servers.restarted", { name: server.name, state: t(`servers.state.${state.state}`) }));
+    await look();
+  }
+
+  function showDetails(server) {
+    openDialog(server.name, { side: true, build: () => connectionView(server) });
+  }
+
+  /** Show each tool as it was accepted and as it is now; accept exactly that. */
+  async function acceptTools(server) {
+    const address = `${base}/mcp-servers/${encodeURIComponent(server.name)}`;
+    const waiting = await api("GET", `${address}/pending`);
+    const build = () => [
+      notice("info", t("servers.acceptText")),
+      waiting.tools.map((tool) => h("section", { class: "stack-small" }, h("h3", { class: "mono wrap" }, tool.name, " ", badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait")), diffView(tool.before && wording(tool.before), wording(tool.now)))),
+    ];
+    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(t("servers.accept"), { kind: "primary", onclick: () => close(true) })];
+    if (!(await openDialog(t("servers.acceptTitle", { name: server.name }), { build, actions, wide: true }).closed)) return;
+    try {
+      const { accepted } = await api("POST", `${address}/accept`, { body: { fingerprint: waiting.fingerprint } });
+      toast(t("servers.accepted", { count: accepted.length }));
+    } catch (error) {
+      toastError(error);
+    }
+    await look();
+  }
+
+  replace(
+    panel,
+    h(
+      "div",
+      { class: "stack-wide" },
+      h("section", { class: "stack-small", "aria-label": t("servers.running") }, h("h2", {}, t("servers.running")), list),
+      editor,
+      h("section", { class: "stack-small", "aria-label": t("servers.secrets") }, h("h2", {}, t("servers.secrets")), h("p", { class: "soft" }, t("servers.secretsText")), secrets),
+      requests,
+    ),
+  );
+  await Promise.all([loadInto(list, look, content), drawSecrets(secrets, base), drawRequests(requests, base)]);
+  return () => {
+    left = true;
+    clearTimeout(timer);
+    editor.end();
+  };
+}
+
+const wording = (tool) => `${tool.name}\n\n${tool.description}\n\n${JSON.stringify(tool.inputSchema, null, 2)}`;

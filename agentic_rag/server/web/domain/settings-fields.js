@@ -1,0 +1,269 @@
+// The settings as controls: what kind each is follows from the schema that the server describes them with.
+
+import { h, replace } from "../dom.js";
+import { formatNumber, hasWords, t } from "../i18n.js";
+import { button, checkbox, field, input, select, textarea } from "../ui.js";
+
+/** How the settings stand in groups. What the server knows beside these comes last, so that nothing is hidden. */
+export const GROUPS = [
+  ["voice", ["responseStyle", "tone", "language", "expertise"]],
+  ["roles", ["primaryRoleId", "subRoleIds"]],
+  ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
+  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "reranker"]],
+  ["tools", ["toolPolicy", "askUser", "variables"]],
+  ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
+  ["memory", ["memoryScope", "memory", "keepConversationsDays"]],
+];
+
+/** Return the groups with what of the schema they hold. */
+export function groupsOf(schema) {
+  const known = new Set(GROUPS.flatMap(([, keys]) => keys));
+  const others = Object.keys(schema.properties).filter((key) => !known.has(key));
+  const groups = GROUPS.map(([name, keys]) => [name, keys.filter((key) => key in schema.properties)]);
+  return others.length ? [...groups, ["others", others]] : groups;
+}
+
+/** Return the bounds of a setting: its schema without the `null` beside it, references followed. */
+export function boundsOf(schema, key) {
+  const own = schema.properties[key];
+  const found = (own.anyOf ?? [own]).filter((each) => each.type !== "null").map((each) => (each.$ref ? { ...schema.$defs[each.$ref.split("/").at(-1)] } : each));
+  return { ...found[0], alternatives: found, default: own.default ?? null, nullable: own.anyOf?.some((each) => each.type === "null") ?? false };
+}
+
+/** A value as it counts: what is empty, or as the default says, is null, so that it goes on as that does. */
+export function countingValue(value, bounds) {
+  if (value === undefined || value === null || value === "") return null;
+  if (typeof value === "object" && !Object.keys(value).length) return null;
+  return JSON.stringify(value) === JSON.stringify(bounds.default) ? null : value;
+}
+
+const numberHint = ({ minimum, maximum }) => {
+  if (minimum === undefined && maximum === undefined) return "";
+  return t("settings.between", { least: formatNumber(minimum ?? 0), most: maximum === undefined ? "∞" : formatNumber(maximum) });
+};
+
+const camel = (word) => word.replace(/-(\w)/g, (_, letter) => letter.toUpperCase());
+const labelOf = (key) => (hasWords(`settings.label.${key}`) ? t(`settings.label.${key}`) : key);
+const hintOf = (key) => (hasWords(`settings.hint.${key}`) ? t(`settings.hint.${key}`) : "");
+const wordOf = (value) => (hasWords(`settings.value.${value}`) ? t(`settings.value.${value}`) : String(value));
+
+/** Return a setting's field: with `read()` (null: as the default says), `write(value)`, `setError`, and `key`.
+ * `roles`: those of the domain. `onchange()` follows each change. */
+export function settingField(schema, key, { roles, onchange }) {
+  const bounds = boundsOf(schema, key);
+  const make = SPECIAL[key] ?? BY_TYPE[bounds.enum ? "enum" : bounds.type] ?? jsonField;
+  if (key === "memory") bounds.default = MEMORY_DEFAULT;
+  const made = make(key, bounds, { roles, onchange });
+  const { read, write } = made;
+  made.read = () => countingValue(read(), bounds);
+  made.write = (value) => write(countingValue(value, bounds));
+  made.counting = (value) => countingValue(value, bounds);
+  made.key = key;
+  made.classList.add("setting");
+  return made;
+}
+
+function finish(made, bounds, read, write) {
+  Object.assign(made, { read, write });
+  return made;
+}
+
+const named = (key, control, bounds, more = "") => field(labelOf(key), control, { hint: [hintOf(key), more, defaultHint(bounds)].filter(Boolean).join(" ") });
+
+function defaultHint({ default: value }) {
+  if (value === null || value === "" || (Array.isArray(value) && !value.length)) return "";
+  return typeof value === "object" ? "" : t("settings.default", { value: typeof value === "number" ? formatNumber(value) : wordOf(value) });
+}
+
+function enumField(key, bounds, { onchange }) {
+  const none = bounds.default === null ? t("settings.operators") : t("settings.defaultOption", { value: wordOf(bounds.default) });
+  const control = select([["", none], ...bounds.enum.map((each) => [each, wordOf(each)])], { onchange });
+  const made = field(labelOf(key), control, { hint: hintOf(key) });
+  return finish(made, bounds, () => control.value || null, (value) => (control.value = value ?? ""));
+}
+
+function numberField(key, bounds, { onchange }) {
+  const whole = bounds.type === "integer";
+  const control = input({ type: "number", min: bounds.minimum, max: bounds.maximum, step: whole ? 1 : "any", placeholder: bounds.default === null ? t("settings.none") : formatNumber(bounds.default, { useGrouping: false }), oninput: onchange, inputmode: whole ? "numeric" : "decimal" });
+  const made = named(key, control, bounds, numberHint(bounds));
+  const read = () => {
+    if (control.value === "") return null;
+    return Number(control.value);
+  };
+  return finish(made, bounds, read, (value) => (control.value = value ?? ""));
+}
+
+function textField(key, bounds, { onchange }) {
+  const long = (bounds.maxLength ?? 0) >= 1000;
+  const props = { maxlength: bounds.maxLength, oninput: onchange, dir: "auto", placeholder: typeof bounds.default === "string" && bounds.default ? bounds.default : "" };
+  const control = long ? textarea({ ...props, rows: 3 }) : input(props);
+  const made = named(key, control, bounds, long ? t("settings.atMost", { count: bounds.maxLength }) : "");
+  return finish(made, bounds, () => control.value || null, (value) => (control.value = value ?? ""));
+}
+
+function booleanField(key, bounds, { onchange }) {
+  const control = checkbox({ onchange });
+  const made = field(labelOf(key), control, { hint: hintOf(key), inline: true });
+  return finish(made, bounds, () => (control.checked === bounds.default ? null : control.checked), (value) => (control.checked = value ?? bounds.default));
+}
+
+function jsonField(key, bounds, { onchange }) {
+  const control = textarea({ rows: 3, class: "input mono", oninput: onchange, spellcheck: "false", dir: "ltr" });
+  const made = named(key, control, bounds);
+  const read = () => {
+    if (!control.value.trim()) return null;
+    try {
+      return JSON.parse(control.value);
+    } catch {
+      return control.value; // the server says what is wrong with it
+    }
+  };
+  return finish(made, bounds, read, (value) => (control.value = value === null || value === undefined ? "" : JSON.stringify(value, null, 2)));
+}
+
+// Settings with a form of their own
+
+function roleField(key, bounds, { roles, onchange }) {
+  const control = select([["", t("settings.defaultOption", { value: bounds.default })], ...roles.map((each) => [each.id, each.title && each.title !== each.id ? `${each.id} — ${each.title}` : each.id])], { onchange });
+  const made = field(labelOf(key), control, { hint: hintOf(key) });
+  const write = (value) => {
+    if (value && !roles.some((each) => each.id === value)) control.append(h("option", { value }, t("settings.missingRole", { role: value })));
+    control.value = value ?? "";
+  };
+  return finish(made, bounds, () => control.value || null, write);
+}
+
+function rolesField(key, bounds, { roles, onchange }) {
+  const boxes = new Map();
+  const group = h("fieldset", { class: "setting-group" }, h("legend", {}, labelOf(key)), h("p", { class: "field-hint" }, hintOf(key)));
+  const list = h("div", { class: "checks" });
+  const error = h("p", { class: "field-error", role: "alert", hidden: true });
+  group.append(list, error);
+  const add = (id, title) => {
+    const box = checkbox({ onchange });
+    boxes.set(id, box);
+    list.append(field(title && title !== id ? `${id} — ${title}` : id, box, { inline: true }));
+  };
+  for (const each of roles) add(each.id, each.title);
+  group.setError = (text) => {
+    error.textContent = text;
+    error.hidden = !text;
+  };
+  const read = () => {
+    const chosen = [...boxes].filter(([, box]) => box.checked).map(([id]) => id);
+    return chosen.length ? chosen : null;
+  };
+  const write = (value) => {
+    for (const id of value ?? []) if (!boxes.has(id)) add(id, t("settings.missingRole", { role: id }));
+    for (const [id, box] of boxes) box.checked = value?.includes(id) ?? false;
+  };
+  return finish(group, bounds, read, write);
+}
+
+function namesField(key, bounds, { onchange }) {
+  const control = textarea({ rows: 2, class: "input mono", oninput: onchange, spellcheck: "false", dir: "ltr" });
+  const made = named(key, control, bounds);
+  const read = () => {
+    const lines = control.value.split("\n").map((each) => each.trim()).filter(Boolean);
+    return lines.length > 1 ? lines : (lines[0] ?? null);
+  };
+  return finish(made, bounds, read, (value) => (control.value = [value ?? []].flat().join("\n")));
+}
+
+/** Rows of a name and what belongs to it. `cell(value, onchange)` returns `{element, read()}`. */
+function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
+  const rows = h("div", { class: "map-rows" });
+  const error = h("p", { class: "field-error", role: "alert", hidden: true });
+  const made = h("fieldset", { class: "setting-group" }, h("legend", {}, labelOf(key)), h("p", { class: "field-hint" }, hintOf(key)), rows, h("div", {}, button(t("settings.addRow"), { icon: "add", onclick: () => add("", undefined).focus() })), error);
+  const parts = new Set();
+  const add = (name, value) => {
+    const named = input({ value: name, placeholder: namePlaceholder, "aria-label": t("settings.rowName", { label: labelOf(key) }), class: "input mono", oninput: onchange, dir: "ltr" });
+    const given = cell(value, onchange);
+    const part = { named, given };
+    const row = h("div", { class: "map-row" }, named, given.element, button(t("settings.removeRow"), { kind: "quiet", icon: "close", compact: true, onclick: () => (parts.delete(part), row.remove(), onchange()) }));
+    parts.add(part);
+    rows.append(row);
+    return named;
+  };
+  made.setError = (text) => {
+    error.textContent = text;
+    error.hidden = !text;
+  };
+  const read = () => {
+    const entries = [...parts].map(({ named, given }) => [named.value.trim(), given.read()]).filter(([name]) => name);
+    return entries.length ? Object.fromEntries(entries) : null;
+  };
+  const write = (value) => {
+    parts.clear();
+    replace(rows);
+    for (const [name, each] of Object.entries(value ?? {})) add(name, each);
+  };
+  return finish(made, bounds, read, write);
+}
+
+const VERDICTS = ["allow", "ask", "ask-admin", "deny"];
+const GRANTS = ["member", "author", "admin"];
+
+function policyField(key, bounds, tools) {
+  const cell = (value, onchange) => {
+    const byGrant = value !== null && typeof value === "object" ? value : null;
+    const options = [...VERDICTS.map((each) => [each, t(`settings.verdict.${camel(each)}`)]), ["", t("settings.byGrant")]];
+    const grants = h("div", { class: "grant-rules" });
+    const picks = new Map();
+    const all = select(options, { "aria-label": t("settings.verdict"), onchange: () => (drawGrants(), onchange()) });
+    const drawGrants = () => {
+      grants.hidden = all.value !== "";
+      if (grants.hidden || picks.size) return;
+      for (const grant of GRANTS) {
+        const pick = select([["", t("settings.noRule")], ...options.slice(0, -1)], { value: byGrant?.[grant] ?? "", onchange });
+        picks.set(grant, pick);
+        grants.append(field(t(`settings.grant.${grant}`), pick, { inline: true }));
+      }
+    };
+    all.value = byGrant ? "" : (value ?? "ask");
+    drawGrants();
+    const read = () => all.value || Object.fromEntries([...picks].map(([grant, pick]) => [grant, pick.value]).filter(([, each]) => each));
+    return { element: h("div", { class: "grow" }, all, grants), read };
+  };
+  return mapField(key, bounds, tools, cell, "github__*");
+}
+
+function variablesField(key, bounds, tools) {
+  const cell = (value, onchange) => {
+    const control = input({ value: value ?? "", "aria-label": t("settings.rowValue", { label: labelOf(key) }), oninput: onchange, dir: "auto" });
+    return { element: control, read: () => control.value };
+  };
+  return mapField(key, bounds, tools, cell, "NAME");
+}
+
+const MEMORY_DEFAULT = { extract: "off", callsPerDay: 50 };
+
+function memoryField(key, bounds, { onchange }) {
+  const when = select(["off", "after-turn", "every"].map((each) => [each, t(`settings.extract.${camel(each)}`)]), { onchange: () => (draw(), onchange()) });
+  const every = field(t("settings.extractEvery"), input({ type: "number", min: 1, max: 100, value: 5, oninput: onchange }));
+  const calls = field(t("settings.callsPerDay"), input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }), { hint: t("settings.hint.callsPerDay") });
+  const extract = field(t("settings.extract"), when, { hint: hintOf(key) });
+  const made = h("div", { class: "stack-small" }, extract, every, calls);
+  const draw = () => {
+    every.hidden = when.value !== "every";
+    calls.hidden = when.value === "off";
+  };
+  made.setError = extract.setError;
+  const read = () => {
+    const value = {};
+    if (when.value !== "off") value.extract = when.value === "every" ? Number(every.control.value) : when.value;
+    if (when.value !== "off" && calls.control.value) value.callsPerDay = Number(calls.control.value);
+    return Object.keys(value).length ? value : null;
+  };
+  const write = (value) => {
+    const said = value?.extract ?? "off";
+    when.value = typeof said === "number" ? "every" : said;
+    if (typeof said === "number") every.control.value = said;
+    calls.control.value = value?.callsPerDay ?? "";
+    draw();
+  };
+  return finish(made, bounds, read, write);
+}
+
+const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, toolPolicy: policyField, variables: variablesField, memory: memoryField };

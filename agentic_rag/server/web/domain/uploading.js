@@ -1,0 +1,100 @@
+// Sending files: what was dropped, folders too, in parts of a few files, with progress and a way to stop.
+
+import { ApiError, asQuery } from "../api.js";
+import { t } from "../i18n.js";
+
+const FILES_EACH = 20;
+const BYTES_EACH = 64_000_000;
+
+/** Return the files that were dropped, those of folders too. A hidden file (`.DS_Store`) is none of them. */
+export async function droppedFiles(transfer) {
+  const entries = [...transfer.items].filter((each) => each.kind === "file").map((each) => each.webkitGetAsEntry?.() ?? each.getAsFile());
+  const found = [];
+  for (const entry of entries) await collect(entry, found);
+  return found.filter(isWanted);
+}
+
+/** Whether a file is one that somebody means: no hidden one of the system. */
+export const isWanted = (file) => !file.name.startsWith(".") && !/^(?:thumbs\.db|desktop\.ini)$/i.test(file.name);
+
+async function collect(entry, found) {
+  if (entry === null) return;
+  if (entry instanceof File) found.push(entry);
+  else if (entry.isFile) found.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
+  else {
+    const reader = entry.createReader();
+    for (;;) {
+      const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+      if (!some.length) return;
+      for (const each of some) await collect(each, found);
+    }
+  }
+}
+
+/** Send files to a domain. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of each, as they come.
+ * Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal` ends it. */
+export async function uploadFiles(domainId, files, { replace = false, signal, onProgress, onItems }) {
+  const of = files.reduce((sum, file) => sum + file.size, 0);
+  let sent = 0;
+  let count = 0;
+  for (const part of parts(files)) {
+    if (signal?.aborted) break;
+    const items = await sendPart(domainId, part, replace, signal, (bytes) => onProgress(Math.min(of, sent + bytes), of));
+    if (items === null) break;
+    sent += part.reduce((sum, file) => sum + file.size, 0);
+    count += part.length;
+    onProgress(sent, of);
+    onItems(items);
+  }
+  return count;
+}
+
+function* parts(files) {
+  let part = [];
+  let size = 0;
+  for (const file of files) {
+    if (part.length && (part.length >= FILES_EACH || size + file.size > BYTES_EACH)) {
+      yield part;
+      part = [];
+      size = 0;
+    }
+    part.push(file);
+    size += file.size;
+  }
+  if (part.length) yield part;
+}
+
+/** `fetch` tells no progress of what it sends. Resolves to null when it was stopped. */
+function sendPart(domainId, files, replace, signal, onBytes) {
+  const form = new FormData();
+  for (const file of files) form.append("file", file, file.name);
+  const request = new XMLHttpRequest();
+  return new Promise((resolve, reject) => {
+    const refused = (files) => ({ items: files.map(({ name }) => ({ name })) });
+    request.open("POST", `/api/domains/${encodeURIComponent(domainId)}/documents${asQuery({ replace: replace || null })}`);
+    request.setRequestHeader("X-Requested-With", "console");
+    request.setRequestHeader("Accept", "application/json");
+    request.upload.addEventListener("progress", (event) => onBytes(event.loaded));
+    request.addEventListener("load", () => {
+      const answer = read(request.responseText);
+      if (request.status < 300 && answer) return resolve(answer.items);
+      const { code, message, details, requestId } = answer?.error ?? {};
+      const error = new ApiError(request.status, code ?? "UNEXPECTED", message ?? t("shell.unexpected", { status: request.status }), details, requestId);
+      // one file of its own is refused as a whole: it is that file's answer, and the next ones may be sent
+      if (files.length === 1 && [413, 415, 422].includes(request.status)) return resolve([{ ...refused(files).items[0], status: "refused", error: { code: error.code, message: error.message } }]);
+      return reject(error);
+    });
+    request.addEventListener("error", () => reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))));
+    request.addEventListener("abort", () => resolve(null));
+    signal?.addEventListener("abort", () => request.abort());
+    request.send(form);
+  });
+}
+
+function read(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,123 @@
+// Words in the reader's language. Each page has its own words, `lang/{language}/{section}.js`, loaded with the page.
+
+const LANGUAGES = { en: "English", zh: "中文" };
+const KEPT = "agentic-rag.language";
+
+const words = new Map();
+const loaded = new Map();
+let plurals;
+
+/** The languages there are: code to name. */
+export const languages = LANGUAGES;
+
+/** The language of the page: as chosen, else as the browser says. */
+export const language = choose();
+document.documentElement.lang = language === "zh" ? "zh-CN" : language;
+document.documentElement.dir = "ltr";
+
+function choose() {
+  const kept = read();
+  if (kept in LANGUAGES) return kept;
+  for (const each of navigator.languages ?? []) {
+    const code = each.toLowerCase().split("-")[0];
+    if (code in LANGUAGES) return code;
+  }
+  return "en";
+}
+
+function read() {
+  try {
+    return localStorage.getItem(KEPT);
+  } catch {
+    return null; // a browser that keeps nothing
+  }
+}
+
+/** Choose a language, and load the page anew in it. */
+export function chooseLanguage(code) {
+  localStorage.setItem(KEPT, code);
+  location.reload();
+}
+
+/** Load the words of some sections (`shell`, `chat`, …); a page does so before it shows anything. */
+export async function loadWords(...sections) {
+  await Promise.all(sections.map((section) => loaded.get(section) ?? loadSection(section)));
+}
+
+function loadSection(section) {
+  const loading = import(`./lang/${language}/${section}.js`).then((module) => {
+    for (const [key, text] of Object.entries(module.default)) words.set(key, text);
+  });
+  loaded.set(section, loading);
+  loading.catch(() => loaded.delete(section));
+  return loading;
+}
+
+/** Return the words of a key, `{name}` in them replaced by `values.name`. Of words with plural forms
+ * (`{one: …, other: …}`) the one that fits `values.count`. Numbers are written as the language does. */
+export function t(key, values = {}) {
+  let text = words.get(key);
+  if (text === undefined) return key;
+  if (typeof text === "object") {
+    plurals ??= new Intl.PluralRules(language);
+    text = text[plurals.select(values.count ?? 0)] ?? text.other;
+  }
+  return text.replace(/\{(\w+)\}/g, (whole, name) => {
+    const value = values[name];
+    if (value === undefined) return whole;
+    return typeof value === "number" ? formatNumber(value) : String(value);
+  });
+}
+
+/** Whether there are words for a key: for codes of errors that not all have. */
+export const hasWords = (key) => words.has(key);
+
+const formats = new Map();
+
+function format(kind, options) {
+  const key = `${kind.name}${JSON.stringify(options)}`;
+  if (!formats.has(key)) formats.set(key, new kind(language, options));
+  return formats.get(key);
+}
+
+export const formatNumber = (value, options = {}) => format(Intl.NumberFormat, options).format(value);
+
+/** Exact decimal text as money; a currency that has no such code stands behind the amount. */
+export function formatMoney(text, currency) {
+  const amount = Number(text);
+  if (/^[A-Z]{3}$/.test(currency ?? "")) return formatNumber(amount, { style: "currency", currency, maximumFractionDigits: 4 });
+  return `${formatNumber(amount, { maximumFractionDigits: 4 })} ${currency ?? ""}`.trim();
+}
+
+export const formatPercent = (share) => formatNumber(share, { style: "percent", maximumFractionDigits: 0 });
+
+/** A date of the API (ISO-8601) with its time, or only the day. */
+export function formatDate(iso, { time = true } = {}) {
+  const options = time ? { dateStyle: "medium", timeStyle: "short" } : { dateStyle: "medium" };
+  return iso ? format(Intl.DateTimeFormat, options).format(new Date(iso)) : "";
+}
+
+/** How long ago a date is, in words: "3 hours ago". */
+export function formatAgo(iso, now = Date.now()) {
+  const seconds = (new Date(iso).getTime() - now) / 1000;
+  const units = [["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
+  const [unit, length] = units.find(([, length]) => Math.abs(seconds) >= length) ?? ["second", 1];
+  return format(Intl.RelativeTimeFormat, { numeric: "auto" }).format(Math.trunc(seconds / length), unit);
+}
+
+export function formatDuration(milliseconds) {
+  if (milliseconds < 1000) return formatNumber(Math.round(milliseconds), { style: "unit", unit: "millisecond" });
+  const seconds = milliseconds / 1000;
+  if (seconds < 60) return formatNumber(seconds, { style: "unit", unit: "second", maximumFractionDigits: 1 });
+  return formatNumber(Math.floor(seconds / 60), { style: "unit", unit: "minute" }) + " " + formatNumber(Math.round(seconds % 60), { style: "unit", unit: "second" });
+}
+
+export function formatBytes(bytes) {
+  const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+  let at = 0;
+  for (; bytes >= 1000 && at < units.length - 1; at += 1) bytes /= 1000;
+  return formatNumber(bytes, { style: "unit", unit: units[at], unitDisplay: at ? "short" : "long", maximumFractionDigits: bytes < 10 && at ? 1 : 0 });
+}
+
+/** Compare texts as the language sorts them. */
+export const compareTexts = (first, second) => format(Intl.Collator, { numeric: true }).compare(first, second);

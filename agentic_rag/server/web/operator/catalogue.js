@@ -1,0 +1,43 @@
+// The launch catalogue: which lines may run, by whose word, and taking back what was allowed.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { badge, button, confirmLoss, emptyState, input, loadInto, table, toast } from "../ui.js";
+import { code, toolbar } from "./parts.js";
+
+const CATALOGUE = "/api/launch-catalogue";
+const ORIGINS = { builtin: () => badge(t("operator.originBuiltin")), operator: () => badge(t("operator.originFile"), "wait"), allowed: () => badge(t("operator.originAllowed"), "ok") };
+
+export async function show(place) {
+  const list = h("div");
+  let items = [];
+  const wanted = () => search.value.trim().toLowerCase();
+  const draw = () => replace(list, entriesTable(items.filter((each) => `${each.id} ${each.command} ${each.arguments}`.toLowerCase().includes(wanted())), load, wanted() !== ""));
+  const search = input({ type: "search", placeholder: t("operator.searchCatalogue"), "aria-label": t("operator.searchCatalogue"), dataset: { search: "" }, oninput: draw });
+  const load = () => loadInto(list, () => api("GET", CATALOGUE), (found) => ((items = found.items), entriesTable(items, load, false)));
+  replace(place, toolbar(t("operator.catalogueText"), search), list);
+  await load();
+}
+
+function entriesTable(items, load, searched) {
+  const rights = (each) => h("span", { class: "row row-tight" }, each.network && badge(t("operator.mayNetwork"), "wait"), each.write && badge(t("operator.mayWrite"), "wait"), !each.network && !each.write && h("span", { class: "faint" }, t("operator.sandboxed")));
+  const columns = [
+    { label: t("operator.line"), cell: (each) => [code(each.command), h("div", { class: "small soft" }, code(each.arguments))] },
+    { label: t("operator.catalogueId"), cell: (each) => code(each.id) },
+    { label: t("operator.origin"), cell: (each) => ORIGINS[each.origin]?.() ?? each.origin },
+    { label: t("operator.rights"), cell: rights },
+    { label: t("operator.variables"), cell: (each) => h("span", { class: "row row-tight" }, Object.keys(each.env).map(code)) },
+    { label: t("operator.actions"), align: "end", cell: (each) => each.origin === "allowed" && button(t("operator.takeBack", { id: each.id }), { kind: "quiet", icon: "close", compact: true, onclick: () => revoke(each, load) }) },
+  ];
+  const none = searched ? emptyState(t("operator.nothingFound"), t("operator.nothingFoundText"), { icon: "search" }) : emptyState(t("operator.noEntries"), t("operator.noEntriesText"), { icon: "list" });
+  return table(t("operator.catalogue"), columns, items, { empty: none });
+}
+
+async function revoke(entry, load) {
+  const sure = await confirmLoss(t("operator.takeBackQuestion"), t("operator.takeBackText", { line: entry.command }), t("operator.takeBackNow"));
+  if (!sure) return;
+  await api("DELETE", `${CATALOGUE}/${encodeURIComponent(entry.id)}`);
+  toast(t("operator.takenBack", { id: entry.id }));
+  await load();
+}

@@ -1,0 +1,147 @@
+// Health of every part as it is: its state, what lately became of it, and why.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { formatBytes, formatNumber, formatPercent, t } from "../i18n.js";
+import { icon } from "../icons.js";
+import { announce, badge, emptyState, notice, table } from "../ui.js";
+import { ago, code, domainNames, facts, keepFocus, watch } from "./parts.js";
+
+const STATES = {
+  ready: { word: () => t("operator.ready"), kind: "ok" },
+  degraded: { word: () => t("operator.degraded"), kind: "wait" },
+  down: { word: () => t("operator.down"), kind: "bad" },
+};
+const OVERALL = {
+  ok: { title: () => t("operator.allWell"), text: () => t("operator.allWellText"), icon: "check", kind: "ok" },
+  degraded: { title: () => t("operator.someDegraded"), text: () => t("operator.someDegradedText"), icon: "alert", kind: "wait" },
+  down: { title: () => t("operator.someDown"), text: () => t("operator.someDownText"), icon: "alert", kind: "bad" },
+};
+const MODES = {
+  lexical: () => t("operator.modeLexical"),
+  loading: () => t("operator.modeLoading"),
+  fetching: () => t("operator.modeFetching"),
+  failing: () => t("operator.modeFailing"),
+  rebuilding: () => t("operator.modeRebuilding"),
+  stalled: () => t("operator.modeStalled"),
+  full: () => t("operator.modeFull"),
+};
+
+export async function show(place, { app }) {
+  const nameOf = await domainNames(app);
+  const lost = h("div", { hidden: true });
+  const shown = h("div", { class: "stack" });
+  replace(place, lost, shown);
+  let status = null;
+  return await watch(
+    () => api("GET", "/api/health"),
+    (report) => {
+      if (status !== null && status !== report.status) announce(overall(report).title());
+      status = report.status;
+      keepFocus(shown, () => replace(shown, draw(report, nameOf)));
+    },
+    {
+      onerror: (error) => {
+        lost.hidden = !error;
+        if (error) replace(lost, notice("bad", t("operator.noAnswer"), " ", error.message));
+      },
+    },
+  );
+}
+
+const overall = (report) => OVERALL[report.status] ?? OVERALL.degraded;
+
+function draw(report, nameOf) {
+  const found = overall(report);
+  return [
+    h("div", { class: `health-sum health-${found.kind}` }, h("span", { class: "health-icon" }, icon(found.icon, 22)), h("div", {}, h("h2", {}, found.title()), h("p", { class: "soft" }, found.text()))),
+    report.anyCommand && notice("warn", t("operator.anyCommand")),
+    report.unsandboxed && notice("warn", t("operator.unsandboxed")),
+    h(
+      "div",
+      { class: "grid" },
+      part(t("operator.model"), report.model, nameOf),
+      part(t("operator.embedder"), report.embedder, nameOf),
+      part(t("operator.index"), report.index, nameOf),
+      part(t("operator.store"), report.store, nameOf),
+      diskCard(report.disk),
+      report.queue && queueCard(report.queue),
+      report.backup && backupCard(report.backup),
+    ),
+    h("h2", {}, t("operator.mcpServers")),
+    serversTable(report.servers, nameOf),
+  ];
+}
+
+function box(title, state, ...children) {
+  const { word, kind } = STATES[state] ?? STATES.ready;
+  return h("section", { class: "card health-card", "aria-label": title }, h("div", { class: "card-head" }, h("h3", {}, title), state && badge(word(), kind)), children);
+}
+
+function part(title, { name, state, mode, bytes, of, collectionsToReindex, rebuilding, reason, lastSuccess, lastFailure, recently }, nameOf) {
+  const share = recently && recently.calls ? recently.failures / recently.calls : 0;
+  return box(
+    title,
+    state,
+    name ? code(name) : h("span", { class: "faint" }, t("operator.none")),
+    mode && h("p", { class: "soft" }, MODES[mode]?.() ?? mode, of ? ` ${formatBytes(bytes ?? 0)} / ${formatBytes(of)}` : ""),
+    reason && h("p", { class: "health-reason wrap" }, reason),
+    facts([
+      [t("operator.lastSuccess"), ago(lastSuccess)],
+      [t("operator.lastFailure"), lastFailure && [ago(lastFailure.at), " ", code(lastFailure.code)]],
+      [t("operator.recently"), recently && t("operator.recentCalls", { count: recently.calls, failed: formatPercent(share) })],
+      [t("operator.toReindex"), collectionsToReindex && formatNumber(collectionsToReindex)],
+      ...(rebuilding ?? []).map((each) => [nameOf(each.domain), t("operator.rebuilt", { done: each.done, of: each.of })]),
+    ]),
+  );
+}
+
+function diskCard({ state, reason, free, reserve }) {
+  return box(
+    t("operator.disk"),
+    state,
+    reason && h("p", { class: "health-reason wrap" }, reason),
+    facts([
+      [t("operator.diskFree"), free !== undefined && formatBytes(free)],
+      [t("operator.diskReserve"), reserve !== undefined && formatBytes(reserve)],
+    ]),
+  );
+}
+
+function queueCard({ running, waiting, documents }) {
+  return box(
+    t("operator.queue"),
+    null,
+    facts([
+      [t("operator.turnsRunning"), formatNumber(running)],
+      [t("operator.turnsWaiting"), waiting !== undefined && formatNumber(waiting)],
+      [t("operator.documentsWaiting"), formatNumber(documents)],
+    ]),
+  );
+}
+
+function backupCard({ state, ageSeconds, everyHours, reason }) {
+  return box(
+    t("operator.backup"),
+    state,
+    reason && h("p", { class: "health-reason wrap" }, reason),
+    ageSeconds === undefined && h("p", { class: "soft" }, t("operator.noBackupYet")),
+    facts([
+      [t("operator.backupAge"), ageSeconds !== undefined && ago(new Date(Date.now() - ageSeconds * 1000).toISOString())],
+      [t("operator.backupEvery"), everyHours ? t("operator.everyHours", { count: everyHours }) : t("operator.backupOff")],
+    ]),
+    h("a", { href: "#/operator/backups" }, t("operator.toBackups")),
+  );
+}
+
+function serversTable(servers, nameOf) {
+  const columns = [
+    { label: t("operator.server"), cell: (each) => h("span", { class: "strong" }, each.name) },
+    { label: t("operator.domain"), cell: (each) => (each.domain ? nameOf(each.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))) },
+    { label: t("operator.state"), cell: (each) => badge(STATES[each.state]?.word() ?? each.state, STATES[each.state]?.kind) },
+    { label: t("operator.doing"), cell: (each) => code(each.mode) },
+    { label: t("operator.reason"), cell: (each) => each.reason ?? "" },
+  ];
+  const none = emptyState(t("operator.noServers"), t("operator.noServersText"), { icon: "server" });
+  return table(t("operator.mcpServers"), columns, servers, { empty: none });
+}

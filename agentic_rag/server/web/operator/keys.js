@@ -1,0 +1,89 @@
+// Keys: made for a user and shown once, listed, revoked.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, toast } from "../ui.js";
+import { ago, code, dialogForm, domainNames, grantName, loadUsers, toolbar, userInput } from "./parts.js";
+
+export async function show(place, { app }) {
+  const list = h("div");
+  let withRevoked = false;
+  const nameOf = await domainNames(app);
+  const load = () => loadInto(list, () => api("GET", "/api/keys"), ({ items }) => keysTable(items.filter((each) => withRevoked || !each.revokedAt), { onchange: load, nameOf, make }));
+  const make = () => newKeyDialog({ app, ondone: load });
+  const revoked = checkbox({ onchange: (event) => ((withRevoked = event.target.checked), load()) });
+  replace(place, toolbar(t("operator.keysText"), field(t("operator.withRevoked"), revoked, { inline: true }), button(t("operator.newKey"), { kind: "primary", icon: "add", onclick: make })), list);
+  await load();
+  return undefined;
+}
+
+/** A table of keys. `onchange()` follows a revocation. */
+export function keysTable(keys, { onchange, withUser = true, nameOf = (id) => id, make }) {
+  const rights = (key) => {
+    if (!key.role) return h("span", { class: "soft" }, t("operator.asUser"));
+    if (key.role === "operator") return badge(t("operator.isOperator"), "wait");
+    return h("span", { class: "row row-tight" }, key.domains.map((id) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(key.role) }))));
+  };
+  const columns = [
+    { label: t("operator.keyId"), cell: (key) => code(key.id) },
+    withUser && { label: t("operator.user"), cell: (key) => h("a", { href: `#/operator/users/${encodeURIComponent(key.userId)}` }, key.userId) },
+    { label: t("operator.permits"), cell: rights },
+    { label: t("operator.created"), cell: (key) => ago(key.createdAt) },
+    { label: t("operator.state"), cell: (key) => (key.revokedAt ? badge(t("operator.revoked"), "bad") : badge(t("operator.stateActive"), "ok")) },
+    { label: t("operator.actions"), align: "end", cell: (key) => !key.revokedAt && button(t("operator.revokeKey", { id: key.id }), { kind: "quiet", icon: "close", compact: true, onclick: () => revoke(key, onchange) }) },
+  ].filter(Boolean);
+  const actions = make ? [button(t("operator.newKey"), { icon: "key", onclick: make })] : [];
+  const none = emptyState(t("operator.noKeys"), t("operator.noKeysText"), { icon: "key", actions });
+  return table(t("operator.keys"), columns, keys, { empty: none });
+}
+
+async function revoke(key, onchange) {
+  const sure = await confirmLoss(t("operator.revokeQuestion"), t("operator.revokeText", { user: key.userId }), t("operator.revokeNow"));
+  if (!sure) return;
+  await api("DELETE", `/api/keys/${encodeURIComponent(key.id)}`);
+  toast(t("operator.keyRevoked"));
+  await onchange();
+}
+
+/** Ask for a key, then show it this once. `user`: whose, where that is settled. */
+export async function newKeyDialog({ user = "", app, ondone }) {
+  const [users, domains] = await Promise.all([user ? [] : loadUsers(), app.domains()]);
+  const { control, list } = userInput(users, { name: "user", required: true, value: user, readonly: Boolean(user) });
+  const whose = field(t("operator.user"), control, { hint: user ? "" : t("operator.keyUserHint") });
+  const roles = [["", t("operator.asUser")], ["member", grantName("member")], ["author", grantName("author")], ["admin", grantName("admin")], ["operator", t("operator.isOperator")]];
+  const role = field(t("operator.permits"), select(roles), { hint: t("operator.permitsHint") });
+  const checks = domains.map((each) => field(each.name, checkbox({ value: each.id }), { inline: true }));
+  const where = h("fieldset", { class: "fieldset", hidden: true }, h("legend", {}, t("operator.inDomains")), checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")));
+  role.control.addEventListener("change", () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)));
+  let made = null;
+  const dialog = openDialog(t("operator.newKey"), {
+    build: (close) =>
+      dialogForm({
+        close,
+        fields: { user: whose, role },
+        content: [whose, list, role, where],
+        action: t("operator.makeKey"),
+        async send() {
+          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value) };
+          made = await api("POST", "/api/keys", { body });
+          close();
+        },
+      }),
+  });
+  await dialog.closed;
+  if (!made) return;
+  await revealDialog(made);
+  await ondone();
+}
+
+/** Show a new key, the one time it can be. */
+function revealDialog(made) {
+  const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
+  const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
+    build: () => [notice("warn", t("operator.keyOnce")), h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })), h("p", { class: "soft" }, t("operator.keyUse"))],
+    actions: (close) => [button(t("operator.keyKept"), { onclick: () => close(true) })],
+  });
+  value.focus();
+  return dialog.closed;
+}

@@ -1,0 +1,69 @@
+// The operator's pages: one address each, below the same head.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { emptyState, loadInto, tabLinks } from "../ui.js";
+
+/** The tabs in their order. Each module exports `async function show(place, {app, item})`; what it returns is called
+ * when the reader leaves it. */
+const TABS = [
+  { key: "health", label: () => t("operator.health"), load: () => import("./health.js") },
+  { key: "users", label: () => t("operator.users"), load: () => import("./users.js") },
+  { key: "keys", label: () => t("operator.keys"), load: () => import("./keys.js") },
+  { key: "provider", label: () => t("operator.provider"), load: () => import("./provider.js") },
+  { key: "requests", label: () => t("operator.requests"), load: () => import("./requests.js") },
+  { key: "catalogue", label: () => t("operator.catalogue"), load: () => import("./catalogue.js") },
+  { key: "audit", label: () => t("operator.audit"), load: () => import("./audit.js") },
+  { key: "usage", label: () => t("operator.usage"), load: () => import("./usage.js") },
+  { key: "budgets", label: () => t("operator.budgets"), load: () => import("./budgets.js") },
+  { key: "backups", label: () => t("operator.backups"), load: () => import("./backups.js") },
+];
+
+export async function show(main, { params, app }) {
+  const head = h("header", { class: "operator-head" });
+  const place = h("div", { class: "operator-place" });
+  replace(main, h("div", { class: "page" }, head, place));
+  let leaveTab = null;
+  let order = 0;
+
+  async function open({ tab, item }) {
+    const own = ++order;
+    const found = TABS.find((each) => each.key === (tab ?? TABS[0].key));
+    leaveTab?.();
+    leaveTab = null;
+    if (!found) {
+      replace(place, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
+      return;
+    }
+    app.setTitle(item ?? found.label(), t("operator.title"));
+    drawHead(head, found.key);
+    main.scrollTop = 0;
+    await loadInto(place, found.load, async (module) => {
+      const inner = h("div", { class: "stack operator-tab" });
+      const left = await module.show(inner, { app, item });
+      if (own === order) leaveTab = left ?? null;
+      else left?.();
+      return inner;
+    });
+  }
+
+  await open(params);
+  return { leave: () => leaveTab?.(), update: open };
+}
+
+function drawHead(head, current) {
+  const items = TABS.map(({ key, label }) => ({ key, label: label(), href: `#/operator/${key}` }));
+  const links = tabLinks(t("operator.title"), items, current);
+  replace(head, h("div", { class: "row row-apart" }, h("h1", {}, t("operator.title")), versionLine()), links);
+  links.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+let version = null;
+
+function versionLine() {
+  const line = h("span", { class: "faint small" });
+  version ??= api("GET", "/api/version").then((found) => found.version);
+  version.then((text) => (line.textContent = t("operator.version", { version: text })), () => (version = null));
+  return line;
+}

@@ -1,0 +1,327 @@
+// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is live.
+
+import { api } from "../api.js";
+import { debounce, h, newId, replace } from "../dom.js";
+import { draft, editing } from "../drafts.js";
+import { t } from "../i18n.js";
+import { badge, button, doLater, emptyState, field, input, loadInto, menu, notice, openDialog, saveFile, select, toast, toastError } from "../ui.js";
+import { historyOf } from "../domain/differences.js";
+import { diffView } from "../domain/lines-diff.js";
+import { sourceEditor } from "../domain/source-editor.js";
+import { openTrial } from "./trial.js";
+
+const WAIT_MS = 300;
+const KINDS = ["thought", "execution", "knowledge", "manual"];
+const keyOf = ({ kind, id }) => `${kind}/${id}`;
+
+/** The draft of a role: `{files: {"kind/id": text}}` of what was typed and is not written. */
+export const draftOf = (domainId, role) => draft(`role.${domainId}.${role}`);
+
+/** Show a role; returns what ends it. */
+export async function showRole(panel, { domain, role, app, place }) {
+  const address = `/api/domains/${encodeURIComponent(domain.id)}/roles/${encodeURIComponent(role)}`;
+  let end = null;
+  await loadInto(panel, () => readRole(address, domain.id, role), (view) => {
+    const editor = new RoleEditor({ domain, role, app, place, address, view });
+    end = () => editor.end();
+    return editor.element;
+  });
+  return () => end?.();
+}
+
+/** Return a role, or the template of one that is not there yet: then `isNew`. */
+async function readRole(address, domainId, role) {
+  try {
+    return await api("GET", address);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    const template = await api("POST", `${address}/check`, { body: {} });
+    return { ...template, isNew: true };
+  }
+}
+
+class RoleEditor {
+  constructor({ domain, role, app, place, address, view }) {
+    Object.assign(this, { domain, role, app, place, address });
+    this.kept = draftOf(domain.id, role);
+    this.told = h("div", { class: "stack-small" });
+    this.origin = h("span", { class: "row" });
+    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": t("roles.files") });
+    this.rendered = h("div", { class: "rendered", id: newId("rendered"), tabindex: 0, role: "region", "aria-label": t("roles.rendered") });
+    this.state = h("span", { class: "small soft", role: "status" });
+    this.source = sourceEditor(t("roles.sourceText"), { rows: 26, oninput: () => this.typed() });
+    this.save = button(t("roles.save"), { kind: "primary", onclick: () => this.store() });
+    this.later = debounce(WAIT_MS, () => this.check());
+    this.others = editing(`role.${domain.id}.${role}`, () => replace(this.told, notice("warn", t("settings.otherTab"))));
+    this.others.onSaved(() => replace(this.told, notice("warn", h("p", {}, t("roles.savedElsewhere")))));
+    this.take(view);
+    this.element = this.build();
+    this.choose(this.files[0]);
+    this.checked(view);
+    if (this.changed().length && !this.isNew) {
+      this.told.append(notice("info", t("roles.draftBack")));
+      this.check();
+    } else if (this.isNew) this.check();
+  }
+
+  /** Take a role as the server has it; what was typed stays. */
+  take(view, typed = this.kept.read()?.files ?? {}) {
+    this.isNew = view.isNew === true;
+    this.source_ = view.source;
+    this.drawOrigin();
+    this.paths = new Map(view.files.map((file) => [file.file, keyOf(file)]));
+    this.files = view.files.map((file) => ({ ...file, stored: this.isNew ? null : (file.content ?? ""), text: typed[keyOf(file)] ?? file.content ?? "" }));
+    for (const [key, text] of Object.entries(typed)) {
+      const [kind, ...id] = key.split("/");
+      if (!this.files.some((file) => keyOf(file) === key)) this.files.push({ kind, id: id.join("/"), source: "workspace", file: "", stored: null, text });
+    }
+  }
+
+  build() {
+    const back = h("a", { class: "quiet-link small", href: this.place.href() }, t("roles.back"));
+    const more = menu(t("roles.more"), () => [
+      { label: t("roles.addFile"), icon: "add", act: () => this.addFile() },
+      { label: t("roles.makePrimary"), icon: "person", act: () => this.makePrimary().catch(toastError), disabled: this.isNew || this.isPrimary || !this.mayDecide },
+      { label: t("roles.asSkill"), icon: "download", act: () => this.downloadSkill(), disabled: this.isNew },
+      { label: t("roles.history"), icon: "history", act: () => this.app.navigate(historyOf(this.domain.id, "role", this.open.file)), disabled: !this.open?.file },
+      null,
+      { label: t("roles.discard"), icon: "close", act: () => this.discard(), disabled: !this.changed().length },
+      { label: t("roles.delete"), icon: "trash", danger: true, act: () => this.remove(), disabled: this.isNew || this.source_ !== "workspace" },
+    ]);
+    const head = h(
+      "div",
+      { class: "row row-apart" },
+      h("div", { class: "row role-head" }, h("h2", { class: "wrap", dir: "auto" }, this.role), this.origin, this.state),
+      h("div", { class: "row" }, more, button(t("roles.try"), { icon: "chat", onclick: () => this.tryOut() }), this.save),
+    );
+    const about = this.source_ === "builtin" && !this.isNew && notice("info", t("roles.builtinText"));
+    return h("div", { class: "stack" }, back, head, about, this.told, h("div", { class: "role-sides" }, h("section", { class: "role-source", "aria-label": t("roles.source") }, this.tabs, this.source), h("div", { class: "role-result" }, h("h3", { class: "small soft" }, t("roles.rendered")), this.rendered)));
+  }
+
+  get isPrimary() {
+    return (this.domain.settings.primaryRoleId ?? "assistant") === this.role;
+  }
+
+  get mayDecide() {
+    return this.app.can(this.domain.id, "admin");
+  }
+
+  drawOrigin() {
+    replace(this.origin, this.isPrimary && badge(t("roles.primary"), "ok"), badge(t(`roles.source.${this.isNew ? "new" : this.source_}`)));
+  }
+
+  /** What is asked from now on is answered by this role. */
+  async makePrimary() {
+    const saved = await api("PATCH", `/api/domains/${encodeURIComponent(this.domain.id)}`, { body: { settings: { primaryRoleId: this.role } } });
+    this.domain.settings = saved.settings;
+    this.drawOrigin();
+    replace(this.told);
+    toast(t("roles.isPrimary", { role: this.role }));
+  }
+
+  changed() {
+    return this.files.filter((file) => file.text !== file.stored);
+  }
+
+  choose(file) {
+    this.open = file;
+    if (this.source.value !== file.text) this.source.value = file.text;
+    this.source.area.readOnly = false;
+    this.drawTabs();
+    this.mark();
+  }
+
+  drawTabs() {
+    const count = (file) => (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(file) && each.severity === "error").length;
+    const focused = this.tabs.contains(document.activeElement);
+    replace(
+      this.tabs,
+      this.files.map((file) => {
+        const is = file === this.open;
+        const errors = count(file);
+        const name = `${file.id}.${file.kind}.md`;
+        const head = h("button", { type: "button", class: "tab role-tab", role: "tab", "aria-selected": String(is), tabindex: is ? 0 : -1, onclick: () => this.choose(file) }, h("span", { class: "mono small" }, name), file.text !== file.stored && h("span", { class: "dot" }, h("span", { class: "visually-hidden" }, t("settings.notSaved"))), errors > 0 && badge(errors, "bad"));
+        head.addEventListener("keydown", (event) => {
+          const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (!by) return;
+          this.choose(this.files.at((this.files.indexOf(file) + by) % this.files.length));
+          this.tabs.querySelector('[aria-selected="true"]').focus();
+        });
+        return head;
+      }),
+    );
+    if (focused) this.tabs.querySelector('[aria-selected="true"]')?.focus();
+  }
+
+  typed() {
+    this.open.text = this.source.value;
+    this.keep();
+    this.drawTabs();
+    this.state.textContent = t("roles.checking");
+    this.later();
+  }
+
+  keep() {
+    const changed = this.changed();
+    // the template of a new role is no draft until somebody types into it
+    this.kept.write(changed.length ? { files: Object.fromEntries(changed.map((file) => [keyOf(file), file.text])) } : null);
+    this.save.disabled = !changed.length;
+  }
+
+  drafts(all = false) {
+    const own = (file) => file.kind === "role" && file.id === this.role;
+    return this.files.filter((file) => file.text !== file.stored || (all && own(file))).map(({ kind, id, text }) => ({ kind, id, content: text }));
+  }
+
+  async check() {
+    this.asking?.abort();
+    this.asking = new AbortController();
+    try {
+      const files = this.drafts(true);
+      this.checked(await api("POST", `${this.address}/check`, { body: { files }, signal: this.asking.signal }));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.state.textContent = error.code ? error.message : t("shell.failed");
+    }
+  }
+
+  checked(view) {
+    for (const file of view.files) this.paths.set(file.file, keyOf(file));
+    this.findings = view.findings;
+    const errors = view.findings.filter((each) => each.severity === "error").length;
+    const others = view.findings.length - errors;
+    this.state.textContent = errors ? t("roles.errors", { count: errors }) : others ? t("roles.hints", { count: others }) : t("roles.fine");
+    this.state.className = errors ? "small bad" : "small soft";
+    this.broken = errors > 0 || view.text === null;
+    this.save.disabled = !this.changed().length;
+    replace(this.rendered, view.text === null ? h("p", { class: "bad" }, t("roles.broken")) : renderedText(view.text));
+    this.drawTabs();
+    this.mark();
+  }
+
+  mark() {
+    const own = (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(this.open));
+    const elsewhere = (this.findings ?? []).filter((each) => !this.paths.has(each.file));
+    const mark = ({ line, column, severity, message, hint }) => ({ line, column, severity, message, hint });
+    this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${each.message}` }))]);
+  }
+
+  async store() {
+    const files = this.drafts();
+    if (!files.length) return;
+    const sent = new Map(this.files.map((file) => [keyOf(file), file.text]));
+    if (!(await this.settle())) return;
+    const wasNew = this.isNew;
+    try {
+      const written = await api("PUT", this.address, { body: { files } });
+      const typedMeanwhile = this.files.filter((file) => file.text !== sent.get(keyOf(file)));
+      this.take(written, Object.fromEntries(typedMeanwhile.map((file) => [keyOf(file), file.text])));
+      this.choose(this.files.find((file) => keyOf(file) === keyOf(this.open)) ?? this.files[0]);
+      this.checked(written);
+      this.others.saved(Date.now());
+      const answers = this.domain.settings.primaryRoleId ?? "assistant";
+      replace(this.told, wasNew && !this.isPrimary && notice("info", h("p", {}, t("roles.otherAnswers", { role: answers })), this.mayDecide && button(t("roles.makePrimary"), { onclick: () => this.makePrimary() })));
+      this.keep();
+      if (typedMeanwhile.length) this.later();
+      toast(t("roles.saved"));
+    } catch (error) {
+      if (error.status !== 422) throw error;
+      replace(this.told, notice("bad", h("p", { class: "strong" }, t("roles.notSaved")), h("p", { class: "plain" }, error.message)));
+      await this.check();
+    }
+  }
+
+  /** Files have no version: look whether somebody changed them since they were read. Returns whether to go on. */
+  async settle() {
+    if (this.isNew) return true;
+    let now;
+    try {
+      now = await api("GET", this.address);
+    } catch (error) {
+      if (error.status === 404) return true; // it was deleted: what is typed here makes it anew
+      throw error;
+    }
+    const theirs = now.files.filter((file) => this.files.some((mine) => keyOf(mine) === keyOf(file) && mine.stored !== null && mine.stored !== (file.content ?? "") && mine.text !== (file.content ?? "")));
+    if (!theirs.length) return true;
+    const build = () => [h("p", {}, t("roles.conflictText")), theirs.map((file) => h("section", { class: "stack-small" }, h("h3", { class: "mono" }, file.file), diffView(file.content ?? "", this.files.find((mine) => keyOf(mine) === keyOf(file)).text)))];
+    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
+    if (chosen === "theirs") {
+      this.kept.clear();
+      this.take(now);
+      this.choose(this.files[0]);
+      this.checked(now);
+    }
+    return chosen === "mine";
+  }
+
+  discard() {
+    const was = this.changed().map((file) => [file, file.text]);
+    const had = this.kept.read();
+    for (const [file] of was) if (file.stored !== null) file.text = file.stored;
+    const added = this.files.filter((file) => file.stored === null && !this.isNew);
+    this.files = this.files.filter((file) => !added.includes(file));
+    this.kept.clear();
+    this.choose(this.files[0]);
+    this.check();
+    this.keep();
+    const undo = () => {
+      this.files.push(...added);
+      for (const [file, text] of was) file.text = text;
+      this.kept.write(had);
+      this.choose(this.files[0]);
+      this.check();
+    };
+    toast(t("settings.discarded"), { undo: { act: undo } });
+  }
+
+  remove() {
+    this.app.navigate(this.place.href());
+    doLater(t("roles.deleted", { role: this.role }), { act: () => api("DELETE", this.address), undo: () => this.app.navigate(this.place.href(this.role)) });
+  }
+
+  async addFile() {
+    const kind = field(t("roles.fileKind"), select(KINDS.map((each) => [each, t(`roles.kind.${each}`)])));
+    const id = field(t("roles.fileId"), input({ value: `${this.role}-`, dir: "auto" }), { hint: t("roles.fileIdHint") });
+    const make = (close) => {
+      const wanted = { kind: kind.control.value, id: id.control.value.trim() };
+      if (!wanted.id || this.files.some((file) => keyOf(file) === keyOf(wanted))) return id.setError(t("roles.idBad"));
+      return close(wanted);
+    };
+    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("roles.add"), { kind: "primary", onclick: () => make(close) })];
+    const wanted = await openDialog(t("roles.addFile"), { build: () => [kind, id], actions }).closed;
+    if (!wanted) return;
+    const file = { ...wanted, source: "workspace", file: "", stored: null, text: `<${wanted.kind}>\n\n</${wanted.kind}>\n` };
+    this.files.push(file);
+    this.keep();
+    this.choose(file);
+    toast(t("roles.refer", { reference: `@!${wanted.kind}://${wanted.id}` }));
+    await this.check();
+  }
+
+  async downloadSkill() {
+    const { name, content } = await api("GET", `${this.address}/skill`);
+    saveFile(`${name}-SKILL.md`, "text/markdown", content);
+  }
+
+  async tryOut() {
+    await this.check();
+    if (this.broken) return toastError({ code: "BROKEN", message: t("roles.brokenTrial"), status: 0 });
+    return openTrial({ domain: this.domain, role: this.role, files: () => this.drafts(true) });
+  }
+
+  end() {
+    this.later.cancel();
+    this.asking?.abort();
+    this.others.end();
+  }
+}
+
+/** The text of a role with its headings as such; nothing of it is HTML. */
+function renderedText(text) {
+  if (!text.trim()) return emptyState(t("roles.empty"), t("roles.emptyText"), { icon: "page" });
+  return text.split("\n").map((line) => {
+    const heading = /^(#{1,4})\s+(.*)$/.exec(line);
+    return heading ? h("p", { class: `rendered-${heading[1].length}`, dir: "auto" }, heading[2]) : h("p", { class: "rendered-line", dir: "auto" }, line || "\u00a0");
+  });
+}

@@ -1,0 +1,198 @@
+// Signing in: with a name and a key, at an OpenID provider, or with the ticket of `agentic-rag open`; and noticing when
+// a sign-in has ended, before somebody finds out by losing what they typed.
+
+import { api } from "./api.js";
+import { h, replace } from "./dom.js";
+import { endDrafts, tabs } from "./drafts.js";
+import { loadWords, t } from "./i18n.js";
+import { button, field, input, notice, openDialog } from "./ui.js";
+
+const RENEW_BEFORE = 10 * 60_000;
+const LOOK_SECONDS = 30;
+const AGAIN_SECONDS = 2;
+
+const session = tabs("session");
+
+/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed in. */
+export const presence = () => api("GET", "/api/auth", { asIs: true });
+
+/** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
+export async function useTicket() {
+  const found = /^#ticket=([\w-]+)$/.exec(location.hash);
+  if (!found) return false;
+  history.replaceState(null, "", "#/");
+  const who = await presence();
+  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: found[1] }, asIs: true });
+  return true;
+}
+
+/** Take the reason out of the address with which an OpenID provider sent the browser back; null: there is none. */
+export function takeRefusal() {
+  const found = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
+  if (!found) return null;
+  history.replaceState(null, "", "#/");
+  return found[1];
+}
+
+/** Tell the page's other tabs that somebody signed in here. */
+export const tellSignedIn = () => session.tell("in");
+
+/** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
+ * tab of its own, so that this page and what was typed in it stay. */
+export function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
+  const who = field(t("shell.name"), input({ name: "username", autocomplete: "username", required: true, value: name, spellcheck: false, autocapitalize: "none" }));
+  const key = field(t("shell.key"), input({ name: "password", type: "password", autocomplete: "current-password", required: true }), { hint: t("shell.keyHint") });
+  const problem = h("p", { class: "field-error", role: "alert", hidden: true });
+  const submit = button(t("shell.signIn"), { kind: "primary", type: "submit" });
+  const form = h("form", { class: "stack", method: "post" }, who, key, problem, submit);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    submit.disabled = true;
+    problem.hidden = true;
+    try {
+      const body = { name: who.control.value.trim(), key: key.control.value.trim() };
+      await api("POST", "/api/auth/sign-in", { body, asIs: true });
+      key.control.value = "";
+      tellSignedIn();
+      await onsignedin();
+    } catch (error) {
+      problem.textContent = error.status === 401 ? t("shell.wrongKey") : error.message;
+      problem.hidden = false;
+      key.control.focus();
+    } finally {
+      submit.disabled = false;
+    }
+  });
+  if (!provider) return form;
+  const back = beside ? "/#/signed-in" : `/${location.hash}`;
+  const where = beside ? { target: "_blank", rel: "noopener" } : {};
+  const there = h("a", { class: "button button-primary", href: `/api/auth/oidc/begin?returnTo=${encodeURIComponent(back)}`, ...where }, t("shell.signInProvider"));
+  return h("div", { class: "stack" }, there, h("p", { class: "or" }, t("shell.or")), form);
+}
+
+/** Show the form as a page of its own until somebody is signed in, here or in another tab. */
+export async function signInPage(place, who, refusal = null) {
+  await loadWords("signin");
+  return await new Promise((resolve) => {
+    const end = onPresence(resolve);
+    const done = () => (end(), resolve());
+    // without keys there is nothing to type: only a process of the server's own user comes in
+    const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, t("signin.noKeys"));
+    const made = h(
+      "section",
+      { class: "sign-in" },
+      h(
+        "div",
+        { class: "sign-in-card" },
+        h("div", { class: "rail-mark" }),
+        h("h1", {}, t("shell.signInTitle")),
+        refusal && notice("bad", refusalWords(refusal)),
+        way,
+        h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
+      ),
+    );
+    replace(place, made);
+    made.querySelector("input")?.focus();
+  });
+}
+
+function refusalWords(code) {
+  const words = { FORBIDDEN: t("signin.notLetIn"), UNAUTHENTICATED: t("signin.notProven"), OIDC_UNAVAILABLE: t("signin.providerSilent") };
+  return words[code] ?? t("signin.failed", { code });
+}
+
+/** Ask for a sign-in over the page, where a session has ended; what was typed stays below. Resolves to who is signed in
+ * now, to null where nobody is: another than before has the page loaded anew. */
+export async function signInDialog(before) {
+  const who = await presence();
+  if (who.name !== null) return settle(before, who);
+  const dialog = openDialog(t("shell.ended"), {
+    build: (close) => {
+      const end = onPresence(() => close(true));
+      const form = signInForm(who.provider, () => close(true), { name: before?.name ?? "", beside: true });
+      form.addEventListener("focusout", () => form.isConnected || end());
+      return [h("p", {}, t("shell.endedText")), form];
+    },
+  });
+  dialog.element.querySelector(before?.name ? "input[type=password]" : "input")?.focus();
+  return (await dialog.closed) === true ? settle(before, await presence()) : null;
+}
+
+/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns what ends the looking. */
+function onPresence(signedIn) {
+  let ended = false;
+  const end = () => {
+    ended = true;
+    stopHearing();
+    clearInterval(timer);
+  };
+  const look = async () => {
+    if (ended || document.hidden) return;
+    const who = await presence().catch(() => null);
+    if (ended || !who || who.name === null) return;
+    end();
+    signedIn();
+  };
+  const stopHearing = session.hear("in", look);
+  const timer = setInterval(look, AGAIN_SECONDS * 1000);
+  return end;
+}
+
+function settle(before, who) {
+  if (before?.name && before.name !== who.name) {
+    location.reload();
+    return null;
+  }
+  return who;
+}
+
+/** Keep a signed-in browser signed in while the page is used, and notice when it no longer is, or may do something else.
+ * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns what ends that. */
+export function keepSignedIn(user, { ended, changed }) {
+  if (!user.signedIn) return () => {};
+  let known = user;
+  let used = Date.now();
+  const note = () => (used = Date.now());
+  for (const each of ["keydown", "pointerdown"]) addEventListener(each, note, { passive: true });
+  const renewIfDue = async () => {
+    if (!known.signedIn) return;
+    const expires = new Date(known.signedIn.expiresAt).getTime();
+    if (expires - Date.now() > RENEW_BEFORE || Date.now() - used > RENEW_BEFORE) return;
+    await api("POST", "/api/auth/renew", { asIs: true }).catch(() => null);
+  };
+  const look = async () => {
+    if (document.hidden) return;
+    await renewIfDue();
+    await compare();
+  };
+  const compare = async () => {
+    const who = await presence().catch(() => null); // one that does not answer says nothing of who is signed in
+    if (!who) return;
+    if (who.name === null) return void (document.hidden || ended());
+    if (who.name !== known.name) return void location.reload(); // nothing of one person is left for the next
+    const other = rights(who) !== rights(known);
+    known = who;
+    if (other) changed(who);
+  };
+  const timer = setInterval(look, LOOK_SECONDS * 1000);
+  const seen = () => document.hidden || look();
+  document.addEventListener("visibilitychange", seen);
+  const stops = [session.hear("in", compare), session.hear("out", compare)];
+  return () => {
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", seen);
+    for (const each of ["keydown", "pointerdown"]) removeEventListener(each, note);
+    for (const stop of stops) stop();
+  };
+}
+
+const rights = (who) => JSON.stringify([who.name, who.operator, Object.entries(who.grants).sort()]);
+
+/** Sign this browser out, at the provider, too, if it came from there. Nothing that was typed stays in it. */
+export async function signOut() {
+  const { logoutUrl } = await api("POST", "/api/auth/sign-out", { asIs: true });
+  endDrafts();
+  session.tell("out");
+  if (logoutUrl) location.assign(logoutUrl);
+  else location.reload();
+}

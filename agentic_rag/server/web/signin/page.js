@@ -1,0 +1,13 @@
+// Where a browser comes back to from an OpenID provider, in a tab of its own: signed in, or told why not.
+
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { emptyState } from "../ui.js";
+import { tellSignedIn } from "../sign-in.js";
+
+export async function show(main, { app }) {
+  tellSignedIn();
+  app.setTitle(t("signin.done"));
+  const on = h("a", { class: "button button-primary", href: "#/" }, t("signin.goOn"));
+  replace(main, emptyState(t("signin.done"), t("signin.doneText", { name: app.user.name ?? "" }), { icon: "check", actions: [on] }));
+}

@@ -1,0 +1,330 @@
+// The parts that pages are made of. Each works by keyboard and says what it is to a screen reader.
+
+import { h, newId, replace } from "./dom.js";
+import { t } from "./i18n.js";
+import { icon } from "./icons.js";
+
+/** Say something to a screen reader, and to nobody else. */
+export function announce(text) {
+  const live = document.getElementById("live");
+  live.textContent = "";
+  setTimeout(() => (live.textContent = text), 30); // one that is told the same twice says it once
+}
+
+/** A button. `kind`: primary, quiet (no frame), danger; `icon`: its name; `label`: its words, which only a screen reader
+ * gets where `compact`. `onclick` may be async: the button is off until it has ended. */
+export function button(label, { kind = "", icon: name, compact = false, onclick, ...props } = {}) {
+  const content = [name && icon(name), compact ? null : h("span", {}, label)];
+  const names = ["button", kind && `button-${kind}`, compact && "button-compact"].filter(Boolean).join(" ");
+  const made = h("button", { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props }, content);
+  if (onclick) made.addEventListener("click", (event) => made.ariaBusy !== "true" && whileBusy(made, () => onclick(event)));
+  return made;
+}
+
+/** A busy button takes no click; whether it is off is for `act` to say, and it keeps the focus. */
+async function whileBusy(element, act) {
+  const ended = act();
+  if (!(ended instanceof Promise)) return;
+  element.ariaBusy = element.ariaDisabled = "true";
+  try {
+    await ended;
+  } catch (error) {
+    toastError(error);
+  } finally {
+    element.ariaBusy = element.ariaDisabled = null;
+  }
+}
+
+/** A small message that goes by itself. `undo`: `{label?, act}`, then it stays longer; `kind`: error stays until closed. */
+export function toast(text, { undo, kind = "", seconds } = {}) {
+  const close = () => {
+    clearTimeout(timer);
+    made.remove();
+  };
+  const made = h(
+    "div",
+    { class: `toast ${kind && `toast-${kind}`}`, role: kind === "error" ? "alert" : "status" },
+    kind === "error" && icon("alert"),
+    h("span", { class: "toast-text" }, text),
+    undo && button(undo.label ?? t("shell.undo"), { kind: "quiet", onclick: () => (close(), undo.act()) }),
+    button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: close }),
+  );
+  document.getElementById("toasts").append(made);
+  const stay = seconds ?? (undo ? 8 : 5);
+  const timer = kind === "error" && seconds === undefined ? 0 : setTimeout(close, stay * 1000);
+  return { close };
+}
+
+/** Show what went wrong: an ApiError's own words, and the id under which the server's log has it. */
+export function toastError(error) {
+  if (error?.name === "AbortError") return null;
+  if (!error?.code) console.error(error);
+  const known = error?.code ? error.message : t("shell.failed");
+  return toast(error?.requestId && error.status >= 500 ? `${known} (${error.requestId})` : known, { kind: "error" });
+}
+
+/** Undo instead of a question: `undo()` within the toast's time takes it back, else `act()` is done for good. The page
+ * shows at once what will be. Leaving the page does it. */
+export function doLater(text, { act, undo, seconds = 6 }) {
+  let open = true;
+  const finish = () => {
+    if (!open) return;
+    open = false;
+    removeEventListener("pagehide", finish);
+    clearTimeout(timer);
+    shown.close();
+    Promise.resolve(act()).catch((error) => (toastError(error), undo()));
+  };
+  const shown = toast(text, { seconds: seconds + 1, undo: { act: () => ((open = false), removeEventListener("pagehide", finish), clearTimeout(timer), undo()) } });
+  const timer = setTimeout(finish, seconds * 1000);
+  addEventListener("pagehide", finish);
+  return { finish };
+}
+
+/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with.
+ * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined. */
+export function openDialog(title, { build, actions, wide = false, side = false, onclose } = {}) {
+  const heading = newId("dialog");
+  let resolve;
+  const closed = new Promise((done) => (resolve = done));
+  let value;
+  const close = (given) => {
+    value = given;
+    element.close();
+  };
+  const element = h(
+    "dialog",
+    { class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "), "aria-labelledby": heading },
+    h(
+      "div",
+      { class: "dialog-frame" },
+      h("div", { class: "dialog-head" }, h("h2", { id: heading }, title), button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: () => close() })),
+      h("div", { class: "dialog-body" }, build?.(close)),
+      actions && h("div", { class: "dialog-foot" }, actions(close)),
+    ),
+  );
+  element.addEventListener("click", (event) => event.target === element && close());
+  element.addEventListener("close", () => {
+    element.remove();
+    onclose?.(value);
+    resolve(value);
+  });
+  document.body.append(element);
+  element.showModal();
+  return { element, close, closed };
+}
+
+/** Ask before something that cannot be taken back. Resolves to whether it was confirmed. */
+export function confirmLoss(title, text, action) {
+  const actions = (close) => [
+    button(t("shell.cancel"), { onclick: () => close(false) }),
+    button(action, { kind: "danger", onclick: () => close(true) }),
+  ];
+  return openDialog(title, { build: () => h("p", {}, text), actions }).closed.then(Boolean);
+}
+
+/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`. */
+export function field(label, control, { hint = "", error = "", inline = false } = {}) {
+  control.id ||= newId("field");
+  const hintId = newId("hint");
+  const errorId = newId("error");
+  const hintLine = h("p", { class: "field-hint", id: hintId, hidden: !hint }, hint);
+  const errorLine = h("p", { class: "field-error", id: errorId, role: "alert", hidden: !error }, error);
+  const name = h("label", { for: control.id }, label);
+  const made = h("div", { class: `field ${inline ? "field-inline" : ""}` }, inline ? [control, name] : [name, control], hintLine, errorLine);
+  control.setAttribute("aria-describedby", `${hintId} ${errorId}`);
+  made.control = control;
+  made.setHint = (text) => {
+    hintLine.textContent = text;
+    hintLine.hidden = !text;
+  };
+  made.setError = (text) => {
+    errorLine.textContent = text;
+    errorLine.hidden = !text;
+    control.setAttribute("aria-invalid", text ? "true" : "false");
+  };
+  return made;
+}
+
+export const input = (props = {}) => h("input", { type: "text", class: "input", autocomplete: "off", ...props });
+export const textarea = (props = {}) => h("textarea", { class: "input", rows: 4, ...props });
+export const checkbox = (props = {}) => h("input", { type: "checkbox", class: "checkbox", ...props });
+
+/** A select of `[value, label]` pairs. */
+export function select(options, { value, ...props } = {}) {
+  const made = h("select", { class: "input", ...props }, options.map(([each, label]) => h("option", { value: each }, label)));
+  if (value !== undefined) made.value = value;
+  return made;
+}
+
+/** A button that opens a menu. `items`: `{label, icon?, act, danger?, disabled?}` or null for a line; or a function that
+ * returns them when it opens. */
+export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", ...props } = {}) {
+  const list = h("div", { class: "menu", role: "menu", popover: "auto", id: newId("menu") });
+  const opener = button(label, { kind, icon: name, compact, "aria-haspopup": "menu", "aria-expanded": "false", popovertarget: list.id, ...props });
+  const entries = () => [...list.querySelectorAll('[role="menuitem"]:not([disabled])')];
+  const move = (by) => {
+    const all = entries();
+    all[(all.indexOf(document.activeElement) + by + all.length) % all.length]?.focus();
+  };
+  list.addEventListener("beforetoggle", (event) => {
+    opener.setAttribute("aria-expanded", String(event.newState === "open"));
+    if (event.newState !== "open") return;
+    const given = typeof items === "function" ? items() : items;
+    replace(list, given.filter((each) => each !== false).map((each) => each === null ? h("hr") : menuItem(each, list)));
+    const place = opener.getBoundingClientRect();
+    const below = place.bottom + 260 < innerHeight;
+    list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 248))}px`);
+    list.style.setProperty("--menu-top", below ? `${place.bottom + 4}px` : "auto");
+    list.style.setProperty("--menu-bottom", below ? "auto" : `${innerHeight - place.top + 4}px`);
+  });
+  list.addEventListener("toggle", (event) => event.newState === "open" && entries()[0]?.focus());
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (by) {
+      event.preventDefault();
+      move(by);
+    } else if (event.key === "Home" || event.key === "End") {
+      event.preventDefault();
+      entries().at(event.key === "Home" ? 0 : -1)?.focus();
+    }
+  });
+  return h("span", { class: "menu-place" }, opener, list);
+}
+
+function menuItem({ label, icon: name, act, danger, disabled }, list) {
+  const props = { type: "button", role: "menuitem", class: `menu-item ${danger ? "menu-danger" : ""}`, disabled };
+  const made = h("button", props, name ? icon(name, 16) : h("span", { class: "menu-gap" }), h("span", {}, label));
+  made.addEventListener("click", () => {
+    list.hidePopover();
+    Promise.resolve(act()).catch(toastError);
+  });
+  return made;
+}
+
+/** Tabs that are links: `items`: `{key, label, href, count?}`. */
+export function tabLinks(label, items, current) {
+  const links = items.map(({ key, label: name, href, count }) =>
+    h("a", { class: "tab", href, "aria-current": key === current ? "page" : null }, name, count !== undefined && h("span", { class: "tab-count" }, count)),
+  );
+  return h("nav", { class: "tabs", "aria-label": label }, links);
+}
+
+/** Tabs in place: `items`: `{key, label, build()}`; each is built when it is first shown. Returns the element with
+ * `select(key)`. */
+export function tabs(label, items, { current = items[0].key, onselect } = {}) {
+  const built = new Map();
+  const panel = h("div", { class: "tab-panel", role: "tabpanel", id: newId("panel"), tabindex: 0 });
+  const heads = items.map(({ key, label: name }) =>
+    h("button", { type: "button", class: "tab", role: "tab", id: newId("tab"), "aria-controls": panel.id, dataset: { key }, onclick: () => choose(key) }, name),
+  );
+  const choose = (key) => {
+    for (const head of heads) {
+      const is = head.dataset.key === key;
+      head.setAttribute("aria-selected", String(is));
+      head.tabIndex = is ? 0 : -1;
+      if (is) panel.setAttribute("aria-labelledby", head.id);
+    }
+    if (!built.has(key)) built.set(key, items.find((each) => each.key === key).build());
+    replace(panel, built.get(key));
+    onselect?.(key);
+  };
+  const list = h("div", { class: "tabs", role: "tablist", "aria-label": label }, heads);
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const next = heads[(heads.indexOf(document.activeElement) + by + heads.length) % heads.length];
+    choose(next.dataset.key);
+    next.focus();
+  });
+  const made = h("div", { class: "tabbed" }, list, panel);
+  made.select = choose;
+  choose(current);
+  return made;
+}
+
+/** A table. `columns`: `{label, cell(row), align?, narrow?}`; `empty`: what is shown without rows. Wide ones scroll. */
+export function table(caption, columns, rows, { empty } = {}) {
+  if (!rows.length && empty) return empty;
+  const of = (column) => (column.align === "end" ? "cell-end" : null);
+  const head = h("tr", {}, columns.map((each) => h("th", { scope: "col", class: of(each) }, each.label)));
+  const line = (row) => h("tr", {}, columns.map((each) => h("td", { class: of(each), "data-label": each.label }, each.cell(row))));
+  return h(
+    "div",
+    { class: "table-frame", tabindex: 0, role: "group", "aria-label": caption },
+    h("table", { class: "table" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, head), h("tbody", {}, rows.map(line))),
+  );
+}
+
+/** What is shown where there is nothing: what this is, and what to do next. `actions`: buttons or links; `level`: of its
+ * heading, 1 where it is the whole page. */
+export function emptyState(title, text, { icon: name = "info", actions = [], level = 2 } = {}) {
+  return h("div", { class: "empty" }, h("div", { class: "empty-icon" }, icon(name, 26)), h(`h${level}`, {}, title), h("p", {}, text), actions.length > 0 && h("div", { class: "row" }, actions));
+}
+
+/** Progress of a long job. `stop`: ends it. Returns the element with `set(done, of, text)`; `of` 0: nobody knows. */
+export function progress(label, { stop } = {}) {
+  const bar = h("progress", { "aria-label": label });
+  const text = h("span", { class: "progress-text" }, label);
+  const made = h("div", { class: "progress" }, text, bar, stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }));
+  made.set = (done, of, words) => {
+    if (of) {
+      bar.max = of;
+      bar.value = done;
+    } else bar.removeAttribute("value");
+    if (words !== undefined) text.textContent = words;
+  };
+  return made;
+}
+
+/** A button that copies text, given or made when it is pressed, and says that it did. */
+export function copyButton(label, text, { compact = true, kind = "quiet" } = {}) {
+  const made = button(label, { kind, icon: "copy", compact });
+  made.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(typeof text === "function" ? await text() : text);
+      made.firstChild.replaceWith(icon("check"));
+      announce(t("shell.copied"));
+      setTimeout(() => made.firstChild.replaceWith(icon("copy")), 1500);
+    } catch (error) {
+      toast(error?.code ? error.message : t("shell.notCopied"), { kind: "error" });
+    }
+  });
+  return made;
+}
+
+/** A short word with a colour: `kind` is ok, wait, bad or nothing. The word says it, the colour only helps. */
+export const badge = (text, kind = "") => h("span", { class: `badge ${kind && `badge-${kind}`}` }, text);
+
+/** A box that says something about what follows: `kind` is info, warn or bad. */
+export function notice(kind, ...children) {
+  return h("div", { class: `notice notice-${kind}`, role: kind === "bad" ? "alert" : "note" }, icon(kind === "info" ? "info" : "alert"), h("div", {}, children));
+}
+
+/** Lines that stand in for what is loading. */
+export function skeleton(lines = 3) {
+  return h("div", { class: "skeleton", role: "status", "aria-label": t("shell.loading") }, Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })));
+}
+
+/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. */
+export async function loadInto(element, load, build) {
+  replace(element, skeleton());
+  try {
+    replace(element, await build(await load()));
+  } catch (error) {
+    if (error?.name === "AbortError") return;
+    if (!error?.code) console.error(error);
+    const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => loadInto(element, load, build) });
+    replace(element, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
+  }
+}
+
+/** Let the browser keep a text, or the bytes of a Blob, as a file. */
+export function saveFile(name, type, content) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  const link = h("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

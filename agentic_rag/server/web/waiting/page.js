@@ -1,0 +1,94 @@
+// What waits for this person: questions of turns, own ones and those that admins answer.
+
+import { api } from "../api.js";
+import { WaitCard } from "../chat/waits.js";
+import { h, replace } from "../dom.js";
+import { formatAgo, loadWords, t } from "../i18n.js";
+import { emptyState, notice, toast } from "../ui.js";
+
+const WAITS = "/api/waits";
+const LOOK_SECONDS = 5;
+const AT_ONCE = 100;
+
+export async function show(main, { app }) {
+  await loadWords("chat"); // the card of a wait is the conversation's own
+  app.setTitle(t("waiting.title"));
+  const list = h("div", { class: "stack" });
+  const none = emptyState(t("waiting.nothing"), t("waiting.nothingText"), { icon: "check" });
+  const lost = h("div", { hidden: true });
+  const head = h("header", { class: "stack-small" }, h("h1", {}, t("waiting.title")), h("p", { class: "soft" }, t("waiting.text")));
+  replace(main, h("div", { class: "page page-narrow" }, head, lost, list, none));
+  const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
+  const cards = new Map();
+  let timer = 0;
+  let ended = false;
+
+  async function look() {
+    clearTimeout(timer);
+    const { items, total } = await api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
+    if (ended) return;
+    // a card that somebody writes in stays as it is: only what came and went changes
+    const open = new Set(items.map((each) => each.id));
+    for (const [id, card] of cards) {
+      if (open.has(id)) continue;
+      card.remove();
+      cards.delete(id);
+    }
+    for (const wait of items.toReversed()) {
+      if (cards.has(wait.id)) continue;
+      const card = waitItem(app, wait, names.get(wait.domainId) ?? wait.domainId, look);
+      cards.set(wait.id, card);
+      list.prepend(card);
+    }
+    none.hidden = cards.size > 0;
+    app.waitsCounted?.(total);
+    timer = setTimeout(again, LOOK_SECONDS * 1000);
+  }
+  const again = async () => {
+    if (document.hidden) {
+      timer = setTimeout(again, LOOK_SECONDS * 1000);
+      return;
+    }
+    try {
+      await look();
+      lost.hidden = true;
+    } catch (error) {
+      lost.hidden = ended;
+      replace(lost, notice("warn", error.message));
+      if (!ended) timer = setTimeout(again, LOOK_SECONDS * 1000);
+    }
+  };
+
+  await look();
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+  };
+}
+
+function waitItem(app, wait, domain, look) {
+  const answer = async (_, action, content) => {
+    try {
+      await api("POST", `${WAITS}/${encodeURIComponent(wait.id)}`, { body: { action, content } });
+    } catch (error) {
+      if (error.code !== "WAIT_ANSWERED" && error.code !== "WAIT_NOT_FOUND") throw error;
+      toast(error.message);
+      await look();
+      return;
+    }
+    toast(action === "accept" ? t("waiting.answered") : t("waiting.declined"));
+    await look();
+  };
+  const forAdmins = wait.answerer === "admin";
+  const administers = app.can(wait.domainId, "admin");
+  const card = new WaitCard(answer, () => !forAdmins || administers);
+  card.update({ ...wait, waitId: wait.id });
+  const own = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
+  const place = `#/chat/${encodeURIComponent(wait.domainId)}/${encodeURIComponent(wait.conversationId)}`;
+  return h(
+    "article",
+    { class: "stack-small", "aria-label": wait.title },
+    h("div", { class: "soft small row row-apart" }, h("h2", { class: "small" }, t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }), !own && ` · ${t("waiting.asAdmin")}`), own && h("a", { href: place }, t("waiting.toConversation"))),
+    card.element,
+  );
+}

@@ -1,0 +1,198 @@
+"""Budgets: what a domain, a user or a key may spend in a day or a month, and what running calls have reserved of it.
+
+Owns two tables and their queries. What was spent stands in ``usage``. Knows no price: amounts are exact decimal text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, update
+
+from agentic_rag.store import signals
+from agentic_rag.store.database_time import DatabaseTime
+from agentic_rag.store.records import BigInt, RecordTable
+from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.usage import Scope
+
+EVERY = "*"
+"""The subject of a budget that each domain, user or key has for itself."""
+
+
+class Unit(StrEnum):
+    """What a budget counts."""
+
+    TOKENS = "tokens"
+    MONEY = "money"
+
+
+class Period(StrEnum):
+    """When a budget begins anew: at midnight UTC, of each day or of the first day of a month."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """Whom a model call is for; empty: nobody."""
+
+    domain_id: str
+    user_id: str
+    key_id: str = ""
+
+    def subject(self, scope: Scope) -> str:
+        """Return whose budgets of a scope count."""
+        return {Scope.DOMAIN: self.domain_id, Scope.USER: self.user_id, Scope.KEY: self.key_id}[scope]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRecord:
+    """What one may spend, or (``subject``: `EVERY`) each. ``soft``: beyond it is told; ``hard``: beyond it is refused.
+
+    There is one for each scope, subject, unit and period; one that names its subject goes before one for each.
+    """
+
+    id: str
+    scope: Scope
+    subject: str
+    unit: Unit
+    period: Period
+    soft: str | None
+    hard: str | None
+    created_at: str
+    updated_at: str
+
+    @property
+    def place(self) -> tuple[Scope, Unit, Period]:
+        return self.scope, self.unit, self.period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationRecord:
+    """The most tokens that a running call may cost; it counts until its usage is stored, or ``until``."""
+
+    id: str
+    domain_id: str
+    user_id: str
+    key_id: str
+    turn_id: str
+    """The user's turn that it is part of; empty: none."""
+    model: str
+    sent: BigInt
+    received: BigInt
+    until: str
+
+
+BUDGETS = RecordTable(BudgetRecord, "budgets", UniqueConstraint("scope", "subject", "unit", "period"))
+RESERVATIONS = RecordTable(ReservationRecord, "budget_reservations", indexed=("domain_id", "user_id", "key_id"))
+_budgets = BUDGETS.c
+_reserved = RESERVATIONS.c
+_COLUMNS = {Scope.DOMAIN: _reserved.domain_id, Scope.USER: _reserved.user_id, Scope.KEY: _reserved.key_id}
+
+
+def list_all(conn: Connection) -> list[BudgetRecord]:
+    """Return all budgets, by scope and subject."""
+    return BUDGETS.all(conn, BUDGETS.select.order_by(_budgets.scope, _budgets.subject, _budgets.unit, _budgets.period))
+
+
+def list_of_domains(conn: Connection, most: int) -> list[BudgetRecord]:
+    """Return the budgets that name a domain, by domain, at most so many."""
+    named = BUDGETS.select.where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
+    return BUDGETS.all(conn, named.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
+
+
+def get(conn: Connection, budget_id: str) -> BudgetRecord | None:
+    """Return the budget, None when there is none."""
+    return BUDGETS.first(conn, BUDGETS.select.where(_budgets.id == budget_id))
+
+
+def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
+    """Store a budget in the place of the one for the same scope, subject, unit and period, whose id stays."""
+    same = (
+        _budgets.scope == budget.scope,
+        _budgets.subject == budget.subject,
+        _budgets.unit == budget.unit,
+        _budgets.period == budget.period,
+    )
+    signals.send(conn, SignalKind.BUDGETS)
+    known = BUDGETS.first(conn, BUDGETS.select.where(*same))
+    if known is None:
+        BUDGETS.insert(conn, budget)
+        return budget
+    change = {"soft": budget.soft, "hard": budget.hard, "updated_at": budget.updated_at}
+    conn.execute(update(BUDGETS.table).where(_budgets.id == known.id).values(**change))
+    stored = get(conn, known.id)
+    assert stored is not None
+    return stored
+
+
+def remove(conn: Connection, budget_id: str) -> None:
+    """Remove a budget; nothing happens when there is none."""
+    conn.execute(delete(BUDGETS.table).where(_budgets.id == budget_id))
+    signals.send(conn, SignalKind.BUDGETS)
+
+
+def forget(conn: Connection, scope: Scope, subject: str) -> None:
+    """Remove the budgets of a subject that is no more."""
+    conn.execute(delete(BUDGETS.table).where(_budgets.scope == scope, _budgets.subject == subject))
+    signals.send(conn, SignalKind.BUDGETS)
+
+
+def of_subject(budgets: Sequence[BudgetRecord], scope: Scope, subject: str) -> list[BudgetRecord]:
+    """Return those of some budgets that one domain, user or key has: for one place, the one that names it."""
+    mine = [each for each in budgets if each.scope is scope and each.subject in (subject, EVERY)]
+    found = {each.place: each for each in sorted(mine, key=lambda budget: budget.subject != EVERY)}
+    return list(found.values())
+
+
+def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord]:
+    """Return those of some budgets that a call of a payer counts for."""
+    subjects = [(scope, payer.subject(scope)) for scope in Scope]
+    return [each for scope, subject in subjects if subject for each in of_subject(budgets, scope, subject)]
+
+
+def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
+    """Return the budgets that a call of a payer counts for; who else reserves of one waits for this one's end."""
+    mine = [
+        and_(_budgets.scope == scope, _budgets.subject.in_((subject, EVERY)))
+        for scope in Scope
+        if (subject := payer.subject(scope))
+    ]
+    if not mine:
+        return []
+    # in one order everywhere, or two transactions could wait for each other
+    query = BUDGETS.select.where(or_(*mine)).order_by(_budgets.id).with_for_update()
+    return of_payer(BUDGETS.all(conn, query), payer)
+
+
+def reserve(conn: Connection, record: ReservationRecord, seconds: float) -> None:
+    """Store a reservation that counts for so many seconds at most."""
+    values = RESERVATIONS.values(record) | {"until": DatabaseTime(seconds)}
+    conn.execute(insert(RESERVATIONS.table).values(**values))
+
+
+def release(conn: Connection, ids: Sequence[str]) -> None:
+    """Remove reservations, in the transaction that stores what the calls have cost."""
+    if ids:
+        conn.execute(delete(RESERVATIONS.table).where(_reserved.id.in_(ids)))
+
+
+def list_reserved(conn: Connection, scope: Scope, subject: str, without: Sequence[str] = ()) -> list[ReservationRecord]:
+    """Return what running calls have reserved of the budgets of a domain, user or key; ``without`` these ids."""
+    running = [_COLUMNS[scope] == subject, _reserved.until > DatabaseTime()]
+    if without:
+        running.append(_reserved.id.not_in(without))
+    return RESERVATIONS.all(conn, RESERVATIONS.select.where(*running))
+
+
+def release_of_turns(conn: Connection, turn_ids: Sequence[str]) -> None:
+    """Remove what calls of turns have reserved whose owner is gone."""
+    if turn_ids:
+        conn.execute(delete(RESERVATIONS.table).where(_reserved.turn_id.in_(turn_ids)))
+
+
+def release_left(conn: Connection, *, alone: bool) -> None:
+    """Remove what calls left that ended without a word; ``alone``: no other process can have any."""
+    left = delete(RESERVATIONS.table)
+    conn.execute(left if alone else left.where(_reserved.until <= DatabaseTime()))

@@ -1,0 +1,215 @@
+"""What a domain's settings, servers, prompt components and roles were: one row a change, with the content after it.
+
+Owns the numbers, which count within a domain, and the bounds: the oldest rows go first. Knows no meaning of a content.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Index
+
+from agentic_rag.store.domains import DOMAINS
+from agentic_rag.store.records import RecordTable
+
+MAX_ROWS = 2_000
+MAX_BYTES = 32 * 2**20
+"""Of the contents that are kept of one domain."""
+
+
+class HistoryKind(StrEnum):
+    """What was changed. ``settings``: name, description and all settings but the servers."""
+
+    SETTINGS = "settings"
+    SERVER = "server"
+    PROMPT = "prompt"
+    ROLE = "role"
+
+
+DISK = "disk"
+"""The author of a file that was changed in the workspace by nobody whom we know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRecord:
+    """A change. ``subject``: the server's name or the file's path, empty for settings; ``content``: after it, None when
+    the thing is gone. ``author`` is empty where nobody knows. ``redacted``: it held a secret, which is not kept.
+    """
+
+    domain_id: str
+    n: int
+    kind: HistoryKind
+    subject: str
+    author: str
+    at: str
+    content: str | None
+    size: int
+    sha256: str
+    redacted: bool = False
+
+
+HISTORY = RecordTable(
+    HistoryRecord,
+    "history",
+    Index("ix_history_subject", "domain_id", "kind", "subject"),
+    key=("domain_id", "n"),
+    indexed=("author",),
+    part_of="domain",
+)
+_rows = HISTORY.c
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a thing was or is, as it is kept; ``text`` None: it is gone. ``sha256`` is of all of it, with what was
+    taken out; empty where it is gone.
+    """
+
+    text: str | None = None
+    sha256: str = ""
+    redacted: bool = False
+
+
+GONE = Content()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewHistory:
+    """A change that is to be stored. ``before``: what was there, for a thing whose first change this is."""
+
+    kind: HistoryKind
+    subject: str
+    author: str
+    after: Content
+    before: Content = GONE
+    before_at: str = ""
+
+
+def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str) -> int:
+    """Store changes, then remove the oldest beyond the bounds; return the last number, 0 when there is no domain."""
+    if not changes:
+        return 0
+    # of PostgreSQL's several writers one at a time counts on
+    held = sa.select(DOMAINS.c.id).where(DOMAINS.c.id == domain_id).with_for_update()
+    if conn.execute(held).first() is None:
+        return 0
+    found = conn.execute(sa.select(sa.func.max(_rows.n)).where(_rows.domain_id == domain_id)).scalar()
+    last: int = found or 0
+    for new in changes:
+        versions = [(new.author, at, new.after)]
+        if new.before is not GONE and not _is_known(conn, domain_id, new.kind, new.subject):
+            versions.insert(0, ("", new.before_at or at, new.before))
+        for author, when, content in versions:
+            last += 1
+            HISTORY.insert(conn, _record(domain_id, last, new, author, when, content))
+    _prune(conn, domain_id)
+    return last
+
+
+def _record(domain_id: str, n: int, new: NewHistory, author: str, at: str, content: Content) -> HistoryRecord:
+    return HistoryRecord(
+        domain_id=domain_id,
+        n=n,
+        kind=new.kind,
+        subject=new.subject,
+        author=author,
+        at=at,
+        content=content.text,
+        size=len((content.text or "").encode("utf-8", "surrogatepass")),
+        sha256=content.sha256,
+        redacted=content.redacted,
+    )
+
+
+def _is_known(conn: Connection, domain_id: str, kind: HistoryKind, subject: str) -> bool:
+    query = sa.select(_rows.n).where(_rows.domain_id == domain_id, _rows.kind == kind, _rows.subject == subject)
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def _prune(conn: Connection, domain_id: str) -> None:
+    """Remove the oldest rows that are too many or too large together; the newest stays."""
+    rows = conn.execute(
+        sa.select(_rows.n, _rows.size).where(_rows.domain_id == domain_id).order_by(_rows.n.desc())
+    ).all()
+    size = 0
+    for count, (n, each) in enumerate(rows, 1):
+        size += each
+        if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
+            conn.execute(sa.delete(HISTORY.table).where(_rows.domain_id == domain_id, _rows.n <= n))
+            return
+
+
+def get(conn: Connection, domain_id: str, n: int) -> HistoryRecord | None:
+    """Return one change, None when there is none (any more)."""
+    return HISTORY.first(conn, HISTORY.select.where(_rows.domain_id == domain_id, _rows.n == n))
+
+
+def before(conn: Connection, record: HistoryRecord) -> HistoryRecord | None:
+    """Return the change of the same thing before one; None when there is none, or it is kept no longer."""
+    query = HISTORY.select.where(
+        _rows.domain_id == record.domain_id,
+        _rows.kind == record.kind,
+        _rows.subject == record.subject,
+        _rows.n < record.n,
+    )
+    return HISTORY.first(conn, query.order_by(_rows.n.desc()).limit(1))
+
+
+def last_hashes(conn: Connection, domain_id: str) -> dict[tuple[HistoryKind, str], tuple[str, str]]:
+    """Return of each thing the hash of its content after its last change, and when that was; empty: it is gone."""
+    newest = sa.select(sa.func.max(_rows.n)).where(_rows.domain_id == domain_id).group_by(_rows.kind, _rows.subject)
+    query = sa.select(_rows.kind, _rows.subject, _rows.sha256, _rows.at).where(
+        _rows.domain_id == domain_id, _rows.n.in_(newest)
+    )
+    return {(HistoryKind(kind), subject): (sha256, at) for kind, subject, sha256, at in conn.execute(query)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryLine:
+    """A change without its content."""
+
+    n: int
+    kind: HistoryKind
+    subject: str
+    author: str
+    at: str
+    gone: bool
+    size: int
+    redacted: bool
+
+
+def page(
+    conn: Connection,
+    domain_id: str,
+    limit: int,
+    *,
+    kinds: tuple[HistoryKind, ...],
+    subject: str | None = None,
+    below: int | None = None,
+) -> list[HistoryLine]:
+    """Return changes, newest first. ``below``: only those with a smaller number."""
+    query = sa.select(
+        _rows.n, _rows.kind, _rows.subject, _rows.author, _rows.at, _rows.content.is_(None), _rows.size, _rows.redacted
+    ).where(_rows.domain_id == domain_id, _rows.kind.in_(kinds))
+    if subject is not None:
+        query = query.where(_rows.subject == subject)
+    if below is not None:
+        query = query.where(_rows.n < below)
+    return [
+        HistoryLine(
+            n=n,
+            kind=HistoryKind(kind),
+            subject=name,
+            author=author,
+            at=at,
+            gone=bool(gone),
+            size=size,
+            redacted=redacted,
+        )
+        for n, kind, name, author, at, gone, size, redacted in conn.execute(query.order_by(_rows.n.desc()).limit(limit))
+    ]
+
+
+def rename_author(conn: Connection, user_id: str, instead: str) -> None:
+    """Have another name stand for a user in every change of theirs."""
+    conn.execute(sa.update(HISTORY.table).where(_rows.author == user_id).values(author=instead))

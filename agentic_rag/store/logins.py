@@ -1,0 +1,111 @@
+"""Logins: what the cookie of a browser stands for, and those at an OpenID provider that were begun.
+
+Owns the rows; of a cookie only its SHA-256 is ever here. Knows neither a browser nor what a user may do.
+"""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, UniqueConstraint
+
+from agentic_rag.store import signals
+from agentic_rag.store.records import RecordTable
+from agentic_rag.store.signals import SignalKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRecord:
+    """A browser in which a user is signed in, until ``expires_at``; renewing moves that up to ``ends_at``."""
+
+    id: str
+    user_id: str
+    key_id: str
+    """The key it was made with, whose rights it has; empty: it has the user's."""
+    sha256: str
+    created_at: str
+    expires_at: str
+    ends_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunRecord:
+    """A login at an OpenID provider that was begun and has not come back. ``id``: the SHA-256 of its state."""
+
+    id: str
+    browser_sha256: str
+    """Of the cookie of the browser that began it."""
+    nonce: str
+    verifier: str
+    return_to: str
+    expires_at: str
+
+
+LOGINS = RecordTable(LoginRecord, "logins", UniqueConstraint("sha256"), indexed=("user_id",))
+BEGUN = RecordTable(BegunRecord, "logins_begun", indexed=("expires_at",))
+_signed, _begun = LOGINS.c, BEGUN.c
+
+
+def insert(conn: Connection, login: LoginRecord) -> None:
+    """Store a new login."""
+    LOGINS.insert(conn, login)
+    signals.send(conn, SignalKind.ACCESS)
+
+
+def active(conn: Connection, at: str) -> list[LoginRecord]:
+    """Return the logins that have not expired, oldest first."""
+    return LOGINS.all(conn, LOGINS.select.where(_signed.expires_at > at).order_by(_signed.created_at, _signed.id))
+
+
+def find(conn: Connection, sha256: str) -> LoginRecord | None:
+    """Return the login of a cookie."""
+    return LOGINS.first(conn, LOGINS.select.where(_signed.sha256 == sha256))
+
+
+def renew(conn: Connection, login_id: str, until: str) -> bool:
+    """Move the time at which a login expires; False: it has ended."""
+    change = sa.update(LOGINS.table).where(_signed.id == login_id).values(expires_at=until)
+    signals.send(conn, SignalKind.ACCESS)
+    return conn.execute(change).rowcount == 1
+
+
+def end(conn: Connection, login_id: str) -> None:
+    """Delete a login."""
+    conn.execute(sa.delete(LOGINS.table).where(_signed.id == login_id))
+    signals.send(conn, SignalKind.ACCESS)
+
+
+def end_of_user(conn: Connection, user_id: str) -> None:
+    """Delete all logins of a user."""
+    conn.execute(sa.delete(LOGINS.table).where(_signed.user_id == user_id))
+    signals.send(conn, SignalKind.ACCESS)
+
+
+def end_of_key(conn: Connection, key_id: str) -> None:
+    """Delete all logins that were made with a key."""
+    conn.execute(sa.delete(LOGINS.table).where(_signed.key_id == key_id))
+    signals.send(conn, SignalKind.ACCESS)
+
+
+def end_expired(conn: Connection, at: str) -> None:
+    """Delete the logins that have expired, and what was begun and never came back."""
+    conn.execute(sa.delete(LOGINS.table).where(_signed.expires_at <= at))
+    conn.execute(sa.delete(BEGUN.table).where(_begun.expires_at <= at))
+
+
+def begin(conn: Connection, begun: BegunRecord, now: str, at_most: int) -> None:
+    """Store that a login was begun; of too many, the one that expires first gives way."""
+    conn.execute(sa.delete(BEGUN.table).where(_begun.expires_at <= now))
+    if conn.execute(sa.select(sa.func.count()).select_from(BEGUN.table)).scalar_one() >= at_most:
+        first = sa.select(_begun.id).order_by(_begun.expires_at, _begun.id).limit(1)
+        conn.execute(sa.delete(BEGUN.table).where(_begun.id == first.scalar_subquery()))
+    BEGUN.insert(conn, begun)
+
+
+def find_begun(conn: Connection, state_sha256: str) -> BegunRecord | None:
+    """Return what was begun with a state."""
+    return BEGUN.first(conn, BEGUN.select.where(_begun.id == state_sha256))
+
+
+def take_begun(conn: Connection, state_sha256: str) -> bool:
+    """Use up what was begun with a state; False: it was before."""
+    return conn.execute(sa.delete(BEGUN.table).where(_begun.id == state_sha256)).rowcount == 1

@@ -1,0 +1,145 @@
+"""PostgreSQL's LISTEN and NOTIFY, over one connection that is made anew whenever it breaks.
+
+Owns that connection, what is listened for, and what waits to be sent. What is sent is lost when the connection breaks,
+and what others send meanwhile too: whoever listens is told that something may be missing, and looks for itself. A
+notification never rides in a transaction that has anything else to do, since PostgreSQL commits those one by one.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import asyncpg
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 1_000
+"""Notifications that may wait to be sent; of more the oldest are dropped, as if the connection had broken."""
+FIRST_RETRY, LAST_RETRY = 0.1, 5.0
+"""Seconds between two tries to connect; each wait is twice the one before, up to the last."""
+CONNECT_SECONDS = 10.0
+SEND_SECONDS = 5.0
+"""How long one exchange with the server may take, before the connection counts as broken."""
+BEAT_SECONDS = 5.0
+"""How often a connection with nothing to do is asked whether it lives."""
+
+Hear = Callable[[str | None], None]
+"""Takes a payload; None: some may have been missed. It must not wait."""
+
+_NOTIFY = "SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS each(c, p)"
+_FAILURES = (OSError, TimeoutError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class Notifications:
+    """Sends and hears notifications while `run` runs."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        """``engine`` makes the connection; it must keep none for others."""
+        self._engine = engine
+        self._heard: dict[str, Hear] = {}
+        self._changed: dict[str, bool] = {}
+        """Channels to be listened to from now on, or no more."""
+        self._waiting: deque[tuple[str, str]] = deque(maxlen=MAX_WAITING)
+        self._sending = False
+        self._sent = anyio.Event()
+        self._work = anyio.Event()
+
+    def listen(self, channel: str, hear: Hear) -> None:
+        """Hear what is sent on a channel from soon on; `hear` is told None once that is so. One listener a channel."""
+        self._heard[channel] = hear
+        self._changed[channel] = True
+        self._work.set()
+
+    def unlisten(self, channel: str) -> None:
+        """Undo `listen`."""
+        if self._heard.pop(channel, None) is not None:
+            self._changed[channel] = False
+            self._work.set()
+
+    def notify(self, channel: str, payload: str = "") -> None:
+        """Send a notification soon, at most once; ``payload``: less than 8000 bytes, which PostgreSQL takes."""
+        self._waiting.append((channel, payload))
+        self._work.set()
+
+    async def flush(self) -> None:
+        """Wait until what waits now is sent."""
+        while self._waiting or self._sending:
+            await self._sent.wait()
+
+    async def run(self) -> None:
+        """Keep the connection until cancelled."""
+        delay = FIRST_RETRY
+        while True:
+            try:
+                with anyio.fail_after(CONNECT_SECONDS):
+                    conn = await self._engine.connect()
+            except _FAILURES as exc:
+                logger.debug("no connection for notifications: %s", exc)
+                await anyio.sleep(delay)
+                delay = min(2 * delay, LAST_RETRY)
+                continue
+            delay = FIRST_RETRY
+            try:
+                raw = (await conn.get_raw_connection()).driver_connection
+                await self._serve(raw)
+            except _FAILURES as exc:
+                logger.warning("the connection for notifications broke: %s", exc)
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(1), suppress(*_FAILURES):
+                    await conn.invalidate()
+                    await conn.close()
+
+    async def _serve(self, raw: Any) -> None:
+        """Do what is asked for until the connection breaks."""
+        broken = anyio.Event()
+
+        def end(_: object) -> None:
+            broken.set()
+            self._work.set()
+
+        raw.add_termination_listener(end)
+        self._changed = dict.fromkeys(self._heard, True)
+        with anyio.fail_after(SEND_SECONDS):
+            await raw.execute("SET synchronous_commit TO off")
+        while not broken.is_set():
+            self._work = anyio.Event()
+            await self._listen(raw)
+            if not self._waiting and not self._changed and not broken.is_set():
+                with anyio.move_on_after(BEAT_SECONDS):
+                    await self._work.wait()
+                if not self._work.is_set():
+                    with anyio.fail_after(SEND_SECONDS):
+                        await raw.execute("SELECT 1")
+            if self._waiting:
+                batch = list(self._waiting)
+                self._waiting.clear()
+                self._sending = True
+                try:
+                    with anyio.fail_after(SEND_SECONDS):
+                        await raw.execute(_NOTIFY, [each[0] for each in batch], [each[1] for each in batch])
+                finally:
+                    self._sending = False
+                    self._sent.set()
+                    self._sent = anyio.Event()
+        raise ConnectionResetError("the server closed it")
+
+    async def _listen(self, raw: Any) -> None:
+        """Listen to what is new, and no more to what nobody wants."""
+        while self._changed:
+            channel, wanted = self._changed.popitem()
+            with anyio.fail_after(SEND_SECONDS):
+                if not wanted:
+                    await raw.remove_listener(channel, self._take)
+                    continue
+                await raw.add_listener(channel, self._take)
+            if (hear := self._heard.get(channel)) is not None:
+                hear(None)
+
+    def _take(self, _: object, __: int, channel: str, payload: str) -> None:
+        if (hear := self._heard.get(channel)) is not None:
+            hear(payload)

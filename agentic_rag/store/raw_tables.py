@@ -1,0 +1,185 @@
+"""Tables as they lie in a database, whatever version made them: rows as values that both databases write alike.
+
+Owns the form in which a row leaves one database and enters another: a list of text, numbers, flags and None, in the
+order of the table's columns; a JSON document is the very text that is stored, bytes are base64. Knows no record class,
+so that tables of an older version can be read and written too. Functions of a connection.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.types import TypeEngine
+
+from agentic_rag.store.records import METADATA, run_by_sqlite, sqlite_of
+
+VERSIONS = "alembic_version"
+FORMER: frozenset[str] = frozenset()
+"""Tables that older versions had and this one has not: a migration that drops a table adds its name."""
+ROWS = 500
+"""Rows that are in memory at once."""
+
+T_co = TypeVar("T_co", covariant=True)
+Value = str | int | float | bool | None
+Row = Sequence[Value]
+
+
+class Work(Protocol[T_co]):
+    """What is done with all of a database in one transaction: it blocks, and takes as long as it takes."""
+
+    def __call__(self, conn: Connection, /) -> T_co: ...
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    FLOAT = "float"
+    FLAG = "flag"
+    BYTES = "bytes"
+    JSON = "json"
+
+
+_TYPES: dict[Kind, type[TypeEngine[Any]]] = {
+    Kind.TEXT: sa.String,
+    Kind.INTEGER: sa.BigInteger,
+    Kind.FLOAT: sa.Double,
+    Kind.FLAG: sa.Boolean,
+    Kind.BYTES: sa.LargeBinary,
+    Kind.JSON: sa.String,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumn:
+    """A column's name and what it holds."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """A table; ``key``: the columns of its primary key, in whose order rows are read."""
+
+    name: str
+    columns: tuple[RawColumn, ...]
+    key: tuple[str, ...]
+
+
+def list_tables(conn: Connection) -> list[RawTable]:
+    """Return the product's tables that are there, by name; any other in the database is somebody else's."""
+    inspector = inspect(conn)
+    there = set(inspector.get_table_names()) & (set(METADATA.tables) | FORMER)
+    found = []
+    for name in sorted(there):
+        columns = [RawColumn(each["name"], _kind_of(each["type"])) for each in inspector.get_columns(name)]
+        key = inspector.get_pk_constraint(name)["constrained_columns"]
+        found.append(RawTable(name, tuple(sorted(columns, key=lambda column: column.name)), tuple(key)))
+    return found
+
+
+def _kind_of(column: TypeEngine[Any]) -> Kind:
+    for kind, of in (
+        (Kind.JSON, sa.JSON),
+        (Kind.FLAG, sa.Boolean),
+        (Kind.BYTES, sa.LargeBinary),
+        (Kind.INTEGER, sa.Integer),
+        (Kind.FLOAT, sa.Numeric),
+    ):
+        if isinstance(column, of):
+            return kind
+    return Kind.TEXT
+
+
+def count_rows(conn: Connection, name: str) -> int:
+    """Return how many rows a table has."""
+    return int(conn.execute(text(f"SELECT count(*) FROM {_quote(name)}")).scalar_one())
+
+
+def read_rows(conn: Connection, table: RawTable) -> Iterator[Row]:
+    """Yield a table's rows by key, `ROWS` of them in memory; text sorts by its bytes in either database."""
+    postgresql = conn.dialect.name == "postgresql"
+    columns = ", ".join(
+        f"{_quote(column.name)}::text" if postgresql and column.kind is Kind.JSON else _quote(column.name)
+        for column in table.columns
+    )
+    kinds = {column.name: column.kind for column in table.columns}
+    order = ", ".join(
+        _quote(name) + (' COLLATE "C"' if postgresql and kinds[name] is Kind.TEXT else "") for name in table.key
+    )
+    query = f"SELECT {columns} FROM {_quote(table.name)} ORDER BY {order}"
+    forms = [_FORMS[column.kind] for column in table.columns]
+    if postgresql:
+        result = conn.execute(text(query), execution_options={"stream_results": True, "max_row_buffer": ROWS})
+        for part in result.partitions(ROWS):
+            for row in part:
+                yield [form.write(value) for form, value in zip(forms, row, strict=True)]
+        return
+    cursor = run_by_sqlite(conn, query)
+    while rows := cursor.fetchmany(ROWS):
+        for row in rows:
+            yield [form.write(value) for form, value in zip(forms, row, strict=True)]
+
+
+def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
+    """Store rows that `read_rows` gave, of either database."""
+    forms = [_FORMS[column.kind] for column in table.columns]
+    values = [[form.read(value) for form, value in zip(forms, row, strict=True)] for row in rows]
+    columns = ", ".join(_quote(column.name) for column in table.columns)
+    if conn.dialect.name == "postgresql":
+        places = ", ".join(
+            f"CAST(:p{number} AS json)" if column.kind is Kind.JSON else f":p{number}"
+            for number, column in enumerate(table.columns)
+        )
+        binds = [sa.bindparam(f"p{number}", type_=_TYPES[each.kind]()) for number, each in enumerate(table.columns)]
+        statement = text(f"INSERT INTO {_quote(table.name)} ({columns}) VALUES ({places})").bindparams(*binds)
+        conn.execute(statement, [{f"p{number}": value for number, value in enumerate(row)} for row in values])
+        return
+    places = ", ".join("?" for _ in table.columns)
+    sqlite_of(conn).executemany(f"INSERT INTO {_quote(table.name)} ({columns}) VALUES ({places})", values)
+
+
+def drop_tables(conn: Connection) -> None:
+    """Drop the product's tables, so that those of another version can be made."""
+    for name in [*(table.name for table in list_tables(conn)), VERSIONS]:
+        conn.execute(text(f"DROP TABLE IF EXISTS {_quote(name)}"))
+
+
+def delete_rows(conn: Connection, table: RawTable) -> None:
+    """Delete what making the tables has put into one."""
+    conn.execute(text(f"DELETE FROM {_quote(table.name)}"))
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class _Form:
+    """How a value of one kind leaves a database, and how it enters one."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
+    def write(self, value: object) -> Value:
+        if value is None:
+            return None
+        if self._kind is Kind.FLAG:
+            return bool(value)
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode("ascii")
+        assert isinstance(value, str | int | float)
+        return value
+
+    def read(self, value: Value) -> object:
+        if self._kind is Kind.BYTES and isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+        return float(value) if self._kind is Kind.FLOAT and value is not None else value
+
+
+_FORMS = {kind: _Form(kind) for kind in Kind}

@@ -1,0 +1,161 @@
+"""What the other processes of a shared store tell, as it comes: signals, heard at once and looked for every second.
+
+Owns the place up to which signals were read, who hears which of them, and how others are told to look. A notification
+says only that there is something to read, many commits together; a signal whose notification is lost is found by the
+next look. Knows no listener by name.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from agentic_rag.errors import StorageError
+from agentic_rag.store import signals
+from agentic_rag.store.database import Database
+from agentic_rag.store.postgres import PostgresDatabase
+from agentic_rag.store.records import BigInt
+from agentic_rag.store.signals import SignalKind, SignalRecord
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "agentic_rag_signals"
+LOOK_SECONDS = 1.0
+"""How often signals are looked for that nothing told of."""
+FLUSH_SECONDS = 0.5
+"""How long a process that ends waits until the others are told."""
+TELL_SECONDS = 0.02
+"""Between two notifications of one process."""
+KEEP_SECONDS = 600.0
+"""How long signals are kept."""
+MAX_OWN = 10_000
+GAP_SECONDS = 300.0
+"""A process that has not read for so long may have missed what was removed, and forgets all it remembers."""
+PRUNE_SECONDS = 60.0
+
+Listener = Callable[[SignalRecord], None]
+"""Takes notice of a signal. It must not wait."""
+
+
+class SignalFeed:
+    """The signals of one shared store, for one process. An async context manager: inside, they are read."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        assert database.server is not None
+        self._server: PostgresDatabase = database.server
+        self._server.hear_own(self._take_own)
+        self._listeners: dict[str, list[Listener]] = {kind: [] for kind in SignalKind}
+        self._own: set[str] = set()
+        """Ids of what this process has sent: it knows."""
+        self._seen: dict[str, int] = {}
+        """What was read and may come again: id → transaction."""
+        self._since: int | None = None
+        self._read_at = 0.0
+        self._told = anyio.Event()
+        self._to_tell = anyio.Event()
+        self._looking = anyio.Lock()
+        self._tasks = anyio.create_task_group()
+
+    def hear(self, kind: SignalKind, listener: Listener) -> None:
+        """Have a listener hear the signals of a kind that other processes send."""
+        self._listeners[kind].append(listener)
+
+    async def begin(self) -> None:
+        """Begin here: what was sent before is of no use to a process that remembers nothing yet."""
+        self._since = await self._db.read(signals.position)
+        self._read_at = anyio.current_time()
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self.run)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        if self._to_tell.is_set():
+            self._server.notifications.notify(CHANNEL)
+        with anyio.move_on_after(FLUSH_SECONDS, shield=True):  # the last word: that turns have nobody any more
+            await self._server.notifications.flush()
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
+
+    async def run(self) -> None:
+        """Read, and tell others to, until cancelled. Begins with `begin`, if that was not called."""
+        self._server.notifications.listen(CHANNEL, self._wake)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._server.notifications.run)
+            tasks.start_soon(self._tell)
+            tasks.start_soon(self._prune)
+            while True:
+                self._told = anyio.Event()
+                try:
+                    await self.look()
+                except StorageError as exc:  # the next look finds it
+                    logger.debug("signals are read later: %s", exc)
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await self._told.wait()
+
+    async def look(self) -> None:
+        """Read what is new and let it be heard.
+
+        Raises:
+            StorageError: it cannot be read now.
+        """
+        async with self._looking:
+            if self._since is None:
+                await self.begin()
+            assert self._since is not None
+            gap = anyio.current_time() - self._read_at
+            found, since = await self._db.read(partial(signals.read, since=self._since))
+            self._since = since
+            self._read_at = anyio.current_time()
+            if gap > GAP_SECONDS:
+                self._dispatch(
+                    SignalRecord(id="", transaction=BigInt(since), kind=SignalKind.GAP, subject="", sent_at="")
+                )
+            new = [each for each in found if each.id not in self._seen]
+            self._seen = {each.id: each.transaction for each in found if each.transaction >= since}
+            for signal in new:
+                if signal.id in self._own:
+                    self._own.discard(signal.id)
+                    continue
+                self._dispatch(signal)
+
+    def _dispatch(self, signal: SignalRecord) -> None:
+        for listener in self._listeners.get(signal.kind, ()):
+            try:
+                listener(signal)
+            except Exception as exc:  # one listener must not keep the others from hearing
+                logger.error("a signal was not taken up", exc_info=exc)
+
+    def _wake(self, _: str | None) -> None:
+        self._told.set()
+
+    # Telling others
+
+    def _take_own(self, sent: Sequence[str]) -> None:
+        if len(self._own) > MAX_OWN:  # what was read before it was told of stays here
+            self._own.clear()
+        self._own.update(each for each in sent if each not in self._seen)
+        self._to_tell.set()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._to_tell.wait()
+            self._to_tell = anyio.Event()
+            self._server.notifications.notify(CHANNEL)
+            await anyio.sleep(TELL_SECONDS)
+
+    async def _prune(self) -> None:
+        while True:
+            await anyio.sleep(PRUNE_SECONDS)
+            try:
+                await self._db.write(partial(signals.prune, older_than=KEEP_SECONDS))
+            except StorageError as exc:
+                logger.debug("old signals are removed later: %s", exc)

@@ -1,0 +1,217 @@
+"""What an MCP server asks a person for in the middle of a call, as it is shown, kept and answered. Pure.
+
+Owns which forms and addresses are shown, the words and warnings with them, and what goes back to the server. Several
+requests of one answer are asked one after the other, and go back together. Knows no connection and no wait.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+import mcp_types as types
+
+from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.json_form import Json
+from agentic_rag.tools.base import InputGiven, InputNeeded
+from agentic_rag.tools.elicited_forms import UnfitForm, read_schema
+from agentic_rag.tools.listing import clean
+
+MESSAGE_CHARS = 4_000
+URL_CHARS = 2_048
+REQUESTS = 8
+"""Of one answer of a server."""
+STATE_CHARS = 256 * 1024
+"""Of what a server wants back; it is kept with the wait."""
+
+HELD = "elicitation"
+"""The member of `InputNeeded.held` that is ours."""
+
+ACTIONS: Mapping[WaitAction, Any] = {
+    WaitAction.ACCEPT: "accept",
+    WaitAction.DECLINE: "decline",
+    WaitAction.CANCEL: "cancel",
+    WaitAction.EXPIRE: "decline",
+}
+
+_SECRETS = re.compile(
+    r"pass[\s_-]?(?:word|code|phrase|wd)|\bpwd\b|\bpin\b|secret|credential|token|api[\s_-]?key|private[\s_-]?key"
+    r"|access[\s_-]?key|card[\s_-]?(?:number|no\b)|credit[\s_-]?card|\bcv[vc]\b|\biban\b|\bssn\b|social security"
+    r"|one[\s_-]?time|\botp\b|seed phrase|kennwort|passwort|geheim|mot de passe|contrase(?:ñ|n)a|密码|密碼|パスワード",
+    re.IGNORECASE,
+)
+_SECRET_WARNING = (
+    "This form seems to ask for a password, key, card or other secret. What you enter goes to the server {server!r} "
+    "and is kept with this conversation. Enter no secret here."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """What is not shown to a person, which counts as declined; ``why`` ends a sentence for the model."""
+
+    why: str
+
+    @property
+    def text(self) -> str:
+        """Words for the model."""
+        return f"The server asked the user for input that is not passed on: {self.why}. It was declined."
+
+
+@dataclass(frozen=True, slots=True)
+class InputRound:
+    """What a server wants to know before it goes on with a call that it answered so.
+
+    ``state``: what it wants back, unread. ``open``: what nobody has answered yet, by the server's own keys and in its
+    order: parameters of ``elicitation/create``. ``answers``: the results of those that were.
+    """
+
+    state: str | None = None
+    open: Mapping[str, Json] = field(default_factory=dict)
+    answers: Mapping[str, Json] = field(default_factory=dict)
+
+    def question(self, server: str) -> InputNeeded | Unfit | None:
+        """Return what is asked next; None: all is answered."""
+        for params in self.open.values():
+            found = question_of(server, params)
+            if isinstance(found, Unfit):
+                return found
+            held = {HELD: {"state": self.state, "open": dict(self.open), "answers": dict(self.answers)}}
+            return replace(found, held=held)
+        return None
+
+    def unfit(self, server: str) -> Unfit | None:
+        """Return what is wrong with any of the questions: then none is asked."""
+        found = (question_of(server, params) for params in self.open.values())
+        return next((each for each in found if isinstance(each, Unfit)), None)
+
+    @property
+    def elicitation(self) -> str:
+        """The id under which the server will tell that what is asked next is done; empty: it has none."""
+        params = next(iter(self.open.values()), {})
+        return str(params.get("elicitationId") or "")
+
+    @property
+    def responses(self) -> types.InputResponses:
+        """The answers as they are sent."""
+        return {key: types.ElicitResult.model_validate(answer) for key, answer in self.answers.items()}
+
+
+def answered_round(given: InputGiven | None) -> InputRound | None:
+    """Return the round that a person's answer belongs to, with the answer in it; None: it belongs to none."""
+    held = (given.held or {}).get(HELD) if given is not None else None
+    if given is None or held is None:
+        return None
+    still_open = dict(held["open"])
+    key, params = next(iter(still_open.items()))
+    del still_open[key]
+    return InputRound(held["state"], still_open, {**held["answers"], key: result_of(given, params)})
+
+
+def result_of(given: InputGiven, params: Json) -> Json:
+    """Return a person's answer as an ``ElicitResult``."""
+    result: dict[str, Any] = {"action": ACTIONS[given.action]}
+    if given.action is WaitAction.ACCEPT and params.get("mode") != "url":
+        result["content"] = dict(given.content)
+    return result
+
+
+def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
+    """Return what a server of the newer era asks for instead of answering a call."""
+    asked: dict[str, Json] = {}
+    for key, request in (result.input_requests or {}).items():
+        if not isinstance(request, types.ElicitRequest):
+            return Unfit(f"{request.method} is not offered here")
+        asked[key] = _params(request.params)
+    return _check_bounds(InputRound(result.request_state, asked))
+
+
+def round_of_error(data: object) -> InputRound | Unfit:
+    """Return what a server of the older era asks for by its error ``URL_ELICITATION_REQUIRED``."""
+    try:
+        wanted = types.ElicitationRequiredErrorData.model_validate(data).elicitations
+    except ValueError:
+        return Unfit("it does not say which address is to be opened")
+    return _check_bounds(InputRound(None, {str(number): _params(each) for number, each in enumerate(wanted)}))
+
+
+def _params(params: types.ElicitRequestParams) -> Json:
+    return params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
+
+
+def _check_bounds(asked: InputRound) -> InputRound | Unfit:
+    if len(asked.open) > REQUESTS:
+        return Unfit(f"it asks {len(asked.open)} things at once, at most {REQUESTS} are shown")
+    if len(asked.state or "") + len(json.dumps(asked.open)) > STATE_CHARS:
+        return Unfit("it is too large")
+    return asked
+
+
+def question_of(server: str, params: Json) -> InputNeeded | Unfit:
+    """Return what a person is shown of an elicitation; ``params`` as in ``elicitation/create``."""
+    message = params.get("message")
+    if not isinstance(message, str) or len(message) > MESSAGE_CHARS:
+        return Unfit(f"its message is longer than {MESSAGE_CHARS} characters")
+    if params.get("mode", "form") == "url":
+        return _address_question(server, clean(message), params.get("url"))
+    schema = read_schema(params.get("requestedSchema"))
+    if isinstance(schema, UnfitForm):
+        return Unfit(f"its form cannot be shown: {schema.why}")
+    texts = (message, *_words(schema))
+    warning = _SECRET_WARNING.format(server=server) if any(map(_SECRETS.search, texts)) else None
+    title = f"The server {server!r} asks for input"
+    return InputNeeded(WaitKind.FORM, title, clean(message), schema=schema, warning=warning)
+
+
+def _words(schema: Json) -> Iterable[str]:
+    for name, shown in schema["properties"].items():
+        yield re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
+        yield from (shown[word] for word in ("title", "description") if word in shown)
+
+
+def _address_question(server: str, message: str, url: object) -> InputNeeded | Unfit:
+    if not isinstance(url, str) or len(url) > URL_CHARS or not url.isprintable() or " " in url or "\\" in url:
+        return Unfit("its address is none, too long, or has characters that do not belong there")
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode() if parts.hostname else ""
+        port = parts.port
+    except ValueError:
+        return Unfit("its address cannot be read")
+    if not host or parts.scheme not in ("https", "http") or (parts.scheme == "http" and not _is_loopback(host)):
+        return Unfit("its address is neither https nor of this machine")
+    if "@" in parts.netloc or "%" in parts.netloc:
+        return Unfit("its address has a name or password in it, or a host in another spelling")
+    shown = _ascii(parts, host, port)
+    title = f"The server {server!r} asks you to open a page at {host}"
+    return InputNeeded(WaitKind.URL, title, message, url=shown, warning=_host_warning(parts.hostname or "", host))
+
+
+def _ascii(parts: SplitResult, host: str, port: int | None) -> str:
+    """Return an address with its host as it is looked up, so that what is shown is what is opened."""
+    if host == (parts.hostname or ""):
+        return urlunsplit(parts)
+    return urlunsplit(parts._replace(netloc=host if port is None else f"{host}:{port}"))
+
+
+def _host_warning(written: str, host: str) -> str | None:
+    if not any(label.startswith("xn--") for label in host.split(".")):
+        return None
+    try:
+        read = host.encode().decode("idna")
+    except UnicodeError:
+        read = written
+    looks = f" It may be displayed as {read!r}." if read != host else ""
+    return f"The page's name has letters that can look like others: it is {host}.{looks} Open it only if you know it."
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

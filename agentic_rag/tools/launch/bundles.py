@@ -1,0 +1,277 @@
+"""Bundles of MCP servers (``.mcpb``): a zip with a ``manifest.json``, read as a proposal and unpacked once approved.
+
+Owns what of an archive is taken at all and how its manifest becomes a line: ``mcpb NAME@VERSION``, slots for what a
+user fills in, variables for what its environment needs. Runs nothing. Everything here is a stranger's: names that lead
+out, links, too many or too large files are refused before anything is written. Blocks.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from agentic_rag.errors import PackageProblem
+from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.environment import SEARCH_PATH, steers_a_program
+from agentic_rag.tools.launch.facts import TEXT_CHARS, Facts
+from agentic_rag.tools.launch.zips import check_directory
+
+MAX_BUNDLE_BYTES = 64 << 20
+MAX_FILES = 20_000
+MAX_UNPACKED_BYTES = 256 << 20
+MAX_MANIFEST_BYTES = 256 << 10
+MAX_FIELDS = 100
+
+MANIFEST = "manifest.json"
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_INSIDE = "${__dirname}/"
+_PATHS = frozenset({"PYTHONPATH", "NODE_PATH"})
+"""Variables that steer a program, and may lead into the bundle itself."""
+_KINDS = {"node": ("node", "nodejs"), "python": ("python", "python3"), "binary": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What a bundle asks for. ``args`` have ``${NAME}`` where its user fills something in; ``kinds``: its slot.
+
+    ``env``: variables whose values its user gives; ``secrets``: those of them of which the manifest says that they are
+    secret. ``start``: interpreter (empty: none) and the file in the bundle that it runs.
+    """
+
+    facts: Facts
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    kinds: Mapping[str, str]
+    secrets: tuple[str, ...]
+    start: tuple[str, str]
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Return what a bundle asks for.
+
+    Raises:
+        PackageProblem: it cannot be taken; says why.
+    """
+    with _open_zip(path) as archive:
+        entries = _check_entries(archive, path)
+        found = next((each for each in entries if each.filename == MANIFEST), None)
+        if found is None or found.file_size > MAX_MANIFEST_BYTES:
+            raise PackageProblem(path.name, f"it has no {MANIFEST} of at most {MAX_MANIFEST_BYTES >> 10} KiB.")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files = {each.filename for each in entries if not each.is_dir()}
+        try:
+            manifest = Manifest(json.loads(archive.read(found)), files)
+            return manifest.read(f"sha256-{digest}", sum(each.file_size for each in entries), len(files))
+        except (ValueError, RecursionError) as exc:
+            raise PackageProblem(path.name, f"its {MANIFEST} cannot be used: {str(exc)[:TEXT_CHARS]}") from exc
+
+
+def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
+    """Unpack a bundle into a new folder.
+
+    Raises:
+        PackageProblem: it is not there, or not what was approved.
+    """
+    if not package.integrity or not path.is_file():
+        raise PackageProblem(str(package), "the bundle is not here any more. Propose it again.")
+    bundle = read_bundle(path)
+    if bundle.facts.integrity != package.integrity:
+        raise PackageProblem(str(package), "the bundle is not the one that was approved. Propose it again.")
+    with _open_zip(path) as archive:
+        tree.mkdir()
+        for each in _check_entries(archive, path):
+            place = tree / each.filename
+            if each.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            runs = bool(each.external_attr >> 16 & 0o100)
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if runs else 0o644)
+            with os.fdopen(descriptor, "wb") as target, archive.open(each) as source:
+                shutil.copyfileobj(source, target)
+    interpreter, entry = bundle.start
+    if not interpreter:
+        (tree / entry).chmod(0o755)
+
+
+def read_start(tree: Path, final: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the program of an unpacked bundle and the arguments before its own, once it lies at ``final``.
+
+    Raises:
+        PackageProblem: the interpreter is not on this machine.
+    """
+    files = {str(each.relative_to(tree)) for each in tree.rglob("*") if each.is_file()}
+    manifest = Manifest(json.loads((tree / MANIFEST).read_text(encoding="utf-8")), files)
+    bundle = manifest.read("", 0, 0)
+    interpreter, entry = bundle.start
+    if not interpreter:
+        return str(final / entry), ()
+    found = shutil.which(interpreter, path=":".join(SEARCH_PATH))
+    if found is None:
+        raise PackageProblem(
+            bundle.facts.name, f"it needs {interpreter!r}, which is not in {' or '.join(SEARCH_PATH)}."
+        )
+    return os.path.realpath(found), (*(("-B",) if interpreter == "python3" else ()), str(final / entry))
+
+
+@contextmanager
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        if path.stat().st_size > MAX_BUNDLE_BYTES:
+            raise PackageProblem(path.name, f"a bundle has at most {MAX_BUNDLE_BYTES >> 20} MiB.")
+        check_directory(path)
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
+        raise PackageProblem(path.name, f"it cannot be read as a zip: {str(exc)[:TEXT_CHARS]}") from exc
+
+
+def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.ZipInfo]:
+    """Return what is in an archive, all of which may be unpacked."""
+    entries = archive.infolist()
+    if len(entries) > MAX_FILES or sum(each.file_size for each in entries) > MAX_UNPACKED_BYTES:
+        most = f"{MAX_FILES} files and {MAX_UNPACKED_BYTES >> 20} MiB unpacked"
+        raise PackageProblem(path.name, f"a bundle has at most {most}.")
+    taken: set[str] = set()
+    for each in entries:
+        parts = PurePosixPath(each.filename).parts
+        odd = not parts or each.filename.startswith("/") or ".." in parts or re.search(r"[\x00-\x1f\\:]", each.filename)
+        kind = stat.S_IFMT(each.external_attr >> 16)
+        if odd or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or each.flag_bits & 1:
+            shown = ascii(each.filename[:80])
+            raise PackageProblem(path.name, f"{shown} is a link, encrypted, or a name that leads out of the bundle.")
+        name = "/".join(parts).casefold()
+        if name in taken:
+            raise PackageProblem(path.name, f"{each.filename[:80]!a} is in it twice.")
+        taken.add(name)
+    return entries
+
+
+class Manifest:
+    """Reads a manifest. What does not fit is a `ValueError` with what would."""
+
+    def __init__(self, document: object, files: set[str]) -> None:
+        self._fields = _object(document, MANIFEST)
+        self._files = files
+        self._settings = _object(self._fields.get("user_config", {}), "user_config")
+        self._kinds: dict[str, str] = {}
+        self._secrets: list[str] = []
+
+    def read(self, integrity: str, size: int, count: int) -> Bundle:
+        """Return what it asks for."""
+        name = re.sub(r"[^a-z0-9._-]+", "-", _text(self._fields.get("name"), "name").lower()).strip("-._")
+        version = _text(self._fields.get("version"), "version")
+        if not name or not _VERSION.fullmatch(version):
+            raise ValueError("name and version are needed: letters, digits, '.', '-' and '_'")
+        server = _object(self._fields.get("server"), "server")
+        start, rest = self._read_start(server)
+        args = tuple(self._fill_in(each, "server.mcp_config.args") for each in rest)
+        env, fixed = self._read_env(_object(server.get("mcp_config", {}), "server.mcp_config"))
+        facts = Facts(
+            registry="mcpb",
+            name=name,
+            version=version,
+            integrity=integrity,
+            license=str(self._fields.get("license", ""))[:TEXT_CHARS],
+            size_bytes=size,
+            file_count=count,
+            programs=(f"{start[0]} {start[1]}".strip()[:TEXT_CHARS],),
+            fixed=fixed,
+        )
+        return Bundle(facts, args, env, self._kinds, tuple(self._secrets), start)
+
+    def _read_start(self, server: Mapping[str, object]) -> tuple[tuple[str, str], list[str]]:
+        """Return interpreter and file, and the arguments that follow."""
+        kind = _text(server.get("type"), "server.type")
+        if kind not in _KINDS:
+            raise ValueError(f"server.type {kind!r} is none of {', '.join(_KINDS)}; publish it as a package instead")
+        entry = _text(server.get("entry_point"), "server.entry_point").removeprefix("./")
+        if entry not in self._files:
+            raise ValueError("server.entry_point names no file of the bundle")
+        config = _object(server.get("mcp_config", {}), "server.mcp_config")
+        command, args = config.get("command"), _texts(config.get("args", []), "server.mcp_config.args")
+        if kind == "binary":
+            if command not in (None, _INSIDE + entry, entry):
+                raise ValueError(f"server.mcp_config.command has to be {_INSIDE}{entry}")
+            return ("", entry), args
+        if command is not None and command not in _KINDS[kind]:
+            raise ValueError(f"server.mcp_config.command has to be {' or '.join(_KINDS[kind])}")
+        if args and args[0] not in (_INSIDE + entry, entry):
+            raise ValueError(f"server.mcp_config.args begins with {_INSIDE}{entry}: nothing else of the bundle is run")
+        return (_KINDS[kind][0] if kind == "node" else "python3", entry), args[1:]
+
+    def _read_env(self, config: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the variables that a user fills in, and those that the bundle sets itself."""
+        env: list[str] = []
+        fixed: dict[str, str] = {}
+        for name, value in _object(config.get("env", {}), "server.mcp_config.env").items():
+            text, place = _text(value, f"env.{name}"), f"server.mcp_config.env.{name}"
+            inside = text.startswith(_INSIDE) and "$" not in text[2:] and ".." not in text
+            if steers_a_program(name) and not (name in _PATHS and inside):
+                raise ValueError(f"{place} can make a program load or run another one")
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", name):
+                raise ValueError(f"{place} is no variable's name")
+            if inside:
+                fixed[name] = "{tree}/" + text.removeprefix(_INSIDE)
+            elif "${" in text:
+                whole = _REFERENCE.fullmatch(text)
+                if whole is None:
+                    raise ValueError(
+                        f"{place}: a value is either fixed, or one ${{user_config.…}} and nothing beside it"
+                    )
+                env.append(name)
+                if self._setting(whole[1], place)[1].get("sensitive") is True:
+                    self._secrets.append(name)
+            else:
+                fixed[name] = text
+        return tuple(env), fixed
+
+    def _setting(self, reference: str, place: str) -> tuple[str, Mapping[str, object]]:
+        """Return the name and the declaration of what a user fills in."""
+        key = reference.removeprefix("user_config.")
+        setting = self._settings.get(key)
+        if key == reference or not isinstance(setting, dict):
+            raise ValueError(f"{place}: only ${{user_config.…}} that is declared can be filled in")
+        return key, setting
+
+    def _fill_in(self, text: str, place: str) -> str:
+        """Return an argument with our placeholders in place of the manifest's."""
+
+        def replacement(match: re.Match[str]) -> str:
+            key, setting = self._setting(match[1], place)
+            name = re.sub(r"[^A-Za-z0-9]+", "_", key).strip("_").upper()
+            if not re.match(r"[A-Z]", name):
+                name = f"VALUE_{name}"
+            if setting.get("sensitive") is True:
+                raise ValueError(f"{place}: {key!r} is secret, and every process can read arguments; use env")
+            self._kinds[name] = "{path:workspace}" if setting.get("type") in ("directory", "file") else "{text}"
+            return f"${{{name[:64]}}}"
+
+        return _REFERENCE.sub(replacement, text)
+
+
+def _object(value: object, place: str) -> Mapping[str, object]:
+    if not isinstance(value, dict) or len(value) > MAX_FIELDS:
+        raise ValueError(f"{place} has to be an object of at most {MAX_FIELDS} fields")
+    return value
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str) or len(value) > 4_000 or re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError(f"{place} has to be a text of one line")
+    return value
+
+
+def _texts(value: object, place: str) -> list[str]:
+    if not isinstance(value, list) or len(value) > MAX_FIELDS:
+        raise ValueError(f"{place} has to be a list of texts")
+    return [_text(each, place) for each in value]

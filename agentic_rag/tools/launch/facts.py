@@ -1,0 +1,119 @@
+"""What an operator is shown of a line before it may run: the facts about its package or its files. Pure.
+
+Owns the facts and how they are read from what a registry says of an npm package. All of it is the word of strangers:
+it is cut, and shown as text.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from agentic_rag.tools.entries.entry import digest
+
+MAX_LISTED = 50
+"""Of dependencies and programs that are shown."""
+TEXT_CHARS = 200
+_INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What would run. ``registry``: ``npm``, ``pypi``, ``mcpb`` (a bundle), or empty for a program of this machine.
+
+    ``integrity``: of the package as the registry has it (``sha512-…`` of npm, ``sha256-…`` in hexadecimal else), or of
+    all ``files`` together. ``install_scripts``: what the package would run when it is installed; none of it ever is.
+    ``files``: SHA-256 by name, of a program and of what it needs from the operator's folder. ``programs``: those that
+    the package brings. ``fixed``: variables that the line itself sets. ``warnings``: sentences for the operator.
+    """
+
+    name: str
+    registry: str = ""
+    version: str = ""
+    integrity: str = ""
+    license: str = ""
+    size_bytes: int = 0
+    file_count: int = 0
+    install_scripts: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def same_content(self, other: "Facts") -> bool:
+        """Whether the same bytes would run."""
+        mine, theirs = (
+            (each.registry, each.name, each.version, each.integrity, dict(each.files)) for each in (self, other)
+        )
+        return mine == theirs
+
+
+def read_npm_facts(said: str) -> Facts | None:
+    """Return the facts of what ``npm view --json`` said of one version; None when it said nothing of the kind."""
+    try:
+        found = json.loads(said or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    dist = _object(found.get("dist"))
+    scripts = _object(found.get("scripts"))
+    declared = [f"{name}: {scripts[name]}" for name in _INSTALL_SCRIPTS if isinstance(scripts.get(name), str)]
+    if found.get("hasInstallScript") and not declared:
+        declared = ["(an install script)"]
+    programs = found.get("bin")
+    name = found["name"]
+    return Facts(
+        registry="npm",
+        name=name,
+        version=_text(found.get("version")),
+        integrity=_text(dist.get("integrity")),
+        license=_license(found.get("license")),
+        size_bytes=_count(dist.get("unpackedSize")),
+        file_count=_count(dist.get("fileCount")),
+        install_scripts=tuple(_text(each) for each in declared),
+        dependencies=_names(_object(found.get("dependencies"))),
+        programs=_names(programs) if isinstance(programs, dict) else (name.rpartition("/")[2],) if programs else (),
+        warnings=(f"its authors say of this version: {_text(found['deprecated'])}",) if found.get("deprecated") else (),
+    )
+
+
+def add_npm_sizes(facts: Facts, said: str) -> Facts:
+    """Return the facts with the sizes that ``npm pack --json`` said; as they are if it said none."""
+    try:
+        found = json.loads(said or "null")
+    except (ValueError, RecursionError):
+        return facts
+    first = _object(found[0]) if isinstance(found, list) and found else {}
+    size, count = _count(first.get("unpackedSize")), _count(first.get("entryCount"))
+    return replace(facts, size_bytes=size, file_count=count)
+
+
+def hash_files(files: Mapping[str, str]) -> str:
+    """Return one hash of files by name."""
+    return f"sha256-{digest(dict(files))}"
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value[:TEXT_CHARS] if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 53 else 0
+
+
+def _names(found: Mapping[str, object]) -> tuple[str, ...]:
+    names = sorted(found)
+    more = (f"and {len(names) - MAX_LISTED} more",) if len(names) > MAX_LISTED else ()
+    return (*(_text(name) for name in names[:MAX_LISTED]), *more)
+
+
+def _license(value: object) -> str:
+    """Older packages say it as an object, or as a list of them."""
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_license, value)))[:TEXT_CHARS]
+    return _text(_object(value).get("type")) if isinstance(value, dict) else _text(value)

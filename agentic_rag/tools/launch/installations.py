@@ -1,0 +1,70 @@
+"""Packages that are installed in the background, because an entry that needs them was saved.
+
+Owns the queue and what became of each. Knows no entry: `packages` installs, and whoever saves begins.
+"""
+
+import logging
+
+import anyio
+
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.workers import Queue
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 2
+MAX_REMEMBERED = 500
+"""Packages of which is remembered why they could not be installed."""
+
+
+class Installations:
+    """The packages of one data folder that are being installed."""
+
+    def __init__(self, packages: Packages) -> None:
+        self._packages = packages
+        self._waiting: Queue[Package] = Queue()
+        self._under_way: set[Package] = set()
+        self._failures: dict[Package, str] = {}
+        self._working = False
+
+    @property
+    def working(self) -> bool:
+        """Whether somebody installs what is begun: a process that serves."""
+        return self._working
+
+    def begin(self, package: Package) -> None:
+        """Install a package in the background, unless that is under way."""
+        if self._working and package not in self._under_way:
+            self._failures.pop(package, None)
+            self._under_way.add(package)
+            self._waiting.put(package)
+
+    def is_under_way(self, package: Package) -> bool:
+        """Whether a package waits or is being installed."""
+        return package in self._under_way
+
+    def failure(self, package: Package) -> str:
+        """Return why the last installation of a package failed; empty: it did not, or was never tried."""
+        return self._failures.get(package, "")
+
+    async def run(self) -> None:
+        """Install what is begun, until cancelled."""
+        self._working = True
+        async with anyio.create_task_group() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while True:
+            package = await self._waiting.get()
+            try:
+                await self._packages.install(package)
+            except (AgenticRagError, OSError) as exc:
+                log.warning("%s", exc)
+                if len(self._failures) >= MAX_REMEMBERED:
+                    self._failures.clear()
+                self._failures[package] = str(exc)
+            finally:
+                self._under_way.discard(package)

@@ -1,0 +1,99 @@
+"""The operator's folder for programs that no registry has: ``{data}/mcp/local``.
+
+Owns what of it a line may name, and what an approval binds: the file, or all of its folder when it has one of its own.
+A file directly in the folder stands for itself; one below a folder in it brings that whole folder, since it may import
+what lies beside it. Nothing is followed that is a link. Blocks.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.tools.launch.allowed import file_hash, find_program
+from agentic_rag.tools.launch.facts import Facts, hash_files
+from agentic_rag.tools.launch.requests import LOCAL, ProgramLine, local_name
+from mcp_servers.beneath import Entry, Folder
+
+MAX_FILES = 200
+"""Of a program's own folder: each is looked at before every start."""
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProgram:
+    """What a line would run. ``places``: absolute path of each of ``facts.files``."""
+
+    facts: Facts
+    places: dict[str, str]
+
+
+class LocalPrograms:
+    """The operator's folder. ``folder``: where it lies; whoever may write there decides what runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, line: ProgramLine, path: str) -> LocalProgram:
+        """Return what a line would run, each file with its hash as it is now. ``path``: of the entry, in messages.
+
+        Raises:
+            CommandNotAllowed, InvalidInput: a file is missing or cannot be bound; says what would be right.
+        """
+        program = find_program(line.program, f"{path}.command")
+        names: dict[str, str] = {}
+        for index, text in enumerate(line.args):
+            name = local_name(text)
+            if name is not None and self._stands(name):
+                names |= self._list_needed(name, f"{path}.args.{index}")
+            elif text in line.scripts:
+                raise CommandNotAllowed(f"{path}.args.{index}", *_missing(text, name))
+        real = str(Path(program).resolve())
+        hashes = {program: file_hash(real), **{name: file_hash(place) for name, place in names.items()}}
+        size = sum(Path(place).stat().st_size for place in names.values())
+        facts = Facts(
+            name=program,
+            integrity=hash_files(hashes),
+            size_bytes=size,
+            file_count=len(hashes),
+            files=hashes,
+            programs=line.scripts,
+        )
+        return LocalProgram(facts, {program: real, **names})
+
+    def _stands(self, name: str) -> bool:
+        try:
+            return Folder(self._folder.resolve()).is_file(name)
+        except OSError:
+            return False
+
+    def _list_needed(self, name: str, path: str) -> dict[str, str]:
+        """Return the files that a script is bound to, by name, with their paths."""
+        root = self._folder.resolve()
+        own, _, inner = name.partition("/")
+        if not inner:
+            return {name: str(root / name)}
+        folder = Folder(root).at(own)
+        found: list[Entry] = []
+        size = 0
+        for each in folder.walk():
+            if each.status is None:
+                reason = f"{LOCAL}/{own}/{each.path} is a link or no file, so that it can be bound to no hash."
+                raise CommandNotAllowed(path, reason, "Put the file itself there.")
+            found.append(each)
+            size += each.status.st_size
+            if len(found) <= MAX_FILES and size <= MAX_BYTES:
+                continue
+            reason = (
+                f"{LOCAL}/{own} has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB, all of which it may load."
+            )
+            remedy = "Put its script into one file, or make it a package or a bundle (.mcpb)."
+            raise CommandNotAllowed(path, reason, remedy)
+        return {f"{own}/{each.path}": str(root / own / each.path) for each in found}
+
+
+def _missing(text: str, name: str | None) -> tuple[str, str]:
+    if name is None:
+        reason = f"{text!r} leads out of the operator's folder {LOCAL}."
+        return reason, f"Scripts lie in it and are named from there: ./{text.rpartition('/')[2] or 'server.js'}"
+    reason = f"there is no {name!r} in the operator's folder {LOCAL}, so that the line can be bound to no file."
+    return reason, "Ask the operator to put it there; then request the line again."

@@ -1,0 +1,62 @@
+"""Reading the facts of a wheel of PyPI without running any of it.
+
+Owns what is read of the archive: its metadata, its programs, how large it is unpacked. Blocks.
+"""
+
+import hashlib
+import re
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+from agentic_rag.errors import PackageProblem
+from agentic_rag.tools.launch.catalogue import normal_name
+from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts
+from agentic_rag.tools.launch.zips import check_directory
+
+MAX_TEXT_BYTES = 1 << 20
+"""Of the metadata of a wheel."""
+_PROGRAM = re.compile(r"^\s*([A-Za-z0-9][\w.-]{0,100})\s*=", re.MULTILINE)
+
+
+def read_wheel(path: Path) -> Facts:
+    """Return the facts of a wheel.
+
+    Raises:
+        PackageProblem: it is no wheel.
+    """
+    try:
+        check_directory(path)
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            entries = archive.infolist()
+            head = HeaderParser().parsestr(_read(archive, "METADATA"))
+            programs = _programs(_read(archive, "entry_points.txt"))
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as exc:
+        raise PackageProblem(path.name, f"it cannot be read as a wheel: {exc}") from exc
+    needed = [each.partition(";")[0].strip() for each in head.get_all("Requires-Dist", []) if "extra ==" not in each]
+    return Facts(
+        registry="pypi",
+        name=normal_name("pypi", str(head.get("Name", ""))),
+        version=str(head.get("Version", "")),
+        integrity=f"sha256-{digest}",
+        license=str(head.get("License-Expression") or head.get("License") or "").partition("\n")[0][:TEXT_CHARS],
+        size_bytes=sum(each.file_size for each in entries),
+        file_count=len(entries),
+        dependencies=tuple(each[:TEXT_CHARS] for each in needed[:MAX_LISTED]),
+        programs=tuple(programs[:MAX_LISTED]),
+    )
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> str:
+    """Return a text of the wheel's own folder; empty where there is none."""
+    found = next((each for each in archive.infolist() if each.filename.endswith(f".dist-info/{name}")), None)
+    if found is None:
+        return ""
+    with archive.open(found) as file:
+        return file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+
+
+def _programs(text: str) -> list[str]:
+    section = text.partition("[console_scripts]")[2].partition("\n[")[0]
+    return sorted(_PROGRAM.findall(section))

@@ -1,0 +1,37 @@
+"""How large a zip's list of files is, before anybody reads it: a reader takes all of it into memory.
+
+Owns the look at the end of the file, by the same rules as `zipfile`, which believes the size that stands there. Blocks.
+"""
+
+import os
+from pathlib import Path
+
+MAX_DIRECTORY_BYTES = 4 << 20
+"""Of the list: tens of thousands of files."""
+
+_END, _LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
+_END_BYTES, _LOCATOR_BYTES, _COMMENT_BYTES = 22, 20, 1 << 16
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a zip whose list of files is too large to be read.
+
+    Raises:
+        ValueError: it is, or there is none.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _COMMENT_BYTES - _END_BYTES - _LOCATOR_BYTES))
+        tail = file.read()
+    last = tail[-_END_BYTES:]
+    if last[:4] == _END and last[-2:] == b"\0\0":
+        at = len(tail) - len(last)
+    else:
+        at = tail.rfind(_END)
+    found = tail[at : at + _END_BYTES]
+    if at < 0 or len(found) < _END_BYTES:
+        raise ValueError("it has no end of a zip")
+    large = tail[max(0, at - _LOCATOR_BYTES) :].startswith(_LOCATOR)
+    if large or int.from_bytes(found[12:16], "little") > MAX_DIRECTORY_BYTES:
+        raise ValueError("its list of files is too large")

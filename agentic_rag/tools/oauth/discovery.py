@@ -1,0 +1,150 @@
+"""Who grants tokens for an MCP server: its protected-resource metadata, then its authorization server's.
+
+Owns the order of the places, and what of the documents is believed. The protocol library reads them; what it does not
+ask for is asked here: PKCE with S256, addresses that a person can be sent to. Knows no client, no token and no store.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    build_protected_resource_metadata_discovery_urls,
+    create_oauth_metadata_request,
+    extract_field_from_www_auth,
+    extract_resource_metadata_from_www_auth,
+    extract_scope_from_www_auth,
+    handle_auth_metadata_response,
+    handle_protected_resource_response,
+    issuers_match,
+    validate_metadata_issuer,
+)
+from mcp.shared.auth import OAuthMetadata, ProtectedResourceMetadata
+from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+
+from agentic_rag.tools.oauth.errors import SignInProblem
+from agentic_rag.tools.oauth.web import Web
+
+CHALLENGE_CHARS = 4_000
+"""Of a ``WWW-Authenticate`` header so many are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a server said when it refused a request. ``token``: the one it was sent with; None: with none.
+
+    ``more``: the token is good, but its scopes do not do.
+    """
+
+    token: str | None
+    more: bool = False
+    scope: str | None = None
+    metadata_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where tokens for a server are granted. ``resource``: what they are asked for; None: an older server, by no name.
+
+    ``scopes``: all that the server says it knows; None: it does not say. ``guessed``: nobody published any metadata.
+    """
+
+    metadata: OAuthMetadata
+    resource: str | None
+    scopes: tuple[str, ...] | None = None
+    guessed: bool = False
+
+    @property
+    def issuer(self) -> str:
+        return str(self.metadata.issuer)
+
+
+def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | None:
+    """Return what a refusal asks for, None when an answer is none."""
+    header = response.headers.get("www-authenticate", "")[:CHALLENGE_CHARS]
+    said = httpx2.Response(response.status_code, headers={"www-authenticate": header})
+    more = response.status_code == 403 and extract_field_from_www_auth(said, "error") == "insufficient_scope"
+    if response.status_code != 401 and not more:
+        return None
+    return Challenge(token, more, extract_scope_from_www_auth(said), extract_resource_metadata_from_www_auth(said))
+
+
+async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -> Place:
+    """Find where tokens for the server at ``url`` are granted. ``issuer``: the only one that counts; empty: the first.
+
+    Raises:
+        SignInProblem: nobody is named, somebody else's documents are shown, or the network rules refuse a place.
+        SignInSilent: a place did not answer.
+    """
+    resource = await _read_resource(web, url, challenge)
+    if resource is None:
+        return await _read_older(web, url, issuer)
+    named = [str(each) for each in resource.authorization_servers]
+    chosen = next((each for each in named if issuer and issuers_match(each, issuer)), "" if issuer else named[0])
+    if not chosen:
+        raise SignInProblem(f"the server names {named[0][:200]} for its sign-ins, and its entry allows {issuer} only")
+    metadata = await _read_metadata(web, chosen, url)
+    if metadata is None:
+        raise SignInProblem(f"{urlsplit(chosen).hostname} publishes no metadata of an authorization server")
+    scopes = None if resource.scopes_supported is None else tuple(resource.scopes_supported)
+    return Place(metadata, str(resource.resource), scopes)
+
+
+async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedResourceMetadata | None:
+    """Return the server's own metadata, from the place it named, below its path or at its root."""
+    for place in build_protected_resource_metadata_discovery_urls(challenge.metadata_url, url):
+        response = await web.send(create_oauth_metadata_request(place))
+        if response.status_code >= 500 or response.status_code == 429:
+            raise SignInProblem(f"the server's metadata could not be read (HTTP {response.status_code})")
+        found = await handle_protected_resource_response(response)
+        if found is None:
+            continue
+        if not check_resource_allowed(resource_url_from_server_url(url), str(found.resource)):
+            raise SignInProblem(f"the server's metadata is of another one: {str(found.resource)[:200]}")
+        return found
+    return None
+
+
+async def _read_metadata(web: Web, issuer: str, url: str) -> OAuthMetadata | None:
+    for place in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
+        response = await web.send(create_oauth_metadata_request(place))
+        goes_on, found = await handle_auth_metadata_response(response)
+        if found is not None:
+            try:
+                validate_metadata_issuer(found, issuer)
+            except OAuthFlowError as exc:
+                raise SignInProblem(f"{urlsplit(place).hostname} shows the metadata of another issuer") from exc
+            return found
+        if not goes_on:
+            raise SignInProblem(f"{urlsplit(place).hostname} could not be asked (HTTP {response.status_code})")
+    return None
+
+
+async def _read_older(web: Web, url: str, issuer: str) -> Place:
+    """Return the place of a server of the protocol's first version with sign-ins (2025-03-26): its own origin."""
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    if issuer and not issuers_match(issuer, origin):
+        raise SignInProblem(f"the server names nobody for its sign-ins, and its entry allows {issuer} only")
+    for place in build_oauth_authorization_server_metadata_discovery_urls(None, url):
+        _, found = await handle_auth_metadata_response(await web.send(create_oauth_metadata_request(place)))
+        if found is not None:
+            if not issuers_match(str(found.issuer), origin):
+                raise SignInProblem(f"{parts.hostname} shows the metadata of another issuer")
+            return Place(found, None)
+    guessed = {"issuer": origin, "registration_endpoint": f"{origin}/register"}
+    guessed |= {"authorization_endpoint": f"{origin}/authorize", "token_endpoint": f"{origin}/token"}
+    return Place(OAuthMetadata.model_validate(guessed), None, guessed=True)
+
+
+def check_for_people(place: Place) -> None:
+    """Refuse a place that a person must not be sent to.
+
+    Raises:
+        SignInProblem: it does not say that it knows PKCE with S256, without which a stolen code is a token.
+    """
+    known = place.metadata.code_challenge_methods_supported or []
+    if not place.guessed and "S256" not in known:
+        raise SignInProblem(f"{place.issuer} does not say that it supports PKCE with S256, which is required")

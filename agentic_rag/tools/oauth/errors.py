@@ -1,0 +1,47 @@
+"""What goes wrong at sign-ins at MCP servers.
+
+Owns the declarations; part of the tree in ``errors``.
+"""
+
+from agentic_rag.errors import AgenticRagError, ServerUnavailable
+
+
+class SignInNeeded(
+    ServerUnavailable,
+    code="SIGN_IN_NEEDED",
+    status=409,
+    retryable=False,
+    facts=("server", "sign_in", "who", "host", "expires_at"),
+):
+    """An MCP server takes nobody in without a sign-in at its authorization server.
+
+    ``sign_in``: the id of the one that is open for it. ``address``: the complete authorization address,
+    with the secret ``state`` in it: for the person who signs in, never for a model. ``begin``: our own address, which
+    binds the sign-in to that person's browser and leads there. ``who``: ``owner`` (the user whose turn it is) or
+    ``admin`` (of the domain: one account serves everybody). ``host``: where the person will be asked.
+    """
+
+    sign_in: str
+    address: str
+    begin: str
+    who: str
+    host: str
+    expires_at: str
+    text = "The MCP server {self.server!r} needs a sign-in at {self.host}: {self.reason}"
+
+
+class SignInProblem(AgenticRagError, code="SIGN_IN_FAILED", status=502, facts=("reason",)):
+    """A sign-in at an MCP server cannot be begun or completed, or its token cannot be renewed."""
+
+    reason: str
+    text = "The sign-in failed: {self.reason}."
+
+
+class SignInSilent(SignInProblem, code="SIGN_IN_UNREACHABLE", status=504, retryable=True):
+    """An authorization server gave no answer, or one that says to come again: nothing is known of what was asked."""
+
+
+class GrantRefused(SignInProblem, code="SIGN_IN_REFUSED"):
+    """An authorization server refused for good what it was asked for. ``error``: its code (RFC 6749, 5.2)."""
+
+    error: str = ""

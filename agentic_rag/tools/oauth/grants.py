@@ -1,0 +1,345 @@
+"""What is said to an authorization server: registering, asking a person, asking for tokens, giving them back.
+
+Owns the form of each request and what is accepted as its answer. An answer's own words are never repeated: of an error
+its code is, if it looks like one. Knows no store; the network is the caller's.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthRegistrationError, OAuthTokenError, PKCEParameters
+from mcp.client.auth.extensions.client_credentials import SignedJWTParameters
+from mcp.client.auth.oauth2 import OAuthContext, check_registration_usable
+from mcp.client.auth.utils import (
+    create_client_info_from_metadata_url,
+    create_client_registration_request,
+    handle_registration_response,
+    should_use_client_metadata_url,
+)
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken, TokenEndpointAuthMethod
+
+from agentic_rag.tools.entries.entry import OAuthClient
+from agentic_rag.tools.launch.addresses import Reach
+from agentic_rag.tools.oauth.discovery import Place
+from agentic_rag.tools.oauth.errors import GrantRefused, SignInProblem, SignInSilent
+from agentic_rag.tools.oauth.web import Web
+
+CLIENT_NAME = "Agentic RAG"
+ACCOUNT_CHARS = 100
+ACCOUNT_CLAIMS = ("email", "preferred_username", "name", "sub")
+TOKEN_CHARS = 32_000
+"""A longer token is refused: it goes with every request."""
+
+_CODE = re.compile(r"[a-z][a-z_]{2,60}")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who we are at an authorization server. ``registration``: as it knows us; ``key``: a PEM we sign with."""
+
+    registration: OAuthClientInformationFull
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What was granted. ``seconds``: how long `access` lasts; None: nobody says. ``account``: whose it is."""
+
+    access: str = field(repr=False)
+    refresh: str | None = field(repr=False)
+    seconds: int | None
+    scope: str | None
+    account: str = ""
+
+
+# The client
+
+
+def configured_client(place: Place, oauth: OAuthClient[str]) -> Client:
+    """Return the client that an admin registered by hand, as the place takes it."""
+    offered = place.metadata.token_endpoint_auth_methods_supported
+    secret, key = oauth.secrets.get("clientSecret"), oauth.secrets.get("privateKey", "")
+    method = "none"
+    if key:
+        method = "private_key_jwt"
+    elif secret:
+        posts = offered is not None and "client_secret_basic" not in offered and "client_secret_post" in offered
+        method = "client_secret_post" if posts else "client_secret_basic"
+    info = OAuthClientInformationFull(
+        client_id=oauth.client_id, client_secret=secret, token_endpoint_auth_method=method, issuer=place.issuer
+    )
+    return Client(info, key)
+
+
+def described_client(place: Place, document_url: str | None) -> Client | None:
+    """Return the client that our own published document describes, None where the place reads none."""
+    if not should_use_client_metadata_url(place.metadata, document_url):
+        return None
+    assert document_url is not None
+    return Client(create_client_info_from_metadata_url(document_url))
+
+
+def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> OAuthClientMetadata:
+    """Return what we say of ourselves, at a registration and in our published document."""
+    local = urlsplit(redirect).scheme != "https"
+    return OAuthClientMetadata.model_validate(
+        {
+            "client_name": CLIENT_NAME,
+            "redirect_uris": [redirect],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "token_endpoint_auth_method": method,
+            "application_type": "native" if local else "web",
+        }
+    )
+
+
+async def register_client(web: Web, place: Place, redirect: str) -> Client:
+    """Register ourselves.
+
+    Raises:
+        SignInProblem: the place takes no registrations, refused ours, or gave us what we cannot use.
+        SignInSilent: it gave no answer.
+    """
+    if place.metadata.registration_endpoint is None:
+        host = urlsplit(place.issuer).hostname
+        raise SignInProblem(f"{host} registers no clients by itself: an admin sets oauth.clientId in the entry")
+    offered = place.metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+    usable = [each for each in ("client_secret_basic", "client_secret_post", "none") if each in offered]
+    method: Any = usable[0] if usable else "none"
+    request = create_client_registration_request(place.metadata, client_metadata(redirect, method), place.issuer)
+    response = await web.send(request)
+    try:
+        info = await handle_registration_response(response)
+        secret = info.client_secret
+        if info.token_endpoint_auth_method is None:  # RFC 7591, 2: with a secret it is basic
+            posts = "client_secret_post" if offered == ["client_secret_post"] else "client_secret_basic"
+            info = info.model_copy(update={"token_endpoint_auth_method": posts if secret else "none"})
+        check_registration_usable(info)
+    except OAuthRegistrationError as exc:
+        said = f"HTTP {response.status_code}{_tell_code(response)}"
+        raise SignInProblem(f"{request.url.host} did not register this server as a client ({said})") from exc
+    return Client(info.model_copy(update={"issuer": place.issuer}))
+
+
+# The person
+
+
+def authorization_address(
+    reach: Reach, place: Place, client: Client, redirect: str, scope: str | None, state: str, pkce: PKCEParameters
+) -> str:
+    """Return the address at which a person is asked, whole.
+
+    Raises:
+        SignInProblem: it is none that a person can be sent to.
+    """
+    endpoint = str(place.metadata.authorization_endpoint)
+    problem = reach.problem(endpoint)
+    if problem:
+        raise SignInProblem(f"{urlsplit(endpoint).hostname} is no place to sign in: {problem}")
+    query = {
+        "response_type": "code",
+        "client_id": client.registration.client_id,
+        "redirect_uri": redirect,
+        "state": state,
+        "code_challenge": pkce.code_challenge,
+        "code_challenge_method": "S256",
+    }
+    if place.resource is not None:
+        query["resource"] = place.resource
+    if scope:
+        query["scope"] = scope
+        if "offline_access" in scope.split():
+            query["prompt"] = "consent"  # OpenID Connect Core, 11
+    return str(httpx2.URL(endpoint).copy_merge_params(query))
+
+
+# Tokens
+
+
+async def exchange_code(web: Web, place: Place, client: Client, redirect: str, code: str, verifier: str) -> Tokens:
+    """Return the tokens that a person granted.
+
+    Raises:
+        GrantRefused, SignInProblem, SignInSilent.
+    """
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
+    return await _ask_tokens(web, place, client, form)
+
+
+async def refresh_tokens(web: Web, place: Place, client: Client, refresh: str) -> Tokens:
+    """Return newer tokens; see `exchange_code`."""
+    return await _ask_tokens(web, place, client, {"grant_type": "refresh_token", "refresh_token": refresh})
+
+
+async def own_tokens(web: Web, place: Place, client: Client, scope: str | None) -> Tokens:
+    """Return the tokens of the client itself; see `exchange_code`."""
+    form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
+    return await _ask_tokens(web, place, client, form)
+
+
+async def revoke_token(web: Web, place: Place, client: Client, token: str, kind: str) -> bool:
+    """Give a token back (RFC 7009); return whether the place offers that and took it."""
+    endpoint = place.metadata.revocation_endpoint
+    if endpoint is None:
+        return False
+    request = await _form_request(str(endpoint), place, client, {"token": token, "token_type_hint": kind})
+    return (await web.send(request)).is_success
+
+
+async def _ask_tokens(web: Web, place: Place, client: Client, form: dict[str, str]) -> Tokens:
+    if place.resource is not None:
+        form = {**form, "resource": place.resource}
+    request = await _form_request(str(place.metadata.token_endpoint), place, client, form)
+    response = await web.send(request)
+    host = request.url.host
+    if response.status_code >= 500 or response.status_code in (408, 429):
+        raise SignInSilent(f"{host} gave no tokens now (HTTP {response.status_code})")
+    if response.status_code not in (200, 201):
+        said = f"HTTP {response.status_code}{_tell_code(response)}"
+        raise GrantRefused(f"{host} gave no tokens ({said})", error_of(response))
+    return _read_tokens(response, place)
+
+
+def _read_tokens(response: httpx2.Response, place: Place) -> Tokens:
+    host = response.request.url.host
+    try:
+        document = json.loads(response.content)
+        token = OAuthToken.model_validate(document)
+    except (ValueError, RecursionError) as exc:  # the answer may hold a token: its words go nowhere
+        raise SignInProblem(f"{host} answered with something that is no token") from exc
+    fits = all(each.isascii() and each.isprintable() and " " not in each for each in (token.access_token,))
+    if not token.access_token or not fits or len(token.access_token) + len(token.refresh_token or "") > TOKEN_CHARS:
+        raise SignInProblem(f"{host} answered with a token that cannot be sent")
+    _check_audience(document, token.access_token, place, str(host))
+    return Tokens(
+        token.access_token,
+        token.refresh_token,
+        None if token.expires_in is None else max(0, min(token.expires_in, 10 * 365 * 86_400)),
+        token.scope,
+        _account(document.get("id_token")),
+    )
+
+
+def _check_audience(document: Mapping[str, Any], token: str, place: Place, host: str) -> None:
+    """Refuse a token that is for another server than the one it would be sent to, as far as it can be seen.
+
+    Raises:
+        SignInProblem: its ``aud``, or the answer's ``resource``, are addresses of other servers alone.
+    """
+    if place.resource is None:
+        return
+    named = document.get("resource") or claims_of(token).get("aud")
+    audiences = [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
+    addresses = [each for each in audiences if each.startswith(("https://", "http://"))]
+    if (
+        addresses
+        and len(addresses) == len(audiences)
+        and not any(_same_host(each, place.resource) for each in addresses)
+    ):
+        raise SignInProblem(f"{host} granted a token for another server: {addresses[0][:200]}")
+
+
+def _same_host(one: str, other: str) -> bool:
+    try:
+        parts = [urlsplit(one), urlsplit(other)]
+        return len({(each.scheme, each.hostname, each.port) for each in parts}) == 1
+    except ValueError:
+        return False
+
+
+def _account(token: object) -> str:
+    """Return whose account it is by an ``id_token`` that came with the answer itself: for people, no right follows."""
+    claims = claims_of(token) if isinstance(token, str) else {}
+    words = (claims[name] for name in ACCOUNT_CLAIMS if isinstance(claims.get(name), str) and claims[name])
+    return "".join(each for each in next(words, "") if each.isprintable())[:ACCOUNT_CHARS]
+
+
+def claims_of(token: str) -> Mapping[str, Any]:
+    """Return what a signed token says, unchecked; nothing when it is none that can be read."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+async def _form_request(url: str, place: Place, client: Client, form: dict[str, str]) -> httpx2.Request:
+    """Return a request with the client's proof of itself."""
+    info, headers = client.registration, {"accept": "application/json"}
+    if info.token_endpoint_auth_method == "private_key_jwt":
+        form = {**form, "client_id": info.client_id, **await _assertion(place, client)}
+    else:
+        if info.token_endpoint_auth_method != "client_secret_basic":
+            form = {**form, "client_id": info.client_id}
+        said = client_metadata("http://localhost/")
+        context = OAuthContext(place.issuer, said, None, None, None, client_info=info)  # type: ignore[arg-type]
+        try:
+            form, headers = context.prepare_token_auth(form, headers)
+        except OAuthTokenError as exc:
+            raise SignInProblem("the registered client has a method of authentication that is not known") from exc
+    return httpx2.Request("POST", url, data=form, headers=headers)
+
+
+async def _assertion(place: Place, client: Client) -> dict[str, str]:
+    """Return the client's signed word (RFC 7523) for this authorization server."""
+    info = client.registration
+    signing = SignedJWTParameters(
+        issuer=info.client_id,
+        subject=info.client_id,
+        signing_key=client.key,
+        signing_algorithm=algorithm_of(client.key),
+        lifetime_seconds=120,
+    )
+    try:
+        assertion = await signing.create_assertion_provider()(place.issuer)
+    except (ValueError, TypeError) as exc:
+        raise SignInProblem("oauth.privateKey cannot be used to sign") from exc
+    return {
+        "client_assertion": assertion,
+        "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    }
+
+
+def algorithm_of(pem: str) -> Literal["ES256", "RS256", "EdDSA"]:
+    """Return how a private key signs.
+
+    Raises:
+        SignInProblem: it is no PEM of a key that signs: P-256, RSA or Ed25519.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem.encode(), None)
+    except (ValueError, TypeError) as exc:
+        raise SignInProblem("oauth.privateKey is no PEM of a private key without a password") from exc
+    if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
+        return "ES256"
+    if isinstance(key, rsa.RSAPrivateKey):
+        return "RS256"
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return "EdDSA"
+    raise SignInProblem("oauth.privateKey is no key of P-256, RSA or Ed25519")
+
+
+def error_of(response: httpx2.Response) -> str:
+    """Return the error code of a refusal, empty when there is none that looks like one."""
+    try:
+        error = json.loads(response.content).get("error")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return error if isinstance(error, str) and _CODE.fullmatch(error) else ""
+
+
+def _tell_code(response: httpx2.Response) -> str:
+    code = error_of(response)
+    return f", {code}" if code else ""

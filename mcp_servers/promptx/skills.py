@@ -1,0 +1,279 @@
+"""Skills: folders with a ``SKILL.md`` in a workspace's `skills`, read as they are now. Nothing in them is ever run.
+
+Owns which folders count, their front matter, what is wrong with them, what of them may be read, and the form in which a
+role is such a folder. Deliberately knows nothing of MCP, of roles as files or of who may read.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]
+
+from mcp_servers.beneath import Entry, Folder, Refused
+from mcp_servers.promptx.errors import SkillUnreadable, UnknownSkill
+from mcp_servers.promptx.lint import Finding, Severity
+
+Json = dict[str, Any]
+Findings = list[Finding]
+
+SKILLS_FOLDER: Final = "skills"
+BODY: Final = "SKILL.md"
+MAX_SKILLS: Final = 64
+"""Skills of one workspace; those after them, by name, do not count."""
+MAX_FILES: Final = 200
+"""Files of one skill."""
+MAX_BODY_BYTES: Final = 256 * 1024
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Of another file of a skill; a larger one is no part of it."""
+MAX_SKILL_BYTES: Final = 4 * 1024 * 1024
+"""Of all its files together."""
+MAX_FRONT: Final = 16_000
+"""Characters of the front matter."""
+MAX_DEPTH: Final = 16
+"""Lists and mappings of the front matter within each other."""
+MAX_DESCRIPTION: Final = 1_024
+NAME_CHARS: Final = 64
+SHOWN_CHARS: Final = 32_000
+"""Of a file that one answer shows."""
+
+_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_FRONT: Final = re.compile(r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_RESERVED: Final = re.compile("anthropic|claude")
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFile:
+    """A file of a skill; ``path`` is below its folder, ``digest`` is `sha256:…` of its bytes."""
+
+    path: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One folder as it is now. ``usable``: its findings are no errors, so that it is offered.
+
+    ``front_matter`` is what the author wrote, as JSON; ``description`` is cleaned and bounded for a prompt.
+    """
+
+    name: str
+    description: str
+    front_matter: Json
+    body: str
+    files: tuple[SkillFile, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def digest(self) -> str:
+        """What changes when any file of it does."""
+        return _digest("\n".join(f"{each.path} {each.digest}" for each in self.files).encode())
+
+
+class SkillLibrary:
+    """The skills of one workspace. Cheap to make; methods block and are thread-safe."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._folder = Folder(workspace.absolute()).at(SKILLS_FOLDER)
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """Return name and description of the skills that can be used, by name. Never raises."""
+        return [(skill.name, skill.description) for skill in self.list(with_files=False) if skill.usable]
+
+    def list(self, *, with_files: bool = True) -> "list[Skill]":
+        """Return all skills, by name, broken ones too. ``with_files`` false: no file but ``SKILL.md`` is looked at."""
+        try:
+            entries = self._folder.entries()
+        except OSError:
+            return []
+        folders = [each for each in entries if not each.name.startswith(".") and each.kind != "file"]
+        return [self._skill(each, with_files=with_files) for each in folders[:MAX_SKILLS]]
+
+    def get(self, name: str) -> Skill:
+        """Return one skill.
+
+        Raises:
+            UnknownSkill: there is none of that name, or it cannot be used.
+        """
+        skills = {skill.name: skill for skill in self.list(with_files=False) if skill.usable}
+        if name not in skills:
+            raise UnknownSkill(name, tuple(skills))
+        return self._skill(Entry(name, "folder"), with_files=True)
+
+    def read(self, name: str, path: str) -> bytes:
+        """Return a file of a skill that can be used.
+
+        Raises:
+            UnknownSkill: there is no such skill.
+            SkillUnreadable: there is no such file, or it may not be read: a link, a pipe, a giant, one outside.
+        """
+        skill = self.get(name)
+        try:
+            return self._folder.at(skill.name).read(path, MAX_BODY_BYTES if path == BODY else MAX_FILE_BYTES)
+        except Refused as exc:
+            raise SkillUnreadable(name, path, exc.strerror or exc.why) from exc
+        except OSError as exc:
+            known = ", ".join(each.path for each in skill.files[:20])
+            raise SkillUnreadable(name, path, f"it is not there; there are {known}") from exc
+
+    def findings(self) -> Findings:
+        """Return what is wrong with the skills, by file."""
+        return [finding for skill in self.list() for finding in skill.findings]
+
+    def _skill(self, entry: Entry, *, with_files: bool) -> Skill:
+        name, shown = entry.name, f"{SKILLS_FOLDER}/{entry.name}"
+        folder = self._folder.at(name)
+        try:
+            content = folder.read(BODY, MAX_BODY_BYTES)
+            text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        except (OSError, UnicodeDecodeError) as exc:
+            return Skill(name, "", {}, "", (), (_unreadable(shown, exc),))
+        front, body, findings = read_front_matter(text, f"{shown}/{BODY}")
+        findings = [*findings, *_check_fields(name, front, text, f"{shown}/{BODY}")]
+        files = list(_files(folder, f"{shown}/", findings)) if with_files else []
+        description = clean_line(str(front.get("description") or ""))[:MAX_DESCRIPTION]
+        return Skill(name, description, front, body, tuple(files), tuple(findings))
+
+
+def _unreadable(shown: str, exc: Exception) -> Finding:
+    if isinstance(exc, UnicodeDecodeError):
+        reason = f"it is not UTF-8 at byte {exc.start}"
+    elif isinstance(exc, FileNotFoundError):
+        reason = "it is not there"
+    else:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or type(exc).__name__
+    return Finding(f"{shown}/{BODY}", 1, 1, "error", "skill-unreadable", f"{BODY} cannot be read: {reason}", _COPY)
+
+
+_COPY: Final = f"put a folder with a text file {BODY} here, copies and no links"
+
+
+def _files(folder: Folder, shown: str, findings: Findings) -> Iterator[SkillFile]:
+    """Yield the files of a skill in path order; what is none, or is too large, becomes a finding."""
+    entries: list[Entry] = []
+    try:
+        entries = list(islice((each for each in folder.walk(hidden=False) if each.kind != "folder"), MAX_FILES + 1))
+    except OSError as exc:
+        findings.append(_warn(shown, "skill-files", f"its files cannot be listed: {exc.strerror}", _COPY))
+    if len(entries) > MAX_FILES:
+        findings.append(_warn(shown, "skill-files", f"only {MAX_FILES} files count", "split the skill"))
+    room = MAX_SKILL_BYTES
+    for each in sorted(entries[:MAX_FILES], key=lambda each: each.path):
+        if each.status is None:
+            findings.append(_warn(f"{shown}{each.path}", "skill-link", f"it is a {each.kind}: it is not read", _COPY))
+            continue
+        try:
+            content = folder.read(each.path, min(MAX_FILE_BYTES, room))
+        except OSError as exc:
+            findings.append(_warn(f"{shown}{each.path}", "skill-link", f"it is not read: {exc.strerror}", _COPY))
+            continue
+        room -= len(content)
+        yield SkillFile(each.path, len(content), _digest(content))
+
+
+def _warn(file: str, code: str, message: str, hint: str, line: int = 1) -> Finding:
+    return Finding(file, line, 1, "warning", code, message, hint)
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def read_front_matter(text: str, file: str) -> tuple[Json, str, Findings]:
+    """Return the front matter of a ``SKILL.md`` as JSON, what follows it, and what is wrong with it."""
+
+    def wrong(line: int, message: str) -> tuple[Json, str, Findings]:
+        hint = "begin with --- on a line, then name: … and description: …, then --- on a line"
+        return {}, text, [Finding(file, line, 1, "error", "skill-front-matter", message, hint)]
+
+    match = _FRONT.match(text)
+    if match is None:
+        return wrong(1, "there is no front matter")
+    front = match[1]
+    if len(front) > MAX_FRONT:
+        return wrong(1, f"the front matter has more than {MAX_FRONT} characters")
+    try:
+        depth = 0
+        for event in yaml.parse(front, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines could stand for gigabytes
+                return wrong(2, "the front matter refers to itself (an alias)")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:  # what is nested takes the parser a time that grows with the square of its depth
+                return wrong(event.start_mark.line + 2, f"the front matter nests more than {MAX_DEPTH} levels")
+        value = yaml.safe_load(front)
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 2 if exc.problem_mark else 2
+        return wrong(line, f"the front matter is no YAML: {exc.problem}")
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as exc:
+        return wrong(2, f"the front matter is no YAML: {type(exc).__name__}")
+    if not isinstance(value, dict):
+        return wrong(2, "the front matter holds no names with values")
+    return json.loads(json.dumps(value, default=str, skipkeys=True)), text[match.end() :].strip(), []
+
+
+def _check_fields(name: str, front: Json, text: str, file: str) -> Iterator[Finding]:
+    if not front:
+        return
+
+    def make_finding(severity: Severity, field: str, code: str, message: str, hint: str) -> Finding:
+        lines = text.splitlines()
+        line = next((number for number, each in enumerate(lines, 1) if each.startswith(f"{field}:")), 1)
+        return Finding(file, line, 1, severity, code, message, hint)
+
+    if len(name) > NAME_CHARS or not _NAME.fullmatch(name):
+        hint = f"rename the folder: 1 to {NAME_CHARS} of a-z, 0-9, single hyphens between them"
+        yield make_finding("error", "name", "skill-name", f"{name!r} cannot be the name of a skill", hint)
+    elif front.get("name") != name:
+        yield make_finding(
+            "warning", "name", "skill-name", f"its name is not that of its folder, {name!r}", f"name: {name}"
+        )
+    elif _RESERVED.search(name):
+        yield make_finding("warning", "name", "skill-name", "some hosts refuse this name", "leave out names of vendors")
+    description = front.get("description")
+    if not isinstance(description, str) or not clean_line(description):
+        hint = "say what the skill does and when it is used"
+        yield make_finding("error", "description", "skill-description", "there is no description", hint)
+    elif len(description) > MAX_DESCRIPTION:
+        message = f"the description has more than {MAX_DESCRIPTION} characters; the rest is not shown"
+        yield make_finding("warning", "description", "skill-description", message, "shorten it")
+    elif re.search(r"<[^>]{1,200}>", description):
+        yield make_finding("warning", "description", "skill-description", "it holds a tag", "some hosts refuse tags")
+
+
+def clean_line(text: str) -> str:
+    """Return text in one line, without tags and invisible characters."""
+    plain = re.sub(r"<[^<>]{0,200}>", " ", text)
+    plain = "".join(char if unicodedata.category(char) not in _HIDDEN else " " for char in plain)
+    return " ".join(plain.split())
+
+
+def role_as_skill(role: str, summary: str, text: str) -> tuple[str, str]:
+    """Return a role as a skill: its name, and its ``SKILL.md``.
+
+    ``summary``: what the role says of itself; ``text``: all of it, with what it refers to.
+    """
+    folded = unicodedata.normalize("NFKD", role).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:NAME_CHARS].strip("-")
+    if not name:  # an id in another script
+        name = f"role-{hashlib.sha256(role.encode()).hexdigest()[:8]}"
+    about = clean_line(summary) or f"The role {role}."
+    description = f"Act as the role {role}. {about}"[:MAX_DESCRIPTION]
+    front = yaml.safe_dump(
+        {"name": name, "description": description, "metadata": {"role": role}},
+        sort_keys=False,
+        allow_unicode=True,
+        width=10_000,
+    )
+    return name, f"---\n{front}---\n\n{text.strip()}\n"

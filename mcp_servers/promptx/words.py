@@ -1,0 +1,184 @@
+"""The words of memories and of queries, folded, and which memories have a query's words.
+
+Owns what counts as one word: NFKC and case are folded, English endings cut, and text without spaces between its words
+(Chinese, Japanese) falls into pairs of neighbouring signs. Pure: an index is a value in memory; knows no network, no
+file and no clock.
+"""
+
+import math
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+from py_rust_stemmers import SnowballStemmer
+
+MAX_TEXT: Final = 2_000
+"""Characters of a memory's content whose words are found: a longer one is found by its first and by its keywords."""
+MAX_TERMS: Final = 64
+"""Words of a query that are looked for; the rest of a longer one is not."""
+MAX_UNKNOWN: Final = 8
+"""Words that no memory has, which are then looked for as parts of words."""
+MIN_PART: Final = 4
+"""Letters of the shortest word that counts as part of another, or another as part of it."""
+PART_WEIGHT: Final = 0.5
+"""What a part of a word counts, beside a whole one."""
+COMMON: Final = 10
+"""A word of more than one in this many memories is not looked for where a query has a rarer one."""
+FEW: Final = 1_000
+"""Up to so many memories no word is too common."""
+CLOSE: Final = 0.5
+"""How much of the best fit another memory needs to be found as well."""
+ALIKE: Final = 0.5
+"""Share of common words from which two memories are about the same."""
+
+_RUN: Final = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]+)|([^\W_]+)")
+"""A run of signs that are written without spaces, or a word of letters and digits."""
+
+_STOP: Final = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        a an and any are as at be been but by can could did do does doing for from had has have he her hers him his
+        how i if in into is it its just me more most my no nor not of on or our ours out over own she should so some
+        such than that the their them then there these they this those to too up us was we were what when where which
+        while who whom why will with would you your yours s t user users tell know remember remind please about
+        什么 怎么 多少 哪些 哪个 哪里 请问 一下 可以 我们 你们 他们 是否 如何 为什 的是 是什 么时 时候 用户 告诉 记得
+        的 了 是 在 和 吗 呢 我 你 他 她 它 们 有 几
+        """,
+    )
+)
+"""Function words: questions are made of them, and they say nothing of what is asked for."""
+
+_stemmer: Final = SnowballStemmer("english")
+
+
+def fold(text: str) -> str:
+    """Return a text as it is compared: compatible signs and upper and lower case are the same."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+@lru_cache(maxsize=65_536)
+def _stem(word: str) -> str:
+    return _stemmer.stem_word(word) if word.isascii() else word
+
+
+def split_words(text: str, *, pairs: bool = True) -> list[str]:
+    """Return the words of a text as they are compared, in order, repeats included; function words are left out.
+
+    ``pairs`` False: text without spaces falls into single signs, as texts are compared that may differ in a few words.
+    """
+    found: list[str] = []
+    for run, word in _RUN.findall(fold(text)):
+        if word:
+            if word not in _STOP:
+                found.append(_stem(word))
+        elif len(run) == 1 or not pairs:
+            found += run
+        else:
+            found += (pair for pair in map("".join, pairwise(run)) if pair not in _STOP)
+    return [word for word in found if word not in _STOP]
+
+
+def words_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:
+    """Return the words by which a memory is found."""
+    return frozenset(split_words("\n".join((*cues, content[:MAX_TEXT]))))
+
+
+def gist_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:
+    """Return the words by which a memory is compared with others."""
+    return frozenset(split_words("\n".join((*cues, content[:MAX_TEXT])), pairs=False))
+
+
+def likeness(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return the share of common words, from 0 to 1; two without any word are not alike."""
+    return len(first & second) / len(first | second) if first and second else 0.0
+
+
+class WordIndex:
+    """Which memories have a word. Add each memory once; what was removed meanwhile is the caller's to leave out."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._places: dict[str, array[int]] = {}
+        """word → indexes into `_ids`; arrays, because the garbage collector would walk millions of list items."""
+        self.upto = 0
+        """Row of the newest memory in it."""
+
+    def learn(self, engram_id: str, words: Iterable[str], row: int = 0) -> None:
+        """Add a memory with its words, each once, and its row."""
+        self.upto = row
+        number = len(self._ids)
+        self._ids.append(engram_id)
+        for word in words:
+            places = self._places.get(word)
+            if places is None:
+                self._places[word] = array("L", (number,))
+            else:
+                places.append(number)
+
+    def clear(self) -> None:
+        """Let go of everything item by item: freed at once, a huge index stops every thread."""
+        while self._places:
+            self._places.popitem()
+
+    def find(self, query: str) -> dict[str, float]:
+        """Return how well memories fit a query, those that fit at least `CLOSE` as well as the best one.
+
+        From 0 to 1: the share of the query's words that a memory has, rare words counting more. A word that no memory
+        has is looked for as part of their words.
+        """
+        words = list(dict.fromkeys(split_words(query)[:MAX_TERMS]))
+        unknown = [word for word in words if word not in self._places][:MAX_UNKNOWN]
+        known: dict[str, Sequence[int]] = {word: self._places[word] for word in words if word in self._places}
+        weights = {word: self._rarity(len(found)) for word, found in known.items()}
+        for word in unknown:
+            parts = self._parts(word)
+            if parts:
+                known[word], weights[word] = parts, PART_WEIGHT * self._rarity(len(parts))
+        most = max(FEW, len(self._ids) // COMMON)
+        sought = {word: found for word, found in known.items() if len(found) <= most}
+        return self._fit(sought or known, weights, sum(weights.values()))
+
+    def _fit(self, sought: Mapping[str, Sequence[int]], weights: Mapping[str, float], total: float) -> dict[str, float]:
+        sums: dict[int, float] = {}
+        for word, found in sought.items():
+            weight = weights[word] / total
+            for number in found:
+                sums[number] = sums.get(number, 0.0) + weight
+        least = CLOSE * max(sums.values(), default=0.0)
+        return {self._ids[number]: fit for number, fit in sums.items() if fit >= least}
+
+    def _rarity(self, count: int) -> float:
+        return math.log(1 + len(self._ids) / count)
+
+    def _parts(self, word: str) -> Sequence[int]:
+        """Return the memories with a word that holds this one, or is held by it."""
+        if len(word) < MIN_PART:
+            return ()
+        longer = [each for each in self._places if len(each) >= MIN_PART and (word in each or each in word)]
+        return sorted({number for each in longer for number in self._places[each]})
+
+
+def newest_first(ids: Sequence[str], words: Mapping[str, frozenset[str]], times: Mapping[str, float]) -> list[str]:
+    """Return memories in their order, but of those that are alike the newest stands where the first of them stood.
+
+    What contradicts another memory is about the same, so that the model meets what holds now before what held once.
+    """
+    groups: list[tuple[frozenset[str], list[int]]] = []
+    for place, key in enumerate(ids):
+        own = words.get(key, frozenset())
+        group = next((places for first, places in groups if likeness(own, first) >= ALIKE), None)
+        if group is None:
+            groups.append((own, [place]))
+        else:
+            group.append(place)
+    ordered = list(ids)
+    for _, places in groups:
+        newest = sorted((ids[place] for place in places), key=lambda key: times[key], reverse=True)
+        for place, key in zip(places, newest, strict=True):
+            ordered[place] = key
+    return ordered

@@ -1,0 +1,234 @@
+"""Browsers that are signed in: the cookie, what it opens, what must prove that our own page sends it, what ends it."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from sqlalchemy import Connection, text
+from websockets.exceptions import InvalidStatus
+
+from agentic_rag.server.login_routes import WRONG_AT_ONCE
+from tests.access.tenants import as_operator, audited, make_key, socket
+from tests.access.test_users import ticket_opens
+from tests.server.rig import Json, Rig
+from tests.ws.serving import serving
+
+pytestmark = pytest.mark.attack(kind="web")
+
+PROOF = {"x-requested-with": "page"}
+
+
+class Page:
+    """Our page in a browser: it has a cookie jar and no key."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.jar: dict[str, str] = {}
+        self.set = ""
+
+    @property
+    def cookie(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.jar.items())
+
+    @cookie.setter
+    def cookie(self, text: str) -> None:
+        self.jar = dict(part.split("=", 1) for part in text.split("; ") if part)
+
+    async def ask(self, method: str, path: str, json: Any = None, **headers: str) -> httpx2.Response:
+        given = {"authorization": "", "cookie": self.cookie, **headers}
+        response = await self._rig.http.request(method, path, json=json, headers=given)
+        for each in response.headers.get_list("set-cookie"):
+            name, _, value = each.partition(";")[0].partition("=")
+            self.set, self.jar[name] = each, value
+            if "Max-Age=0" in each:
+                del self.jar[name]
+        self._rig.http.cookies.clear()
+        return response
+
+    async def send(self, method: str, path: str, json: Any = None, **headers: str) -> tuple[int, Json]:
+        response = await self.ask(method, path, json, **headers)
+        return response.status_code, response.json() if response.content else {}
+
+    async def login(self, name: str, key: str, **headers: str) -> tuple[int, Json]:
+        return await self.send("POST", "/api/auth/sign-in", {"name": name, "key": key}, **{**PROOF, **headers})
+
+
+async def test_a_browser_signs_in_with_name_and_key_and_its_token_is_kept_as_its_hash(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, page = await rig.domain(), Page(rig)
+        key = await make_key(rig, "ann", "member", domain)
+        assert (await page.send("GET", "/api/auth"))[1]["name"] is None
+        status, signed = await page.login("ann", key)
+        assert (status, signed["name"]) == (201, "ann")
+        name, _, token = page.cookie.partition("=")
+        assert name == "agentic-rag"
+        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(page.set.split("; "))
+        assert (await page.send("GET", "/api/auth"))[1]["name"] == "ann"
+        assert [each["id"] for each in (await page.send("GET", "/api/domains"))[1]["items"]] == [domain]
+
+        def dump(conn: Connection) -> str:
+            return str(conn.execute(text("SELECT * FROM logins")).all())
+
+        assert token not in await rig.application.database.read(dump)
+        assert token not in str(await audited(rig))
+        assert [row["action"] for row in await audited(rig, actor="ann")] == ["login.begin"]
+
+
+async def test_over_https_the_cookie_is_bound_to_the_host(tmp_path: Path) -> None:
+    async with Rig(tmp_path, public_url="https://rag.example") as rig:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        at = {"host": "rag.example", "origin": "https://rag.example"}
+        assert (await page.login("ann", key, **at))[0] == 201
+        assert page.cookie.startswith("__Host-agentic-rag=")
+        assert "Secure" in page.set.split("; ")
+        assert (await page.send("GET", "/api/domains", **at))[0] == 200
+        page.cookie = page.cookie.removeprefix("__Host-")  # one that a neighbouring host can set
+        assert (await page.send("GET", "/api/domains", **at))[0] == 401
+
+
+async def test_what_changes_something_needs_a_header_and_our_own_page(tmp_path: Path) -> None:
+    async with Rig(tmp_path, allowed_origins="http://app.example") as rig:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        body = {"name": "Law"}
+        for headers in ({}, {"origin": "http://evil.example"}):
+            assert (await page.send("POST", "/api/auth/sign-in", {"name": "ann", "key": key}, **headers))[0] == 403
+        await page.login("ann", key)
+        for headers, expected in [
+            ({}, 403),
+            ({**PROOF, "origin": "http://evil.example"}, 403),
+            ({**PROOF, "origin": "null"}, 403),
+            ({**PROOF, "origin": "http://app.example"}, 403),  # may use the server, but not this cookie
+            ({**PROOF, "sec-fetch-site": "cross-site"}, 403),
+            ({**PROOF, "sec-fetch-site": "same-site"}, 403),
+            ({**PROOF, "origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}, 201),
+            (PROOF, 201),
+        ]:
+            assert (await page.send("POST", "/api/domains", body, **headers))[0] == expected, headers
+        assert (await page.send("GET", "/api/domains", **{"sec-fetch-site": "cross-site"}))[0] == 403
+        assert (await page.send("DELETE", "/api/domains/nope"))[0] == 403
+        assert (await page.send("GET", "/api/domains"))[0] == 200
+
+
+async def test_the_older_contracts_door_takes_the_cookie_with_json_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, page = await rig.domain(), Page(rig)
+        key = await make_key(rig, "ann", "member", domain)
+        await page.login("ann", key)
+        status, answer = await page.send("POST", "/api/conversation", {"title": "x"})
+        assert (status, answer["error"]["code"]) == (422, "VALIDATION_ERROR")  # let in; there is no demo here
+        assert (await page.send("GET", "/api/conversation"))[0] == 200
+        form = {"content-type": "text/plain"}
+        assert (await page.send("POST", "/api/conversation", {"title": "x"}, **form))[0] == 403
+        assert (await page.send("POST", "/api/conversation", {"title": "x"}, **{"sec-fetch-site": "same-site"}))[
+            0
+        ] == 403
+
+
+async def test_a_socket_takes_a_ticket_and_never_the_cookie(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        await page.login("ann", key)
+        with pytest.raises(InvalidStatus, match="401"):
+            async with socket(address, "agentic-rag.native", cookie=page.cookie):
+                pass
+        ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
+        async with socket(address, "agentic-rag.native", ticket) as opened:
+            assert await opened.ask("ping") == {"type": "pong"}
+            assert (await page.send("POST", "/api/auth/sign-out", **PROOF))[1] == {"logoutUrl": None}
+            assert await opened.close_code() == 1008
+        assert page.cookie == ""
+
+
+@pytest.mark.parametrize("how", ["key revoked", "role changed", "disabled", "signed out"])
+async def test_a_sign_in_ends_with_what_it_was_made_of(tmp_path: Path, how: str) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain, page, other = await rig.domain(), Page(rig), Page(rig)
+        key = await make_key(rig, "ann", "admin", domain)
+        stays = await make_key(rig, "ben", "member", domain)
+        await page.login("ann", key)
+        await other.login("ben", stays)
+        cookie = page.cookie
+        ticket, unused = [(await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"] for _ in range(2)]
+        async with socket(address, "agentic-rag.native", ticket) as opened:
+            as_operator(rig)
+            if how == "key revoked":
+                ident = (await rig.ok("GET", "/api/users/ann"))["keys"][0]["id"]
+                await rig.ok("DELETE", f"/api/keys/{ident}")
+            elif how == "role changed":
+                await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "member"}})
+            elif how == "disabled":
+                await rig.ok("POST", "/api/users/ann/disable")
+            else:
+                await page.send("POST", "/api/auth/sign-out", **PROOF)
+            assert await opened.close_code() == 1008
+        page.cookie = cookie
+        assert (await page.send("GET", "/api/domains"))[0] == 401
+        assert (await page.send("POST", "/api/auth/renew", **PROOF))[0] == 401
+        assert not await ticket_opens(address, unused)
+        assert (await other.send("GET", "/api/domains"))[0] == 200
+
+
+async def test_a_sign_in_expires_unless_it_is_renewed_and_ends_all_the_same(tmp_path: Path) -> None:
+    async with Rig(tmp_path, sign_in_minutes=60, sign_in_hours=1.5) as rig:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        _, first = await page.login("ann", key)
+        status, renewed = await page.send("POST", "/api/auth/renew", **PROOF)
+        assert (status, renewed["endsAt"]) == (200, first["endsAt"])
+        assert first["expiresAt"] < renewed["expiresAt"] < first["endsAt"]
+        await rig.application.database.write(lambda conn: conn.execute(text(NEAR_ITS_END)))
+        await rig.application.access.refresh()
+        _, last = await page.send("POST", "/api/auth/renew", **PROOF)
+        assert last["expiresAt"] == last["endsAt"] == renewed["expiresAt"]
+        await rig.application.database.write(lambda conn: conn.execute(text(EXPIRED)))
+        await rig.application.access.refresh()
+        assert (await page.send("GET", "/api/domains"))[0] == 401
+        assert (await page.send("POST", "/api/auth/renew", **PROOF))[0] == 401
+
+
+NEAR_ITS_END = "UPDATE logins SET ends_at = expires_at"
+EXPIRED = "UPDATE logins SET expires_at = '2020-01-01T00:00:00.000Z'"
+
+
+async def test_wrong_sign_ins_are_told_slowed_down_and_say_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        answers = [await page.login(*each) for each in (("ann", key + "x"), ("bob", key), ("ann", ""), ("", key))]
+        messages = {answer["error"]["message"] for _, answer in answers}
+        assert [status for status, _ in answers] == [401] * 4
+        assert len(messages) == 1
+        assert (await page.login("local", rig.application.access.local_key))[0] == 401
+        for _ in range(int(WRONG_AT_ONCE)):
+            status, _ = await page.login("ann", "wrong")
+        assert status == 429
+        assert (await page.login("ann", key))[0] == 429
+        told = await audited(rig, actor="anonymous", outcome="refused")
+        assert sum(row["count"] for row in told) >= 10
+
+
+async def test_a_cookie_that_nobody_knows_is_no_cookie_and_a_key_goes_before_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        page = Page(rig)
+        page.cookie = "agentic-rag=whatever; other=1"
+        assert (await page.send("GET", "/api/domains"))[0] == 200  # no keys: this machine's user
+        domain = await rig.domain()
+        ann, ben = await make_key(rig, "ann", "operator"), await make_key(rig, "ben", "member", domain)
+        page.cookie = ""
+        await page.login("ann", ann)
+        assert (await page.send("GET", "/api/auth", authorization=f"Bearer {ben}"))[1]["name"] == "ben"
+        assert (await page.send("GET", "/api/auth", authorization="Bearer arag_wrong"))[0] == 401
+        twice = f"{page.cookie}; {page.cookie}"
+        assert (await page.send("GET", "/api/domains", cookie=twice))[0] == 401  # two of one name: whose is it?
+
+
+async def test_a_sign_in_of_another_process_is_known_and_ends_here_too(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        key, page = await make_key(rig, "ann", "operator"), Page(rig)
+        await page.login("ann", key)
+        with anyio.fail_after(30):
+            await rig.application.access.refresh()
+        assert (await page.send("GET", "/api/domains"))[0] == 200
+        await rig.application.database.write(lambda conn: conn.execute(text("DELETE FROM logins")))
+        await rig.application.access.refresh()
+        assert (await page.send("GET", "/api/domains"))[0] == 401

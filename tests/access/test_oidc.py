@@ -1,0 +1,360 @@
+"""Sign-in at an OpenID provider: by code in a browser, by token at the API; and tokens that are not good."""
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio.to_thread
+import httpx2
+import oidc_provider_mock  # type: ignore[import-untyped]
+import pytest
+from joserfc.jwk import RSAKey
+from sqlalchemy import Connection, text
+
+from agentic_rag.access.oidc.claims import Expected, check_claims
+from agentic_rag.access.oidc.mapping import GroupGrants
+from agentic_rag.access.oidc.tokens import Client, Provider
+from agentic_rag.access.users import LOCAL
+from agentic_rag.errors import ProviderUnavailable, Unauthenticated
+from agentic_rag.server.oidc_routes import BEGUN_AT_ONCE
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import logins
+from agentic_rag.store.logins import BegunRecord
+from tests.access.issuer import CLIENT, Claims, Issuer, issuing
+from tests.access.tenants import as_operator, audited, bearer, socket
+from tests.access.test_logins import PROOF, Page
+from tests.server.rig import Json, Rig
+from tests.ws.serving import serving
+
+pytestmark = pytest.mark.attack(kind="web")
+
+MAPPING = """
+[[grants]]
+groups = "legal*"
+domain = "{domain}"
+grant = "member"
+[[grants]]
+groups = "legal-authors"
+domain = "{domain}"
+grant = "author"
+[[grants]]
+groups = "operators"
+operator = true
+"""
+
+
+@asynccontextmanager
+async def rig_with(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[tuple[Rig, str]]:
+    """Yield a server whose people sign in at an issuer, and a domain that the group ``legal`` may use."""
+    file = folder / "grants.toml"
+    file.write_text(MAPPING.format(domain="nowhere"))
+    given = {"oidc_issuer": issuer, "oidc_client_id": CLIENT, "oidc_grants": file, **settings}
+    async with Rig(folder, **given) as rig:
+        as_operator(rig)
+        domain = await rig.domain()
+        file.write_text(MAPPING.format(domain=domain))
+        yield rig, domain
+
+
+async def begin(page: Page, path: str = "/") -> dict[str, str]:
+    """Begin to sign in; return what the provider is asked."""
+    response = await page.ask("GET", f"/api/auth/oidc/begin?returnTo={path}")
+    assert response.status_code == 303, response.text
+    return {name: values[0] for name, values in parse_qs(urlsplit(response.headers["location"]).query).items()}
+
+
+async def come_back(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Response:
+    """Sign in at a hand-made issuer, which says so of ann."""
+    asked = await begin(page)
+    issuer.answer = issuer.sign(issuer.claims(**{"nonce": asked["nonce"], **claims}))
+    return await page.ask("GET", f"/api/auth/oidc/callback?state={asked['state']}&code=c")
+
+
+async def shown(rig: Rig, token: str) -> tuple[int, Json]:
+    """Show a token to the API."""
+    response = await rig.http.get("/api/domains", headers=bearer(token))
+    return response.status_code, response.json()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the provider's own libraries
+async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path) -> None:
+    claims = {"groups": ["legal"], "preferred_username": "ann", "name": "Ann Example"}
+    ann = oidc_provider_mock.User(sub="a-1", claims=claims)
+    with oidc_provider_mock.run_server_in_thread(user_claims=[ann], require_nonce=True) as server:
+        url = f"http://localhost:{server.server_port}"
+        async with rig_with(tmp_path, url, oidc_client_secret="s3cret") as (rig, domain):
+            page = Page(rig)
+            assert (await page.send("GET", "/api/domains"))[0] == 401
+            assert (await page.send("GET", "/api/auth"))[1]["provider"] is True
+            response = await page.ask("GET", "/api/auth/oidc/begin?returnTo=/chat%3Fx=1")
+            go = response.headers["location"]
+
+            def sign_in_there() -> str:
+                return str(httpx2.post(go, data={"sub": "a-1"}).headers["location"])
+
+            back = urlsplit(await anyio.to_thread.run_sync(sign_in_there))
+            finished = await page.ask("GET", f"{back.path}?{back.query}")
+            assert finished.status_code == 200, finished.text
+            assert 'url=/chat?x=1"' in finished.text
+            assert "SameSite=Strict" in next(
+                each for each in finished.headers.get_list("set-cookie") if each.startswith("agentic-rag=")
+            )
+            assert list(page.jar) == ["agentic-rag"]
+            found = (await page.send("GET", "/api/domains"))[1]["items"]
+            assert [each["id"] for each in found] == [domain]
+            as_operator(rig)
+            user = await rig.ok("GET", "/api/users/ann")
+            assert (user["origin"], user["displayName"], user["grants"]) == ("oidc", "Ann Example", {domain: "member"})
+            assert (await page.ask("GET", f"{back.path}?{back.query}")).status_code == 401  # a state counts once
+            away = (await page.send("POST", "/api/auth/sign-out", **PROOF))[1]["logoutUrl"]
+            assert away.startswith(f"{url}/oauth2/end_session?client_id=rag")
+            assert (await page.send("GET", "/api/domains"))[0] == 401
+            told = [row["action"] for row in await audited(rig, actor="ann", outcome="done")]
+            assert told == ["login.end", "login.begin", "user.provided"]
+
+
+async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_a_cookie(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        page, other = Page(rig), Page(rig)
+        asked = await begin(page)
+        assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT, "S256")
+        assert asked["redirect_uri"] == "http://127.0.0.1/api/auth/oidc/callback"
+        issuer.answer = issuer.sign(issuer.claims(nonce=asked["nonce"]))
+        path = f"/api/auth/oidc/callback?state={asked['state']}&code=c"
+        await begin(other)
+        for stranger in (other, Page(rig)):
+            assert (await stranger.ask("GET", path)).status_code == 401
+        assert (await page.ask("GET", "/api/auth/oidc/callback?state=guess&code=c")).status_code == 401
+        assert "/token" not in issuer.asked
+        assert (await page.ask("GET", path + "&iss=http://evil.example")).status_code == 401
+        assert "/token" not in issuer.asked
+        assert (await come_back(page, issuer)).status_code == 200
+        verifier = issuer.form["code_verifier"]
+        again = await begin(Page(rig))
+        digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        assert (len(verifier) >= 43, digest != again["code_challenge"]) == (True, True)
+        assert issuer.form["client_id"] == CLIENT
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"aud": "another"}, "another audience"),
+        ({"aud": None}, "another audience"),
+        ({"aud": [CLIENT, "another"]}, "another client"),
+        ({"aud": [CLIENT, "another"], "azp": "another"}, "another client"),
+        ({"azp": "another"}, "another client"),
+        ({"iss": "http://evil.example"}, "another issuer"),
+        ({"exp": 1}, "expired"),
+        ({"exp": None}, "expired"),
+        ({"exp": True}, "no time"),
+        ({"exp": "9999999999"}, "no time"),
+        ({"nbf": 9_999_999_999}, "not valid yet"),
+        ({"nonce": "of-another-sign-in"}, "another sign-in"),
+        ({"nonce": None}, "another sign-in"),
+        ({"sub": ""}, "whose it is"),
+        ({"sub": 7}, "whose it is"),
+    ],
+)
+def test_a_token_is_refused_that_is_not_for_us_and_now(claims: Claims, said: str) -> None:
+    now = 1_800_000_000.0
+    good = {"iss": "https://login.example", "sub": "a-1", "aud": CLIENT, "exp": now + 60, "iat": now, "nonce": "n"}
+    expected = Expected("https://login.example", CLIENT, frozenset({CLIENT}), "n")
+    check_claims(good, expected, now)
+    with pytest.raises(Unauthenticated, match=said):
+        check_claims({**good, **claims}, expected, now)
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"), [({"aud": "another"}, "another audience"), ({"nonce": "x"}, "another sign-in")]
+)
+async def test_a_sign_in_ends_with_no_other_token_than_its_own(tmp_path: Path, claims: Claims, said: str) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        page = Page(rig)
+        refused = await come_back(page, issuer, **claims)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
+        assert said in refused.json()["error"]["message"]
+        assert "agentic-rag" not in page.jar
+        assert (await rig.ok("GET", "/api/users"))["items"] == []
+
+
+async def test_a_client_of_the_api_shows_a_token_and_what_is_wrong_with_one_is_refused(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url, oidc_clients="cli") as (rig, domain):
+        status, found = await shown(rig, issuer.sign(issuer.claims()))
+        assert (status, [each["id"] for each in found["items"]]) == (200, [domain])
+        assert (await shown(rig, issuer.sign(issuer.claims(azp="cli"), typ="at+jwt")))[0] == 200
+        stranger = RSAKey.generate_key(2048, {"kid": "first"})
+        good = issuer.claims()
+        signed = issuer.sign(good)
+        head, body, signature = signed.split(".")
+        other_body = issuer.sign(issuer.claims(groups=["operators"])).split(".")[1]
+        for token in (
+            issuer.unsigned(good),
+            issuer.unsigned(good, "None"),
+            issuer.unsigned(good, "RS256"),
+            f"{head}.{body}.",
+            f"{head}.{other_body}.{signature}",
+            issuer.confused(good),
+            issuer.sign(good, stranger),
+            issuer.sign(good, typ="logout+jwt"),
+            issuer.sign(issuer.claims(azp="another")),
+            issuer.sign(issuer.claims(aud="another")),
+            issuer.sign(issuer.claims(iss=issuer.url + "/")),
+            issuer.sign(issuer.claims(exp=1)),
+            "a.b.c",
+            "..",
+            "e30.e30.e30",
+        ):
+            status, answer = await shown(rig, token)
+            assert (status, answer["error"]["code"]) == (401, "UNAUTHENTICATED"), token
+        assert len((await rig.ok("GET", "/api/users"))["items"]) == 1
+
+
+async def test_a_new_key_is_looked_for_once_and_one_that_is_taken_back_counts_no_more(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        unknown = RSAKey.generate_key(2048, {"kid": "unknown"})
+        for _ in range(3):
+            assert (await shown(rig, issuer.sign(issuer.claims(), unknown)))[0] == 401
+        assert issuer.asked.count("/keys") == 1  # whoever makes up names of keys does not make us ask
+        assert (await shown(rig, issuer.sign(issuer.claims())))[0] == 200
+        assert issuer.asked.count("/keys") == 1
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        issuer.keys = [issuer.second]
+        assert (await shown(rig, issuer.sign(issuer.claims(sub="b"), issuer.second, "ES256")))[0] == 200
+        assert (await shown(rig, issuer.sign(issuer.claims(sub="b"))))[0] == 401
+
+
+async def test_groups_decide_and_are_read_anew_each_time(tmp_path: Path) -> None:
+    async with (
+        issuing() as issuer,
+        rig_with(tmp_path, issuer.url) as (rig, domain),
+        serving(rig.application.app) as address,
+    ):
+        page = Page(rig)
+        assert (await come_back(page, issuer, groups=["legal-authors", "choir"])).status_code == 200
+        as_operator(rig)
+        assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "author"}
+        ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
+        async with socket(address, "agentic-rag.native", ticket) as opened:
+            assert (await shown(rig, issuer.sign(issuer.claims(groups=["legal"]))))[0] == 200
+            assert await opened.close_code() == 1008  # what was open had more rights
+        assert (await page.send("GET", "/api/domains"))[0] == 401
+        assert (await shown(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
+        assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {}
+        assert (await come_back(page, issuer, groups=[])).status_code == 403
+        assert (await shown(rig, issuer.sign(issuer.claims(groups="operators"))))[0] == 200
+        assert (await rig.ok("GET", "/api/users/ann"))["operator"] is True
+        (tmp_path / "grants.toml").write_text("[[grants]]\ngroups = ")
+        status, answer = await shown(rig, issuer.sign(issuer.claims(groups=["operators"])))
+        assert (status, answer["error"]["code"]) == (503, "OIDC_UNAVAILABLE")
+        assert str(tmp_path) not in answer["error"]["message"]
+
+
+async def test_a_disabled_person_and_one_without_groups_stay_outside(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
+        assert (await shown(rig, issuer.sign(issuer.claims(sub="b", groups=["choir"]))))[0] == 403
+        assert (await rig.ok("GET", "/api/users"))["items"] == []
+        token = issuer.sign(issuer.claims())
+        assert (await shown(rig, token))[0] == 200
+        as_operator(rig)
+        assert (await rig.refused("PATCH", "/api/users/ann", {"operator": True}))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.refused("POST", "/api/keys", {"user": "ann", "role": "operator"}))[0] == 422
+        key = (await rig.ok("POST", "/api/keys", {"user": "ann"}))["key"]
+        await rig.ok("POST", "/api/users/ann/disable")
+        assert (await shown(rig, token))[0] == 403
+        assert (await shown(rig, key))[0] == 401
+        await rig.ok("POST", "/api/users/ann/enable")
+        assert (await shown(rig, token))[0] == 200
+        assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "member"}
+
+
+async def test_nobody_takes_a_name_that_somebody_has(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        await rig.ok("POST", "/api/users", {"name": "root", "operator": True})
+        for number, name in enumerate(("root", LOCAL.id, "system", "../x", "", "root")):
+            token = issuer.sign(issuer.claims(sub=str(number), preferred_username=name))
+            assert (await shown(rig, token))[0] == 200
+            assert (await rig.http.get("/api/keys", headers=bearer(token))).status_code == 403
+        names = [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]]
+        assert (len(names), len([each for each in names if each.startswith("oidc_")])) == (7, 6)
+
+
+def test_a_pattern_is_the_operators_and_a_groups_name_is_only_compared(tmp_path: Path) -> None:
+    file = tmp_path / "grants.toml"
+    file.write_text(MAPPING.format(domain="dom_1") + '[[grants]]\ngroups = "a.b[c]?*z"\ndomain="dom_2"\ngrant="admin"')
+    grants = GroupGrants(file)
+    for group in ("*", "l*", "oper*", "operators\n", "Operators", "operators*", "", "LEGAL", "xlegal", ".*", "[a-z]*"):
+        assert grants.rights_of([group]).none, group
+    assert grants.rights_of(["legal*", "legal\n"]).grants == {"dom_1": "member"}
+    assert grants.rights_of(["a.b[c]?--z"]).grants == {"dom_2": "admin"}
+    assert grants.rights_of(["axb[c]?z", "a.bcz"]).none
+    assert grants.rights_of(["legal-authors", "legal"]).grants == {"dom_1": "author"}
+    assert grants.rights_of(["legal", "operators"]).operator
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "grants"),
+        ("grants = 7", "grants"),
+        ('[[grants]]\ngroups = "x"', "grants.0"),
+        ('[[grants]]\ngroups = "x"\ndomain = "d"', "grants.0"),
+        ('[[grants]]\ngroups = "x"\ndomain = "d"\ngrant = "root"', "grants.0.grant"),
+        ('[[grants]]\ngroups = "x"\noperator = true\ndomain = "d"\ngrant = "admin"', "grants.0"),
+        ('[[grants]]\ngroup = "x"\noperator = true', "grants.0"),
+        ("[[grants]\n", "line 1"),
+    ],
+)
+def test_a_mistake_in_the_file_names_its_place(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "grants.toml"
+    file.write_text(text)
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_OIDC_GRANTS") as caught:
+        GroupGrants(file).rights_of(["x"])
+    assert said in str(caught.value)
+
+
+async def test_an_issuer_that_is_another_or_leads_into_the_network_is_not_followed() -> None:
+    async with issuing() as issuer, issuing() as inner:
+        token = issuer.sign(issuer.claims())
+        for described in (
+            {"issuer": "http://evil.example"},
+            {"jwks_uri": f"{inner.url}/keys"},
+            {"jwks_uri": "http://169.254.169.254/keys"},
+            {"jwks_uri": "file:///etc/passwd"},
+            {"jwks_uri": None},
+            {},
+        ):
+            issuer.described = described
+            client = Client(issuer.url, CLIENT)
+            async with aclosing(Provider(client)) as provider:
+                if not described:
+                    assert (await provider.read(token, client.expectations()))["sub"] == "a-1"
+                    continue
+                with pytest.raises(ProviderUnavailable) as caught:
+                    await provider.read(token, client.expectations())
+                assert "127.0.0.1" not in caught.value.plain
+        assert inner.asked == []
+
+
+async def test_sign_ins_that_are_begun_without_end_are_slowed_down_and_take_no_room(tmp_path: Path) -> None:
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+        page = Page(rig)
+        for path in ("//evil.example", "/%5Cevil.example", "https://evil.example", "x", "/%0d%0ax"):
+            assert (await page.ask("GET", f"/api/auth/oidc/begin?returnTo={path}")).status_code == 422, path
+        answers = [(await page.ask("GET", "/api/auth/oidc/begin")).status_code for _ in range(int(BEGUN_AT_ONCE))]
+        assert (answers[0], answers[-1]) == (303, 429)
+
+        def begin_five(conn: Connection) -> list[str]:
+            conn.execute(text("UPDATE logins_begun SET expires_at = '1'"))
+            for number in range(5):
+                row = BegunRecord(
+                    id=str(number), browser_sha256="", nonce="", verifier="", return_to="/", expires_at=f"3{number}"
+                )
+                logins.begin(conn, row, "2", at_most=3)
+            return list(conn.execute(text("SELECT id FROM logins_begun ORDER BY id")).scalars())
+
+        assert await rig.application.database.write(begin_five) == ["2", "3", "4"]

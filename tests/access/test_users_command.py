@@ -1,0 +1,53 @@
+"""`agentic-rag users` and `roles push` against a server: what is printed, and with which rights it works."""
+
+import re
+from pathlib import Path
+
+import anyio.to_thread
+from typer.testing import CliRunner, Result
+
+from agentic_rag.cli import app
+from tests.access.tenants import make_key
+from tests.server.rig import Rig
+from tests.ws.serving import serving
+
+ROLE = "<role><personality>Answers about leave. @!thought://calm</personality></role>"
+THOUGHT = "<thought><exploration>Slowly.</exploration></thought>"
+
+
+async def run(address: str, key: str, *arguments: str) -> Result:
+    """Run a command in a thread, as a process of its own would."""
+    words = ["--key", key, *arguments, "--url", f"http://{address}"]
+    return await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, words))
+
+
+async def test_an_operator_manages_users_and_an_author_pushes_roles(tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "role" / "clerk"
+    folder.mkdir(parents=True)
+    (folder / "clerk.role.md").write_text(ROLE)
+    (folder / "calm.thought.md").write_text(THOUGHT)
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain, other = await rig.domain(), await rig.domain()
+        root = await make_key(rig, "root", "operator")
+        made = await run(address, root, "users", "create", "ann", "--grant", f"{domain}=author")
+        assert (made.exit_code, made.stdout) == (0, f"ann: {domain}=author\n")
+        key = (await run(address, root, "keys", "create", "--user", "ann")).stdout.strip()
+        pushed = await run(address, key, "roles", "push", domain, str(tmp_path / "mine"))
+        assert (pushed.exit_code, len(pushed.stdout.splitlines())) == (0, 2), pushed.output
+        role = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        assert "Slowly." in role["text"]
+        changed = await run(address, root, "users", "change", "ann", "--grant", f"{other}=member", "--remove", domain)
+        assert changed.stdout == f"ann: {other}=member\n"
+        refused = await run(address, key, "roles", "push", domain, str(tmp_path / "mine"))
+        assert refused.exit_code == 1
+        (folder / "clerk.role.md").write_text("half")
+        broken = await run(address, root, "roles", "push", domain, str(tmp_path / "mine"))
+        assert (broken.exit_code, broken.stdout) == (1, "")
+        assert (await run(address, root, "users", "create", "x", "--grant", "nonsense")).exit_code == 2
+        assert (await run(address, root, "users", "disable", "ann")).exit_code == 0
+        assert "ann\tdisabled\tlocal" in (await run(address, root, "users", "list")).stdout
+        assert (await run(address, root, "users", "enable", "ann")).exit_code == 0
+        asked = await run(address, root, "users", "erase", "ann")
+        assert asked.exit_code == 1, "nobody said yes"
+        assert re.search(r"usage stays under #\d+", (await run(address, root, "users", "erase", "ann", "--yes")).stdout)
+        assert "ann" not in (await run(address, root, "users", "list")).stdout

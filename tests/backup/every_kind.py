@@ -1,0 +1,180 @@
+"""A data folder with a row in every table and a file of every kind, as people and models leave them.
+
+What only an outside party brings about is done with a real one on this machine (an MCP server that wants a sign-in).
+Nothing in it ends by time soon, so that it can be looked at years later; its keys and secrets are its own.
+"""
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.ids import ConversationId
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.store import collections, conversations, logins, payloads, probe
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.logins import BegunRecord
+from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Step, say, use
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.runtime.test_pictures import png
+from tests.server.rig import Rig
+from tests.server.test_waits import open_wait
+from tests.sign_in.places import places, sign_in
+
+from .making import ANSWER, DOCUMENT, SECRET
+
+USER = "ann"
+ROLE = "law"
+REMEMBERED = "The pump was new in 2020."
+NOTED = "Ann likes tea."
+SUMMARY = "The pump was asked about."
+BRANCHED = "And the valve?"
+CENTURY_HOURS = 24 * 365 * 100.0
+"""How long waits, sign-ins of browsers and run logs last there."""
+
+_ENGRAM = {"schema": "pump\n  2020", "strength": 0.9, "type": "ATOMIC"}
+_ROLE_FILE = b"<role><personality>Calm.</personality></role>"
+_CALLS: Mapping[str, Step] = {
+    "Search": use("search_documents", query="pump"),
+    "Remember at once": use("promptx_remember", engrams=[{**_ENGRAM, "content": REMEMBERED}]),
+    "Remember later": use("promptx_remember", engrams=[{**_ENGRAM, "content": NOTED}]),
+    "Delegate": use("delegate", role="researcher", task="Look at the pump."),
+}
+_ALLOWED = {"toolPolicy": {"promptx_remember": "allow"}, "subRoleIds": ["researcher"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What was made: the data folder, a key of `USER`, and the ids by which it is found again."""
+
+    data: Path
+    key: str
+    domain: str
+    talk: str
+    waiting: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return all but the folder, as it goes along with it."""
+        return {"user": USER, "key": self.key, "domain": self.domain, "talk": self.talk, "waiting": self.waiting}
+
+
+def answer(request: ModelRequest) -> Step:
+    """Do what the user's words ask for, once; else say `ANSWER`."""
+    last = request.messages[-1]
+    if "Summarise" in f"{request.system}{last}":
+        return say(f'{{"facts": ["{SUMMARY}"]}}')
+    if "tool_result" not in str(last):
+        for words, call in _CALLS.items():
+            if words in str(last):
+                return call
+    return say(ANSWER)
+
+
+async def fill_all(folder: Path) -> Filled:
+    """Make a data folder below ``folder`` that everything is in."""
+    lasting: dict[str, Any] = {
+        "wait_hours": CENTURY_HOURS,
+        "sign_in_hours": CENTURY_HOURS,
+        "sign_in_minutes": CENTURY_HOURS * 60,
+        "run_log_hours": CENTURY_HOURS,
+        "mcp_hosts": "127.0.0.1:*",
+    }
+    async with Rig(folder, instead=ScriptedModel(then=answer), **lasting) as rig:
+        rig.application.begin()
+        as_operator(rig)
+        domain = await rig.domain(**_ALLOWED, memory={"extract": "after-turn"})
+        await asyncio.to_thread(_write_files, rig.settings.data, domain)
+        await rig.upload(domain, "pump.md", DOCUMENT)
+        gone = await rig.upload(domain, "gone.md", b"# Gone\n\nNobody needs it.\n")
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": SECRET})
+        budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "month", "hard": 1_000_000_000}
+        await rig.ok("PUT", "/api/budgets", budget)
+        await _sign_in_at_a_server(rig)
+        key = await make_key(rig, USER, "admin", domain)
+        await _ask_for_a_program(rig, domain)
+        login = {"name": USER, "key": key}
+        await rig.ok("POST", "/api/auth/sign-in", login, headers={"x-requested-with": "page", "authorization": ""})
+        rig.http.cookies.clear()
+        rig.http.headers.update(bearer(key))
+        talk, waiting = await rig.conversation(domain), await rig.conversation(domain, title="Later")
+        await _talk(rig, talk)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})
+        path, at_once = f"/api/conversations/{waiting}/messages", {"accept": "application/json"}
+        await rig.ok("POST", path, {"content": "Remember later"}, headers=at_once)
+        await open_wait(rig)
+        await _keep_rows(rig, talk, domain)
+        return Filled(rig.settings.data, key, domain, talk, waiting)
+
+
+async def _talk(rig: Rig, talk: str) -> None:
+    """Say what makes tool calls, a delegate, images, branches and a compaction."""
+    picture = {"mediaType": "image/png", "data": base64.b64encode(png()).decode()}
+    for words in ("Search", "Remember at once", "Delegate"):
+        await rig.say(talk, words)
+    seen = await rig.say(talk, "What is it?", images=[picture])
+    for number in range(7):
+        await rig.say(talk, f"Question {number}?")
+    shown = await rig.ok("GET", f"/api/conversations/{talk}/messages")
+    feedback = {"rating": "down", "reason": "It holds more."}
+    await rig.ok("PUT", f"/api/conversations/{talk}/messages/{shown['items'][-1]['id']}/feedback", feedback)
+    await rig.ok("POST", f"/api/conversations/{talk}/compact")
+    last = (await rig.say(talk, "How much does the pump hold?"))[0]["userMessageId"]
+    assert last != seen[0]["userMessageId"]
+    path = f"/api/conversations/{talk}/messages/{last}/edit"
+    assert (await rig.http.post(path, json={"content": BRANCHED})).is_success
+
+
+async def _sign_in_at_a_server(rig: Rig) -> None:
+    """Sign in at one MCP server for a domain, and begin it at another."""
+    async with places() as found, places() as later_found:
+        web, after = {"url": found.url}, {"url": later_found.url}
+        domain = await rig.domain(mcpServers={"web": web})
+        servers = f"/api/domains/{domain}/mcp-servers"
+        await sign_in(rig, (await rig.ok("POST", f"{servers}/web/restart"))["signIn"])
+        state = await rig.ok("POST", f"{servers}/web/restart")
+        assert state["state"] == "ready", state
+        await rig.say(await rig.conversation(domain), "Hello")  # from then on the list of its tools is kept
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"web": web, "later": after}}})
+        assert (await rig.ok("POST", f"{servers}/later/restart"))["state"] == "needs_auth"
+        off = {name: {**entry, "disabled": True} for name, entry in (("web", web), ("later", after))}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": off}})  # they are nowhere later
+
+
+async def _ask_for_a_program(rig: Rig, domain: str) -> None:
+    path = f"/api/domains/{domain}/mcp-servers/notes/request"
+    await rig.ok("POST", path, {"command": "python3", "args": ["./notes.py"]})
+
+
+async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
+    """Store what takes an OpenID provider, minutes or a large result to come about."""
+    record = await rig.application.database.read(lambda conn: conversations.get(conn, ConversationId(talk)))
+    assert record is not None
+    ref, data = new_id("ref"), b"a large result " * 2000
+    await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
+    kept = payloads.record_of(ref, record.session_id, "text/plain", data)
+    expires = later(CENTURY_HOURS * 3600)
+    begun = BegunRecord(
+        id="5" * 64, browser_sha256="6" * 64, nonce="n", verifier="v", return_to="/", expires_at=expires
+    )
+    await rig.application.database.write(lambda conn: payloads.put(conn, kept))
+    await rig.application.database.write(lambda conn: logins.begin(conn, begun, now(), 10))
+    await rig.application.database.write(
+        lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
+    )
+    await rig.application.database.write(lambda conn: probe.touch(conn, now()))
+
+
+def _write_files(data: Path, domain: str) -> None:
+    workspace = data / "workspaces" / domain
+    (workspace / "files" / "notes \u00fc.txt").write_bytes(b"what a tool wrote")
+    (workspace / ".promptx" / "resource" / f"{ROLE}.role.md").write_bytes(_ROLE_FILE)
+    local = data / "mcp" / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    (local / "notes.py").write_text("print('notes')\n")
+    (data / "mcp" / "allowed.json").write_text('{"entry": []}')

@@ -1,0 +1,217 @@
+"""A backup and what is restored from it: everything is there, and nothing is there half."""
+
+import os
+import shutil
+from io import FileIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from agentic_rag.backup.archive import check_name, read_archive, verify, write_archive
+from agentic_rag.backup.backups_folder import keep_newest, list_kept, name_by_time
+from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import Plan, Restored, restore
+from agentic_rag.commands.doctor import examine
+from agentic_rag.errors import BackupDamaged, BackupNotWritten, BackupRefused
+from agentic_rag.operations.data_folder import RESTORE_MARK, DataFolder
+from agentic_rag.startup_errors import DataFolderOwned, RestoreUnfinished
+from agentic_rag.testing.steps import say
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
+from agentic_rag.tools.launch.catalogue import Program
+from tests.server.rig import Rig, settings_for
+
+from .making import ANSWER, DOCUMENT, SECRET, fill, read_files, read_rows
+
+DATABASE = "agentic-rag.db"
+CHANGED = {"origin", "audit", "audit_head", "documents", "domains", "collections", "alembic_version", "turns"}
+"""Tables of which a restore says something anew."""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def restore_into(folder: Path, backup: Path, **given: Any) -> Restored:
+    return await restore(Plan(backup, folder, folder / DATABASE, **given))
+
+
+async def test_everything_is_there_after_a_restore_and_the_doctor_finds_nothing(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, backup = made
+    copy = tmp_path / "data"
+    done = await restore_into(copy, backup)
+    assert (done.settled.documents, done.settled.documents_gone, done.settled.payloads_gone) == (1, 0, 0)
+    before, after = read_rows(data / DATABASE), read_rows(copy / DATABASE)
+    assert {name: before[name] for name in before.keys() - CHANGED} == {
+        name: after[name] for name in after.keys() - CHANGED
+    }
+    assert read_files(copy) == read_files(data)
+    assert not (copy / RESTORE_MARK).exists()
+    assert await examine(settings_for(tmp_path), False) == []
+    async with Rig(tmp_path, say("Still three.")) as rig:
+        rig.application.begin()
+        domain = (await rig.ok("GET", "/api/domains"))["items"][0]["id"]
+        assert Path((await rig.application.ground.directory.get(domain)).workspace) == copy / "workspaces" / domain
+        await rig.taken_up(domain)
+        hits = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "pump", "threshold": 0})
+        assert hits["hits"][0]["documentName"] == "pump.md"
+        conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+        items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert items[-1]["content"] == ANSWER
+        assert await rig.application.ground.vault.values(domain) == {"TOKEN": SECRET}
+        assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
+
+
+async def test_programs_that_no_registry_has_come_along_and_are_allowed_where_they_lie_now(tmp_path: Path) -> None:
+    data = await fill(tmp_path / "before")
+    script, bundle = data / "mcp" / "local" / "tools" / "x.js", data / "mcp" / "bundles" / "ab.mcpb"
+    for path in (script, bundle):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"1;")
+    (data / "mcp" / "allowed.json").unlink()
+    table = {"id": "x", "executable": "/usr/bin/node", "command": "node", "sha256": "0" * 64, "args": ["./tools/x.js"]}
+    files, places = {str(script): "1" * 64}, {"tools/x.js": str(script)}
+    LaunchCatalogue(data / "mcp").put({**table, "files": files, "names": places})
+    backup = tmp_path / "b.tar.zst"
+    await make_backup(data / DATABASE, data, backup, Choice())
+    copy = tmp_path / "after"
+    await restore_into(copy, backup)
+    shutil.rmtree(data)
+    (entry,) = LaunchCatalogue(copy / "mcp").allowed_entries()
+    assert isinstance(entry.runs, Program)
+    moved = copy / "mcp" / "local" / "tools" / "x.js"
+    assert entry.runs.names == {"tools/x.js": str(moved)}
+    assert entry.runs.files[str(moved)] == "1" * 64
+    assert moved.read_bytes() == (copy / "mcp" / "bundles" / "ab.mcpb").read_bytes() == b"1;"
+    (workspace,) = (each for each in (copy / "workspaces").iterdir() if each.is_dir())
+    assert (workspace / "prompt").is_dir()
+
+
+async def test_secrets_stay_sealed_and_their_key_outside_unless_somebody_asks_for_it(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, _ = made
+    backup = tmp_path / "sealed.tar.zst"
+    header = await make_backup(data / DATABASE, data, backup, Choice())
+    assert not header.with_key
+    for path in (backup, made[1]):
+        with read_archive(path) as reader:
+            content = {member.name: member.content.read() for member in reader.members()}
+        assert ("secret.key" in content) == (path == made[1])
+        assert not [name for name, found in content.items() if SECRET.encode() in found]
+    done = await restore_into(tmp_path / "data", backup)
+    assert done.settled.secrets == 1
+    codes = [finding.code for finding in await examine(settings_for(tmp_path), False)]
+    assert codes == ["SECRETS_UNREADABLE"] or codes == ["SECRET_KEY_UNUSABLE"]
+    shutil.copy(data / "secret.key", tmp_path / "data" / "secret.key")
+    assert await examine(settings_for(tmp_path), False) == []
+
+
+async def test_a_backup_that_was_cut_or_changed_at_any_byte_is_refused_before_anything_is_begun(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole = made[1].read_bytes()
+    random = Random(7)
+    bad = tmp_path / "bad.tar.zst"
+    places = [0, 4, 5, len(whole) - 1, len(whole) - 40, *(random.randrange(len(whole)) for _ in range(40))]
+    for place in places:
+        content = bytearray(whole)
+        content[place] ^= 1 << random.randrange(8)
+        bad.write_bytes(content)
+        with pytest.raises(BackupDamaged):
+            verify(bad)
+    for length in (0, 1, 55, 56, len(whole) // 2, len(whole) - 1):
+        bad.write_bytes(whole[:length])
+        with pytest.raises(BackupDamaged, match=r"cut|were written"):
+            verify(bad)
+    bad.write_bytes(whole + b"\0")
+    with pytest.raises(BackupDamaged):
+        await restore_into(tmp_path / "data", bad)
+    assert not (tmp_path / "data").exists()
+    assert verify(made[1]).with_key
+
+
+async def test_a_folder_in_use_and_one_that_is_not_empty_are_left_as_they_are(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    owner = DataFolder.own(folder)
+    with pytest.raises(DataFolderOwned):
+        await restore_into(folder, made[1])
+    owner.release()
+    (folder / "letter.txt").write_text("mine")
+    with pytest.raises(BackupRefused, match=r"not empty \(letter.txt\)"):
+        await restore_into(folder, made[1])
+    assert names(folder) == ["letter.txt", "lock"]
+
+
+async def test_a_copy_beside_a_living_original_does_not_run_its_turns_without_a_word(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, backup = made
+    owner = DataFolder.own(data)
+    try:
+        with pytest.raises(BackupRefused, match="would run twice"):
+            await restore_into(tmp_path / "data", backup)
+        done = await restore_into(tmp_path / "data", backup, end_turns=True)
+    finally:
+        owner.release()
+    assert done.settled.ended
+    rows = {name: read_rows(place / DATABASE)["origin"] for name, place in (("old", data), ("new", tmp_path / "data"))}
+    assert rows["old"][0][1] != rows["new"][0][1]
+    assert rows["old"][0][1] in rows["new"][0]
+
+
+async def test_what_a_server_writes_by_itself_is_kept_to_the_newest(tmp_path: Path) -> None:
+    for number in range(3):
+        path = name_by_time(tmp_path)
+        path.write_bytes(b"x")
+        os.utime(path, (number, number))
+    (tmp_path / ".agentic-rag-left.tar.zst.part").write_bytes(b"a killed writer's")
+    (tmp_path / "agentic-rag-mine.tar.zst").write_bytes(b"another name")
+    newest = list_kept(tmp_path)[0].path
+    assert len(keep_newest(tmp_path, 1)) == 2
+    assert newest.name.endswith("-2.tar.zst")
+    assert names(tmp_path) == sorted(["agentic-rag-mine.tar.zst", newest.name])
+
+
+async def test_a_file_that_is_there_is_not_written_over(made: tuple[Path, Path], tmp_path: Path) -> None:
+    target = tmp_path / "b.tar.zst"
+    target.write_bytes(b"mine")
+    with pytest.raises(BackupRefused, match="is there already"):
+        await make_backup(made[0] / DATABASE, made[0], target, Choice())
+    assert names(tmp_path) == ["b.tar.zst"]
+    assert target.read_bytes() == b"mine"
+
+
+def test_names_that_lead_out_of_a_folder_are_refused(made: tuple[Path, Path]) -> None:
+    for name in ("/etc/passwd", "../x", "workspaces/../../x", "workspaces//x", "workspaces/./x", "a\0b", ""):
+        with pytest.raises(BackupDamaged, match="no name below a folder"):
+            check_name(made[1], name)
+
+
+def test_a_full_disk_is_said_in_our_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BackupNotWritten, match="No space left on device"),
+        FileIO("/dev/full", "w") as full,
+        write_archive(full, tmp_path / "b.tar.zst") as out,
+    ):
+        out.add("backup.json", b"{}")
+
+
+async def test_a_cut_off_restore_keeps_servers_out_and_begins_anew(made: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / RESTORE_MARK).write_text('{"backup": "/mnt/b.tar.zst", "id": "backup_x"}')
+    (folder / "workspaces").mkdir()
+    (folder / "workspaces" / "half").write_bytes(b"x")
+    with pytest.raises(RestoreUnfinished, match=r"/mnt/b\.tar\.zst"):
+        DataFolder.own(folder)
+    await restore_into(folder, made[1])
+    assert not (folder / "workspaces" / "half").exists()
+    DataFolder.own(folder).release()
+    assert DOCUMENT in [each.read_bytes() for each in folder.rglob("pump.md")]

@@ -1,0 +1,100 @@
+"""The commands as an operator meets them, beside a server and after it."""
+
+import os
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from agentic_rag.backup.backups_folder import list_kept
+from agentic_rag.backup.restoring import Plan, restore
+from agentic_rag.backup.schedule import ScheduledBackups
+from agentic_rag.errors import BackupNotWritten
+from agentic_rag.testing.steps import say
+from tests.programs import run_program
+from tests.server.rig import Rig
+
+from .making import ANSWER, fill
+
+
+def environment(**given: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1", "AGENTIC_RAG_EMBEDDING": "none"} | given
+
+
+async def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    done = await anyio.to_thread.run_sync(lambda: run_program(arguments, cwd=folder, env=environment()))
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_backup_beside_a_server_verify_and_restore(made: tuple[Path, Path], tmp_path: Path) -> None:
+    await restore(Plan(made[1], tmp_path / "data", tmp_path / "data" / "agentic-rag.db"))
+    async with Rig(tmp_path, say(ANSWER)) as rig:
+        await rig.say(await rig.conversation((await rig.ok("GET", "/api/domains"))["items"][0]["id"]), "And now?")
+        code, said, warned = await run(tmp_path, "backup", "b.tar.zst", "--data", "data", "--with-key")
+        assert (code, "as of 20" in said) == (0, True), warned
+        assert warned.startswith("WARNING: it holds the key of the secrets.")
+        code, _, warned = await run(tmp_path, "backup", "i.tar.zst", "--data", "data", "--with-index")
+        assert (code, "stop the server, or leave --with-index away" in warned) == (1, True)
+        code, _, warned = await run(tmp_path, "restore", "b.tar.zst", "--data", "copy")
+        assert (code, "would run twice" in warned) == (1, True)
+    code, said, _ = await run(tmp_path, "backup", "verify", "b.tar.zst")
+    assert (code, "is whole" in said, "with the key" in said) == (0, True, True)
+    code, said, warned = await run(tmp_path, "restore", "b.tar.zst", "--data", "copy")
+    assert code == 0, said + warned
+    assert said.endswith("Everything fits together.\n")
+    assert "1 documents are indexed again" in said
+    code, _, warned = await run(tmp_path, "restore", "b.tar.zst", "--data", "copy")
+    assert (code, "not empty" in warned, warned.count("\n")) == (1, True, 1)
+    (tmp_path / "b.tar.zst").write_bytes((tmp_path / "b.tar.zst").read_bytes()[:-9])
+    code, _, warned = await run(tmp_path, "backup", "verify", "b.tar.zst")
+    assert (code, warned.count("\n"), "it was cut" in warned) == (1, 1, True)
+
+
+async def test_an_upgrade_is_rehearsed_and_done_and_there_is_nothing_to_go_back_to(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    await restore(Plan(made[1], tmp_path / "data", tmp_path / "data" / "agentic-rag.db"))
+    code, said, warned = await run(tmp_path, "upgrade", "--rehearse", "--data", "data")
+    assert (code, "a start changes nothing" in said, "The backup took" in said) == (0, True, True), said + warned
+    code, said, warned = await run(tmp_path, "upgrade", "--data", "data")
+    assert (code, said.startswith("The records are of this version already.")) == (0, True), said + warned
+    code, _, warned = await run(tmp_path, "downgrade", "--yes", "--data", "data")
+    assert (code, "nothing to go back to" in warned, warned.count("\n")) == (1, True, 1)
+    code, _, warned = await run(tmp_path, "downgrade", str(made[1]), "--yes", "--data", "data")
+    assert (code, "agentic-rag restore brings it back" in warned, warned.count("\n")) == (1, True, 1)
+
+
+async def test_with_the_index_nothing_is_indexed_again(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    code, _, warned = await run(tmp_path, "backup", "b.tar.zst", "--data", "data", "--with-index", "--with-key")
+    assert code == 0, warned
+    code, said, warned = await run(tmp_path, "restore", "b.tar.zst", "--data", "copy")
+    assert (code, "indexed again" in said) == (0, False), said + warned
+
+
+async def test_a_server_writes_backups_by_itself_and_health_says_how_old_the_last_is(tmp_path: Path) -> None:
+    async with Rig(tmp_path, backup_every=24, backup_keep=2) as rig:
+        backups = ScheduledBackups(rig.settings)
+        before = (await rig.ok("GET", "/api/health"))["backup"]
+        assert before == {"state": "ready", "everyHours": 24}
+        await backups.run_due()
+        await backups.run_due()
+        (kept,) = await anyio.to_thread.run_sync(list_kept, rig.settings.data / "backups")
+        assert (await rig.ok("GET", "/api/health"))["backup"]["ageSeconds"] >= 0
+        os.utime(kept.path, (0, 0))
+        (kept.path.parent / "agentic-rag-20200101T000000Z.tar.zst").write_bytes(b"an old one")
+        await backups.run_due()
+        names = [each.path.name for each in await anyio.to_thread.run_sync(list_kept, kept.path.parent)]
+        assert len(names) == 2
+        assert kept.path.name in names
+        for each in names:
+            os.utime(kept.path.parent / each, (0, 0))
+        kept.path.parent.chmod(0o500)
+        (tmp_path / "data" / "agentic-rag.db").rename(tmp_path / "elsewhere.db")
+        with pytest.raises(BackupNotWritten):
+            await backups.run_due()
+        (tmp_path / "elsewhere.db").rename(tmp_path / "data" / "agentic-rag.db")
+        kept.path.parent.chmod(0o700)
+        report = await backups.report()
+        assert (report.state.value, report.reason is None) == ("degraded", False)

@@ -1,0 +1,99 @@
+"""Backups over REST: written and verified by a process of their own, told how far they are, stopped without a rest."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.backup.backups_folder import FOLDER
+from tests.access.tenants import audited, bearer, make_key
+from tests.server.rig import Json, Rig
+from tests.waiting import pause
+
+
+async def until(rig: Rig, wanted: Callable[[Json], Any]) -> Json:
+    """Return the list of backups once it is as wanted."""
+    with anyio.fail_after(60):
+        while True:
+            found: Json = await rig.ok("GET", "/api/backups")
+            if wanted(found):
+                return found
+            await pause()
+
+
+def ended(found: Json) -> bool:
+    return bool(found["job"]["state"] != "running")
+
+
+async def test_an_operator_has_a_backup_written_and_verified_and_the_log_says_who(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
+        before = await rig.ok("GET", "/api/backups")
+        assert (before["items"], "job" in before, "everyHours" in before) == ([], False, False)
+        begun = await rig.ok("POST", "/api/backups")
+        assert (begun["kind"], begun["state"], begun["by"]) == ("write", "running", "local")
+        assert (await rig.refused("POST", "/api/backups"))[:2] == (409, "BACKUP_REFUSED")
+        found = await until(rig, ended)
+        (item,) = found["items"]
+        assert (found["job"]["state"], found["job"]["name"]) == ("done", item["name"])
+        assert item["sizeBytes"] > 0
+        assert not item["beforeUpgrade"]
+        assert found["job"]["bytes"] > 0
+        await rig.ok("POST", f"/api/backups/{item['name']}/verify")
+        assert (await until(rig, ended))["job"]["state"] == "done"
+        file = rig.settings.data / FOLDER / item["name"]
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        await rig.ok("POST", f"/api/backups/{item['name']}/verify")
+        job = (await until(rig, ended))["job"]
+        assert job["state"] == "failed"
+        assert "its bytes are not those that were written" in job["reason"]
+        for name in ("nothing.tar.zst", "%2e%2e%2fagentic-rag.db"):
+            status, code, _ = await rig.refused("POST", f"/api/backups/{name}/verify")
+            assert (status, code) in ((404, "BACKUP_NOT_FOUND"), (404, "NOT_FOUND"))
+        actions = [row["action"] for row in await audited(rig, outcome="done")]
+        assert actions.count("backup.begin") == 1
+        assert actions.count("backup.verify") == 2
+
+
+async def test_a_backup_that_is_stopped_leaves_nothing_and_another_one_may_begin(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        assert await rig.ok("POST", "/api/backups/stop") == {"stopped": False}
+        await rig.ok("POST", "/api/backups")
+        await until(rig, lambda found: found["job"]["name"])
+        assert await rig.ok("POST", "/api/backups/stop") == {"stopped": True}
+        found = await until(rig, ended)
+        assert (found["job"]["state"], found["items"]) == ("stopped", [])
+        assert [each.name for each in (rig.settings.data / FOLDER).iterdir()] == [".lock"]
+        await rig.ok("POST", "/api/backups")
+        assert (await until(rig, ended))["job"]["state"] == "done"
+
+
+async def test_backups_the_catalogue_and_the_providers_mapping_are_operators_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        key = await make_key(rig, "ann", "admin", domain)
+        for method, path in (
+            ("GET", "/api/backups"),
+            ("POST", "/api/backups"),
+            ("POST", "/api/backups/stop"),
+            ("GET", "/api/launch-catalogue"),
+            ("DELETE", "/api/launch-catalogue/fetch"),
+            ("GET", "/api/auth/oidc/mapping"),
+        ):
+            assert (await rig.refused(method, path, headers=bearer(key)))[:2] == (403, "FORBIDDEN"), path
+        assert (await rig.refused("GET", "/api/auth/oidc/mapping"))[:2] == (404, "PROVIDER_NOT_FOUND")
+        items = (await rig.ok("GET", "/api/launch-catalogue"))["items"]
+        assert {each["origin"] for each in items} == {"builtin"}
+        assert all(each["command"] and each["arguments"] for each in items)
+        assert (await rig.refused("DELETE", f"/api/launch-catalogue/{items[0]['id']}"))[0] == 404
+        rig.application.business.catalogue.put({"id": "mine", "npm": "mine@1.0.0", "args": ["{text}"]})
+        items = (await rig.ok("GET", "/api/launch-catalogue"))["items"]
+        (mine,) = [each for each in items if each["origin"] == "allowed"]
+        assert (mine["id"], mine["command"], mine["arguments"]) == ("mine", "npx -y mine@1.0.0", "{text}")
+        await rig.ok("DELETE", "/api/launch-catalogue/mine")
+        assert (await rig.refused("DELETE", "/api/launch-catalogue/mine"))[0] == 404
+        assert [row["target"] for row in await audited(rig, action="mcp.revoke")] == ["mine"]

@@ -1,0 +1,166 @@
+"""Backups of a server that works: what it had acknowledged is in them, and what it was doing goes on from them."""
+
+import json
+from pathlib import Path
+
+import anyio
+
+from agentic_rag import failpoints
+from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import Plan, Restored, restore
+from agentic_rag.commands.doctor import examine
+from agentic_rag.store.logins import LOGINS, LoginRecord
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import say, use
+from tests.server.rig import Rig, settings_for
+from tests.waiting import pause
+
+from .making import read_rows
+
+DATABASE = "agentic-rag.db"
+
+
+async def back_up(rig: Rig, target: Path) -> None:
+    await make_backup(rig.settings.database, rig.settings.data, target, Choice(with_key=True))
+
+
+async def restore_into(folder: Path, backup: Path, *, end_turns: bool) -> Restored:
+    return await restore(Plan(backup, folder, folder / DATABASE, end_turns))
+
+
+async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_somebody_says(tmp_path: Path) -> None:
+    stalled = Stalled(say("The pump holds three litres."), 3)
+    backup = tmp_path / "b.tar.zst"
+    async with Rig(tmp_path / "original", stalled) as rig:
+        conversation = await rig.conversation()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.say, conversation, "How much?")
+            await stalled.reached.wait()
+            await back_up(rig, backup)
+            stalled.until.set()
+    resumed = await restore_into(tmp_path / "resumed" / "data", backup, end_turns=False)
+    ended = await restore_into(tmp_path / "ended" / "data", backup, end_turns=True)
+    assert (resumed.settled.turns, ended.settled.turns) == (1, 1)
+    for name in ("resumed", "ended"):
+        assert await examine(settings_for(tmp_path / name), False) == []
+    path = f"/api/conversations/{conversation}"
+    async with Rig(tmp_path / "resumed", say("Three litres, still.")) as rig:
+        with anyio.fail_after(30):
+            await rig.application.machinery.runtime.drain(30)
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert [item["content"] for item in items] == ["How much?", "Three litres, still."]
+    async with Rig(tmp_path / "ended", say("Again: three.")) as rig:
+        assert rig.application.machinery.runtime.running_count == 0
+        turn = read_rows(rig.settings.data / DATABASE)["turns"]
+        assert "interrupted" in turn[0]
+        assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
+
+
+async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_original(tmp_path: Path) -> None:
+    step = use("promptx_remember", engrams=[{"content": "a", "schema": "a", "strength": 0.5, "type": "ATOMIC"}])
+    async with Rig(tmp_path / "original", step) as rig:
+        conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
+        path, headers = f"/api/conversations/{conversation}/messages", {"accept": "application/json"}
+        turn = (await rig.ok("POST", path, {"content": "Remember."}, headers=headers))["id"]
+        with anyio.fail_after(30):
+            while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
+                await pause()
+            await rig.application.machinery.runtime.drain(0.01)  # puts it down
+            while rig.application.machinery.runtime.running_count:
+                await pause()
+        login = LoginRecord(
+            id="l", user_id="ann", key_id="", sha256="s", created_at="2026", expires_at="2999", ends_at="2999"
+        )
+        await rig.application.database.write(lambda conn: LOGINS.insert(conn, login))
+        await back_up(rig, tmp_path / "b.agbackup")
+    done = await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
+    assert (done.settled.turns, done.settled.ended) == (1, True)
+    async with Rig(tmp_path / "copy") as rig:
+        assert (await rig.ok("GET", "/api/waits?state=open"))["items"] == []
+        assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "interrupted"
+        logins = await rig.application.database.read(lambda conn: LOGINS.all(conn, LOGINS.select))
+        assert logins == [], "one that has ended since would live again"
+
+
+async def test_under_load_nothing_that_was_acknowledged_before_is_missing_and_everything_fits_together(
+    tmp_path: Path,
+) -> None:
+    backup = tmp_path / "b.tar.zst"
+    acknowledged: list[str] = []
+    uploads: list[str] = []
+    answers = ScriptedModel(then=say("Yes, indeed."))
+
+    async with Rig(tmp_path / "original", instead=answers) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        begun = anyio.Event()
+
+        async def talk(number: int) -> None:
+            conversation = await rig.conversation(domain)
+            count = 0
+            while not done.is_set():
+                words = f"question {number}.{count}"
+                await rig.say(conversation, words)
+                acknowledged.append(words)
+                count += 1
+                begun.set()
+
+        async def bring(number: int) -> None:
+            count = 0
+            while not done.is_set():
+                name = f"{number}-{count}.md"
+                files = {"file": (name, f"# Part {number}.{count}\n\nIts own words.\n".encode())}
+                made = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files)
+                if count % 2:
+                    await rig.ok("DELETE", f"/api/domains/{domain}/documents/{made['items'][0]['id']}")
+                else:
+                    uploads.append(name)
+                count += 1
+
+        done = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(talk, number)
+            tasks.start_soon(bring, 0)
+            await begun.wait()
+            said, kept = list(acknowledged), list(uploads)
+            await back_up(rig, backup)
+            done.set()
+        assert len(acknowledged) > len(said), "turns went on meanwhile"
+    copy = tmp_path / "copy" / "data"
+    await restore_into(copy, backup, end_turns=False)
+    rows = read_rows(copy / DATABASE)
+    texts = {json.loads(str(value))[0]["text"] for row in rows["messages"] for value in row if str(value)[:1] == "["}
+    assert set(said) <= texts
+    names = {str(value) for row in rows["documents"] for value in row}
+    files = {each.name for each in copy.rglob("*.md")}
+    assert set(kept) <= names
+    assert set(kept) <= files
+    assert await examine(settings_for(tmp_path / "copy"), False) == []
+    async with Rig(tmp_path / "copy", instead=ScriptedModel(then=say("Yes."))) as rig:
+        rig.application.begin()
+        await rig.taken_up(domain)
+        assert [found.code for found in await rig.application.doctor.examine()] == []
+
+
+async def test_what_was_deleted_while_the_backup_was_made_is_settled_by_the_restore(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The records are read first: a file that they name may be gone when it is its turn."""
+    data = tmp_path / "original" / "data"
+    await restore_into(data, made[1], end_turns=False)
+    backup = tmp_path / "b.tar.zst"
+
+    def delete(place: str) -> None:
+        if place == "backup.records":
+            for path in [*data.glob("payloads/*"), *data.rglob("pump.md")]:
+                path.unlink()
+
+    with failpoints.heard_by(delete):
+        await make_backup(data / DATABASE, data, backup, Choice(with_key=True))
+    done = await restore_into(tmp_path / "copy" / "data", backup, end_turns=False)
+    assert (done.settled.documents_gone, done.settled.payloads_gone) == (1, 1)
+    assert await examine(settings_for(tmp_path / "copy"), False) == []
+    (row,) = read_rows(tmp_path / "copy" / "data" / DATABASE)["documents"]
+    assert "DOCUMENT_MISSING" in row

@@ -1,0 +1,156 @@
+"""A data folder of every released version opens in this one, whole; it is rehearsed, upgraded and taken back; so does a
+backup that it wrote.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.backup.restoring import Plan, restore
+from agentic_rag.backup.upgrading import back_up_before, go_back, look_back, rehearse
+from agentic_rag.commands.doctor import examine
+from agentic_rag.settings import Settings
+from agentic_rag.store.database import Database, find_revision
+from agentic_rag.store.migrations import Revisions
+from agentic_rag.testing.scripted import ScriptedModel
+from tests.access.tenants import as_operator, bearer
+from tests.server.rig import Json, Rig, settings_for
+from tests.waiting import pause
+
+from .every_kind import BRANCHED, NOTED, REMEMBERED, SUMMARY, answer
+from .later import NEXT, make_later
+from .making import ANSWER, SECRET, read_rows
+from .releases import ABOUT, FIXTURES, MOST_BYTES, lay_out, make_fixture
+
+QUERY = {"query": "pump", "threshold": 0}
+RELEASES = sorted(FIXTURES.glob("*.tar.zst"))
+NEVER_FILLED = frozenset(
+    {"alembic_version", "budget_reservations", "imports", "leases", "replicas", "signals", "tickets"}
+)
+"""Tables that need no row made by `tests.backup.every_kind`: they have some only while a call or an import runs, or
+where several servers share a store."""
+
+
+async def check(folder: Path, about: Json) -> None:
+    """Look at everything in a data folder below ``folder`` that `tests.backup.every_kind` has put there."""
+    async with Rig(folder, instead=ScriptedModel(then=answer)) as rig:
+        rig.application.begin()
+        as_operator(rig)
+        await _check_as_operator(rig, about)
+        rig.http.headers.update(bearer(about["key"]))
+        await _check_as_user(rig, about)
+    assert await examine(settings_for(folder), False) == []
+
+
+async def _check_as_operator(rig: Rig, about: Json) -> None:
+    assert (await rig.ok("GET", "/api/audit/verify"))["intact"]
+    assert await rig.application.ground.vault.values(about["domain"]) == {"TOKEN": SECRET}
+    assert [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]] == [about["user"]]
+    assert [each["userId"] for each in (await rig.ok("GET", "/api/keys"))["items"]] == [about["user"]]
+    (asked,) = (await rig.ok("GET", "/api/launch-requests"))["items"]
+    assert (asked["state"], asked["command"]) == ("open", "python3")
+    (other,) = [each["id"] for each in (await rig.ok("GET", "/api/domains"))["items"] if each["id"] != about["domain"]]
+    (account,) = (await rig.ok("GET", f"/api/domains/{other}/mcp-servers/web/sign-ins"))["items"]
+    assert account["account"] == "anna@example.com"
+
+
+async def _check_as_user(rig: Rig, about: Json) -> None:
+    domain, talk = f"/api/domains/{about['domain']}", f"/api/conversations/{about['talk']}"
+    with anyio.fail_after(60):  # the index is not in it, and made anew
+        while "pump.md" not in str(await rig.ok("POST", f"{domain}/documents/search", QUERY)):
+            await pause()
+    assert [each["name"] for each in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
+    assert "law" in [each["id"] for each in (await rig.ok("GET", f"{domain}/roles"))["items"]]
+    items = (await rig.ok("GET", f"{talk}/messages"))["items"]
+    assert [each["content"] for each in items[-2:]] == [BRANCHED, ANSWER]
+    assert len((await rig.ok("GET", f"{talk}/branches"))["items"]) == 2
+    (archive,) = (await rig.ok("GET", f"{talk}/archives"))["items"]
+    assert SUMMARY in archive["summary"]
+    calls = (await rig.ok("GET", f"{talk}/tool-calls"))["items"]
+    assert {each["toolName"] for each in calls} == {"search_documents", "promptx_remember", "delegate"}
+    (ref,) = [block["source"]["ref"] for item in items for block in item["blocks"] if block["type"] == "image"]
+    assert (await rig.http.get(f"/api/payloads/{ref}")).content.startswith(b"\x89PNG")
+    await _check_memories_and_wait(rig, about, domain)
+    assert (await rig.say(about["talk"], "And now?"))[-1]["type"] == "done"
+
+
+async def _check_memories_and_wait(rig: Rig, about: Json, domain: str) -> None:
+    """What was remembered is there; the turn that waits for a person goes on with the answer, and remembers more."""
+    assert [each["content"] for each in await _memories(rig, domain)] == [REMEMBERED]
+    (wait,) = (await rig.ok("GET", "/api/waits?state=open"))["items"]
+    assert wait["conversationId"] == about["waiting"]
+    await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
+    with anyio.fail_after(60):
+        while (await rig.ok("GET", f"/api/turns/{wait['turnId']}"))["status"] != "done":
+            await pause()
+    assert {each["content"] for each in await _memories(rig, domain)} == {REMEMBERED, NOTED}
+
+
+async def _memories(rig: Rig, domain: str) -> list[Any]:
+    return list((await rig.ok("GET", f"{domain}/memories"))["items"])
+
+
+def lay_out_all(fixture: Path, folder: Path) -> Json:
+    """Lay a fixture out and return what it says of itself."""
+    lay_out(fixture, folder)
+    about: Json = json.loads((folder / ABOUT).read_text())
+    return about
+
+
+async def open_release(fixture: Path, folder: Path) -> None:
+    about = lay_out_all(fixture, folder)
+    await check(folder, about)
+    copy = folder / "copy" / "data"
+    await restore(Plan(folder / "backup.tar.zst", copy, copy / "agentic-rag.db"))
+    await check(folder / "copy", about)
+
+
+def rows_of(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
+    """Return the records; when the store was asked last whether it takes any is none of them."""
+    found = read_rows(settings.data / "agentic-rag.db")
+    del found["probe"]
+    return found
+
+
+async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -> None:
+    """Rehearse the steps from a release to a version after this one, take them, and take them back."""
+    lay_out_all(fixture, folder)
+    settings = settings_for(folder)
+    release, rows = await find_revision(settings.database), rows_of(settings)
+    rehearsal = await rehearse(settings, later)
+    assert (rehearsal.revision, rehearsal.steps[-1][0]) == (release, NEXT)
+    assert rows_of(settings) == rows
+    before = await back_up_before(settings, later)
+    assert before is not None
+    await (await Database.open(settings.database, later)).aclose()
+    assert await find_revision(settings.database) == NEXT
+    await go_back(settings, await look_back(settings, before, later), later)
+    assert await find_revision(settings.database) == release
+    assert rows_of(settings) == rows
+
+
+async def test_what_this_version_leaves_opens_in_this_version_and_is_of_every_kind(tmp_path: Path) -> None:
+    fixture = tmp_path / "now.tar.zst"
+    await make_fixture(tmp_path / "made", fixture)
+    assert fixture.stat().st_size <= MOST_BYTES
+    rows = read_rows(tmp_path / "made" / "data" / "agentic-rag.db")
+    empty = {name for name, found in rows.items() if not found} - NEVER_FILLED
+    assert not empty, f"tests/backup/every_kind.py puts nothing into {sorted(empty)}"
+    await open_release(fixture, tmp_path / "opened")
+
+
+@pytest.mark.parametrize("fixture", RELEASES, ids=lambda path: path.name)
+async def test_what_a_released_version_left_opens_in_this_version(fixture: Path, tmp_path: Path) -> None:
+    await open_release(fixture, tmp_path)
+
+
+@pytest.mark.parametrize("fixture", RELEASES, ids=lambda path: path.name)
+async def test_what_a_released_version_left_is_rehearsed_upgraded_and_taken_back(fixture: Path, tmp_path: Path) -> None:
+    await upgrade_and_take_back(fixture, tmp_path / "opened", make_later(tmp_path / "migrations"))
+
+
+def test_there_is_a_fixture_of_a_release() -> None:
+    assert RELEASES, "scripts/make_release_fixture makes one; commit it"

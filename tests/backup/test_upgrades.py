@@ -1,0 +1,164 @@
+"""Tables of an older version: backed up, changed, rehearsed and taken back; with a step that only this test has."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from agentic_rag import failpoints
+from agentic_rag.backup.archive import verify
+from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import Plan, restore
+from agentic_rag.backup.upgrading import back_up_before, find_before, go_back, look_back, rehearse
+from agentic_rag.commands.doctor import examine
+from agentic_rag.errors import BackupNotWritten, BackupRefused, BackupTooNew
+from agentic_rag.settings import Settings
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.database import Database, find_revision
+from agentic_rag.store.migrations import HEAD, OWN, Revisions
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig, settings_for
+
+from .later import NEXT, STEP, make_later
+from .making import ANSWER, read_rows
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Revisions:
+    """The steps of a version after this one."""
+    return make_later(tmp_path / "migrations")
+
+
+async def lay_out(made: tuple[Path, Path], folder: Path) -> Path:
+    """Put what was made into a data folder."""
+    data = folder / "data"
+    await restore(Plan(made[1], data, data / "agentic-rag.db"))
+    return data
+
+
+def columns(settings: Settings, table: str) -> set[str]:
+    with closing(sqlite3.connect(settings.data / "agentic-rag.db")) as connection:
+        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+async def test_a_start_backs_up_older_tables_then_changes_them_and_there_is_a_way_back(
+    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+) -> None:
+    await lay_out(made, tmp_path)
+    settings = settings_for(tmp_path)
+    old = read_rows(settings.data / "agentic-rag.db")
+    async with Rig(tmp_path, say("New."), revisions=later) as rig:
+        before = settings.data / "backups" / f"before-{NEXT}.tar.zst"
+        header = verify(before)
+        assert (header.revision, header.records_only) == (HEAD, True)
+        assert "who" in columns(settings, "probe")
+        found = (await rig.ok("GET", "/api/domains"))["items"][0]
+        assert found["description"] == "touched"
+        conversation = await rig.conversation(found["id"])
+        await rig.say(conversation, "This will be lost")
+    with pytest.raises(BadConfiguration, match=f"version '{NEXT}'"):
+        await Database.open(settings.database)
+    assert await anyio.to_thread.run_sync(find_before, settings.data) == before
+    way = await look_back(settings, before, later)
+    assert ("conversations", 2, 1) in way.lost
+    kept = await go_back(settings, way, later)
+    assert await find_revision(settings.database) == HEAD
+    assert "who" not in columns(settings, "probe")
+    assert {name: rows for name, rows in read_rows(settings.data / "agentic-rag.db").items() if name != "probe"} == {
+        name: rows for name, rows in old.items() if name != "probe"
+    }
+    assert verify(kept).revision == NEXT
+    with pytest.raises(BackupTooNew):
+        await go_back(settings, await look_back(settings, kept), OWN)
+    assert await examine(settings, False) == []
+    async with Rig(tmp_path) as rig:
+        conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+        items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert items[-1]["content"] == ANSWER
+        assert "downgrade" in [row["action"] for row in (await rig.ok("GET", "/api/audit"))["items"]]
+
+
+async def test_a_rehearsal_says_what_would_change_and_changes_nothing(
+    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+) -> None:
+    data = await lay_out(made, tmp_path)
+    settings = settings_for(tmp_path)
+    async with Rig(tmp_path) as rig:  # beside a server
+        before = read_rows(data / "agentic-rag.db")
+        done = await rehearse(settings, later)
+        after = read_rows(data / "agentic-rag.db")
+        await rig.ok("GET", "/api/domains")
+    assert done.steps == [(NEXT, "A later step: the probe says who asked.")]
+    assert done.changes == ["probe.who is new (text)"]
+    assert done.findings == []
+    assert {name: after[name] for name in after if name != "probe"} == {
+        name: before[name] for name in before if name != "probe"
+    }
+    assert list((data / "backups").iterdir()) == []
+    assert await find_revision(settings.database) == HEAD
+    assert (await rehearse(settings)).steps == []
+
+
+async def test_without_room_for_the_backup_nothing_is_changed(
+    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+) -> None:
+    data = await lay_out(made, tmp_path)
+    (data / "backups").symlink_to("/dev/full")
+    with pytest.raises(BackupNotWritten):
+        await back_up_before(settings_for(tmp_path), later)
+    assert await find_revision(data / "agentic-rag.db") == HEAD
+
+
+async def test_a_step_that_fails_leaves_the_old_tables_and_a_downgrade_that_is_cut_off_too(
+    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+) -> None:
+    data = await lay_out(made, tmp_path)
+    settings = settings_for(tmp_path)
+    step = later.folder / "versions" / "v9002_later.py"
+    step.write_text(STEP + '    op.execute("UPDATE nowhere SET x = 1")\n')
+    with pytest.raises(Exception, match="nowhere"):
+        await Database.open(settings.database, later)
+    assert await find_revision(settings.database) == HEAD
+    step.write_text(STEP)
+    assert await back_up_before(settings, later) is not None
+    await (await Database.open(settings.database, later)).aclose()
+    assert await back_up_before(settings, later) is None
+    assert await back_up_before(settings, OWN) is None, "newer tables are refused, not backed up"
+    with pytest.raises(BackupRefused, match="use a newer one"):
+        await rehearse(settings, OWN)
+
+    class _Killed(Exception):
+        pass
+
+    way = await look_back(settings, find_before(data), later)
+    for place in ("downgrade.built", "downgrade.closed"):
+
+        def die(here: str, place: str = place) -> None:
+            if here == place:
+                raise _Killed
+
+        with pytest.raises(_Killed), failpoints.heard_by(die):
+            await go_back(settings, way, later)
+        assert await find_revision(settings.database) == NEXT
+    await go_back(settings, way, later)
+    assert await find_revision(settings.database) == HEAD
+    with pytest.raises(BackupRefused, match="version that is here"):
+        await look_back(settings, find_before(data), later)
+
+
+async def test_a_backup_of_an_older_version_is_restored_and_one_of_a_newer_is_refused(
+    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+) -> None:
+    data = await lay_out(made, tmp_path)
+    old, new = tmp_path / "old.tar.zst", tmp_path / "new.tar.zst"
+    await make_backup(data / "agentic-rag.db", data, old, Choice(with_key=True))
+    copy = tmp_path / "copy" / "data"
+    await restore(Plan(old, copy, copy / "agentic-rag.db", revisions=later))
+    assert await find_revision(copy / "agentic-rag.db") == NEXT
+    await make_backup(copy / "agentic-rag.db", copy, new, Choice(with_key=True))
+    refused = tmp_path / "refused" / "data"
+    with pytest.raises(BackupTooNew, match="newer one"):
+        await restore(Plan(new, refused, refused / "agentic-rag.db"))

@@ -1,0 +1,178 @@
+"""Run as a program by `test_kills`: backs up and restores, killed at each place, and says what was wrong afterwards.
+
+``python -m tests.backup.victim DATA FOLDER``. It imports everything once and forks for each run, before any thread is
+there.
+"""
+
+import json
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import alembic.command  # noqa: F401 - once, before the forks
+import anyio
+
+from agentic_rag import failpoints
+from agentic_rag.backup.archive import verify
+from agentic_rag.backup.contents import Choice
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import Plan, restore
+from agentic_rag.errors import AgenticRagError, StorageFull
+from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.startup_errors import RestoreUnfinished
+from agentic_rag.testing.failpoints import EXIT_CODE, failpoint_of
+
+from .making import read_files, read_rows
+
+DATABASE = "agentic-rag.db"
+REFUSED = 3
+SETTLED = {"origin", "audit", "audit_head", "documents", "turns"}
+
+
+def run(work: Callable[[], object], place: str = "") -> int:
+    """Do work in a process of its own, which dies at a place; return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with failpoints.heard_by(failpoint_of(place)):
+                work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def count(work: Callable[[], object], report: Path) -> Counter[str]:
+    """Return how often work that ends well reaches each place."""
+    reached: Counter[str] = Counter()
+
+    def listen(name: str) -> None:
+        reached[name] += 1
+
+    def listened() -> None:
+        with failpoints.heard_by(listen):
+            work()
+        report.write_text(json.dumps(reached))
+
+    assert run(listened) == 0
+    return Counter(json.loads(report.read_text()))
+
+
+def places(reached: Counter[str], prefix: str) -> list[str]:
+    """Each place of ours, at the time in the middle."""
+    return [
+        f"{name}:{number}"
+        for name, times in sorted(reached.items())
+        if name.startswith(prefix)
+        for number in [(times + 1) // 2]
+    ]
+
+
+def kill_backups(data: Path, folder: Path) -> tuple[int, list[str]]:
+    target = folder / "b.tar.zst"
+
+    def work() -> None:
+        anyio.run(lambda: make_backup(data / DATABASE, data, target, Choice(with_key=True)))
+
+    found = places(count(work, folder / "report"), "backup.")
+    problems = []
+    for place in found:
+        target.unlink(missing_ok=True)
+        code = run(work, place)
+        if code != EXIT_CODE:
+            problems.append(f"{place}: was not reached, {code}")
+        if target.exists():
+            verify(target)
+        elif run(work) != 0:
+            problems.append(f"{place}: the next backup failed")
+        left = sorted(each.name for each in folder.iterdir())
+        verify(target)
+        if any(name.startswith(".") for name in left):
+            problems.append(f"{place}: left {left}")
+    return len(found), problems
+
+
+def kill_restores(data: Path, folder: Path) -> tuple[int, list[str]]:
+    backup = folder / "b.tar.zst"
+    expected = read_files(data)
+    rows = {name: found for name, found in read_rows(data / DATABASE).items() if name not in SETTLED | {"domains"}}
+
+    def into(name: str) -> Callable[[], object]:
+        return lambda: anyio.run(lambda: restore(Plan(backup, folder / name, folder / name / DATABASE)))
+
+    reached = count(into("whole"), folder / "report")
+    found = places(reached, "restore.") + places(reached, "commit.")
+    problems = []
+    for number, place in enumerate(found):
+        copy = folder / f"copy{number}"
+        if run(into(copy.name), place) != EXIT_CODE:
+            problems.append(f"{place}: was not reached")
+        whole = place.startswith("restore.done")
+        try:
+            DataFolder.own(copy).release()
+            if not whole:
+                problems.append(f"{place}: a server may begin with half of it")
+        except RestoreUnfinished:
+            if whole:
+                problems.append(f"{place}: it is whole, and no server may begin")
+        if not whole and run(into(copy.name)) != 0:
+            problems.append(f"{place}: the next restore failed")
+        restored = read_rows(copy / DATABASE)
+        if {name: restored[name] for name in rows} != rows or read_files(copy) != expected:
+            problems.append(f"{place}: other content was restored")
+    return len(found), problems
+
+
+def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
+    """Back up and restore where no file may have more than so many bytes, as on a disk that fills up."""
+    target, problems = folder / "starved.tar.zst", []
+    whole = folder / "b.tar.zst"
+
+    def limit(size: int, work: Callable[[], object]) -> Callable[[], object]:
+        def limited() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            try:
+                work()
+            except StorageFull:
+                os._exit(REFUSED)
+
+        return limited
+
+    def back_up() -> None:
+        anyio.run(lambda: make_backup(data / DATABASE, data, target, Choice()))
+
+    sizes = (1, 4096, whole.stat().st_size // 2)
+    for size in sizes:
+        if run(limit(size, back_up)) != REFUSED:
+            problems.append(f"a backup with {size} bytes of room did not say so")
+        if left := [each.name for each in folder.iterdir() if "starved" in each.name]:
+            problems.append(f"a backup with {size} bytes of room left {left}")
+    for size in sizes:
+        copy = folder / f"starved{size}"
+
+        def put_back(copy: Path = copy) -> None:
+            anyio.run(lambda: restore(Plan(whole, copy, copy / DATABASE)))
+
+        if (code := run(limit(size, put_back))) != REFUSED:
+            problems.append(f"a restore with {size} bytes of room did not say so: {code}")
+        if run(put_back) != 0:
+            problems.append(f"after {size} bytes of room a restore failed with enough")
+    return 2 * len(sizes), problems
+
+
+def main() -> None:
+    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    os.umask(0o077)
+    try:
+        results = [kill_backups(data, folder), kill_restores(data, folder), starve(data, folder)]
+    except AgenticRagError as exc:
+        results = [(0, [str(exc)])]
+    sys.stdout.write(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""An import whose commit was cancelled, or whose outcome nobody knows: what is stored has its files."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from agentic_rag.access.users import LOCAL
+from agentic_rag.bundles.importing import Choice
+from agentic_rag.commands.doctor import examine
+from agentic_rag.errors import StorageFull, StorageUnavailable
+from tests.server.rig import Rig
+from tests.store.conftest import needs_postgresql, postgresql_server
+
+from .making import ZIP, pack, plain
+
+MEMBERS = {**plain(language="fr"), "prompt/a.md": b"A.\n", "documents/a.md": b"# A\n\nText.\n"}
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    yield pack(MEMBERS)
+
+
+class Canceller:
+    """Cancels what runs in ``scope`` while its commit is under way: the first one after ``place``."""
+
+    def __init__(self, place: str) -> None:
+        self.scope = anyio.CancelScope()
+        self.rig: Rig
+        self.loop = asyncio.get_running_loop()
+        self._place = place
+        self._armed = False
+
+    def __call__(self, place: str) -> None:
+        if place == self._place:
+            self._armed = True
+        elif self._armed and place == "commit.ready":  # in the thread that writes
+            self._armed = False
+            asyncio.run_coroutine_threadsafe(self._cancel(), self.loop).result(60)
+
+    async def _cancel(self) -> None:
+        self.scope.cancel()
+        for _ in range(20):  # rounds in which a cancelled importer could take things back
+            await self.rig.application.database.read(lambda conn: None)
+            await anyio.to_thread.run_sync(lambda: None)
+
+
+async def count_rows(rig: Rig) -> int:
+    database = rig.application.database
+    return int(await database.read(lambda conn: conn.exec_driver_sql("SELECT count(*) FROM imports").scalar_one()))
+
+
+async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path: Path) -> None:
+    canceller = Canceller("bundle.placed")
+    async with Rig(tmp_path, failpoint=canceller) as rig:
+        canceller.rig = rig
+        with canceller.scope:
+            await rig.application.business.imports.make(LOCAL, pieces(), Choice())
+        assert canceller.scope.cancelled_caught
+        (domain,) = (await rig.ok("GET", "/api/domains"))["items"]
+        workspace = rig.settings.workspaces / domain["id"]
+        assert (workspace / "prompt" / "a.md").read_bytes() == b"A.\n"
+        assert (workspace / "documents" / "a.md").is_file()
+        assert await count_rows(rig) == 0
+    assert await examine(rig.settings, False) == []
+
+
+async def test_an_import_over_a_domain_whose_commit_is_cancelled_is_ended(tmp_path: Path) -> None:
+    canceller = Canceller("bundle.begun")
+    async with Rig(tmp_path, failpoint=canceller) as rig:
+        canceller.rig = rig
+        domain = await rig.domain(language="de")
+        with canceller.scope:
+            await rig.application.business.imports.over(LOCAL, domain, pieces(), Choice())
+        assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "fr"
+        assert (rig.settings.workspaces / domain / "prompt" / "a.md").read_bytes() == b"A.\n"
+        assert await count_rows(rig) == 0
+        assert not any((rig.settings.data / "imports").iterdir())
+
+
+class Unavailable:
+    """A store that does not answer the first commit after ``place``."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._armed = False
+
+    def __call__(self, place: str) -> None:
+        if place == self._place:
+            self._armed = True
+        elif self._armed and place == "commit.begin":
+            self._armed = False
+            raise StorageUnavailable("the connection was lost")
+
+
+async def lose_new(folder: Path, other: Path | None = None, **settings: Any) -> None:
+    """Lose the outcome of a new domain's commit, and start again; ``other``: after a server of that data folder."""
+    async with Rig(folder, failpoint=Unavailable("bundle.placed"), **settings) as rig:
+        answer = await rig.refused("POST", "/api/bundles", content=pack(MEMBERS), headers=ZIP)
+        assert answer[:2] == (503, "STORAGE_UNAVAILABLE")
+        assert await count_rows(rig) == 1
+        assert [each for each in rig.settings.workspaces.iterdir() if each.is_dir()] != [], "it may have been stored"
+    if other is not None:
+        async with Rig(other, **settings) as rig:
+            assert await count_rows(rig) == 1, "it is not this one's"
+    async with Rig(folder, **settings) as rig:
+        assert await count_rows(rig) == 0
+        assert [each for each in rig.settings.workspaces.iterdir() if each.is_dir()] == []
+
+
+async def test_a_commit_of_which_nothing_is_known_is_left_to_the_next_start(tmp_path: Path) -> None:
+    await lose_new(tmp_path)
+
+
+@needs_postgresql
+async def test_on_postgresql_too_what_is_left_of_a_failed_import_goes_at_the_next_start(tmp_path: Path) -> None:
+    with postgresql_server() as server:
+        await lose_new(tmp_path / "one", tmp_path / "other", database_url=server.url)
+
+
+async def test_files_over_a_domain_wait_when_nothing_is_known_of_its_commit(tmp_path: Path) -> None:
+    async with Rig(tmp_path, failpoint=Unavailable("bundle.begun")) as rig:
+        domain = await rig.domain()
+        answer = await rig.refused("POST", f"/api/domains/{domain}/bundle", content=pack(MEMBERS), headers=ZIP)
+        assert answer[:2] == (503, "STORAGE_UNAVAILABLE")
+        assert [each.suffix for each in (rig.settings.data / "imports").iterdir()] == [".over"]
+    async with Rig(tmp_path) as rig:
+        assert not any((rig.settings.data / "imports").iterdir())
+        assert not (rig.settings.workspaces / domain / "prompt" / "a.md").exists()
+
+
+async def test_an_import_that_lost_its_files_removes_nothing(tmp_path: Path) -> None:
+    def refuse(place: str) -> None:
+        if place == "bundle.stored":
+            raise StorageFull("it is full")
+
+    async with Rig(tmp_path, failpoint=refuse) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "mine.md", b"# Mine\n\nText.\n")
+        params = {"removeOthers": "true"}
+        answer = await rig.refused(
+            "POST", f"/api/domains/{domain}/bundle", content=pack(MEMBERS), headers=ZIP, params=params
+        )
+        assert answer[1] == "STORAGE_FULL"
+        assert await count_rows(rig) == 1
+        for each in (rig.settings.data / "imports").iterdir():
+            shutil.rmtree(each)
+    async with Rig(tmp_path) as rig:
+        key = {"Authorization": f"Bearer {rig.application.access.local_key}"}
+        found = (await rig.http.get(f"/api/domains/{domain}/documents", headers=key)).json()["items"]
+        assert [each["name"] for each in found] == ["mine.md"]
+        assert await count_rows(rig) == 0

@@ -1,0 +1,122 @@
+"""A bundle over a domain whose files have other names than the bundle's: no bytes are lost, and each has its place."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.rig import Rig
+
+from .making import bring_over, export, members_of, pack, plain
+
+X, Y, Z = (f"# Sheet\n\nThe value is {each}.\n".encode() for each in ("one", "two", "three"))
+
+
+async def files_of(rig: Rig, domain: str) -> dict[str, bytes]:
+    """Return the originals of a domain's documents, by their names."""
+    found = {}
+    for each in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
+        answer = await rig.http.get(f"/api/domains/{domain}/documents/{each['id']}/file")
+        assert answer.status_code == 200, answer.text
+        found[each["name"]] = answer.content
+    return found
+
+
+def bundle(**documents: bytes) -> bytes:
+    return pack({**plain(), **{f"documents/{name}.md": content for name, content in documents.items()}})
+
+
+@pytest.mark.parametrize("remove_others", ["true", "false"])
+async def test_a_document_stays_whose_bytes_the_bundle_has_under_another_name(
+    tmp_path: Path, remove_others: str
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "old.md", X)
+        done = await bring_over(rig, domain, bundle(new=X), removeOthers=remove_others)
+        assert not [each for each in done["differences"] if each["kind"] == "document" and each["action"] == "remove"]
+        await rig.taken_up(domain)
+        assert await files_of(rig, domain) == {"old.md": X}
+
+
+async def test_documents_that_swapped_their_names_are_swapped(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", X)
+        await rig.upload(domain, "b.md", Y)
+        done = await bring_over(rig, domain, bundle(a=Y, b=X), removeOthers="true")
+        changes = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "document"]
+        assert changes == [("a.md", "change"), ("b.md", "change")]
+        await rig.taken_up(domain)
+        assert await files_of(rig, domain) == {"a.md": Y, "b.md": X}
+        assert (await bring_over(rig, domain, bundle(a=Y, b=X)))["differences"] == []
+
+
+async def test_bytes_that_moved_to_a_name_which_was_taken_are_there_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "old.md", X)
+        await rig.upload(domain, "new.md", Z)
+        await bring_over(rig, domain, bundle(new=X), removeOthers="true")
+        await rig.taken_up(domain)
+        found = await files_of(rig, domain)
+        assert set(found.values()) == {X}
+        assert (rig.settings.workspaces / domain / "documents" / "new.md").read_bytes() == X
+
+
+async def test_a_document_whose_file_was_taken_away_comes_back_with_the_bundle(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", X)
+        (rig.settings.workspaces / domain / "documents" / "a.md").unlink()
+        await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
+        await bring_over(rig, domain, bundle(a=X))
+        await rig.taken_up(domain)
+        assert await files_of(rig, domain) == {"a.md": X}
+
+
+async def test_what_an_export_named_otherwise_is_changed_in_its_own_place(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        workspace = rig.settings.workspaces / domain
+        for number, name in enumerate(("a:b.md", "c.md", "C.md")):
+            (workspace / "documents" / name).write_text(f"# {number}\n\nSome text of {name}.\n")
+        (workspace / "prompt" / "01:tone.md").write_text("Be calm.\n")
+        await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
+        await rig.taken_up(domain)
+        members = members_of(await export(rig, domain))
+        assert {"documents/a_b.md", "documents/c (2).md", "prompt/01_tone.md"} <= members.keys()
+        members |= {"documents/a_b.md": X, "documents/c (2).md": Y, "prompt/01_tone.md": b"Be brief.\n"}
+        done = await bring_over(rig, domain, pack(members), removeOthers="true")
+        assert [(each["subject"], each["action"]) for each in done["differences"]] == [
+            ("a:b.md", "change"),
+            ("c.md", "change"),
+            ("01:tone.md", "change"),
+        ]
+        await rig.taken_up(domain)
+        found = await files_of(rig, domain)
+        assert (sorted(found), found["a:b.md"], found["c.md"]) == (["C.md", "a:b.md", "c.md"], X, Y)
+        assert [each.name for each in (workspace / "prompt").iterdir()] == ["01:tone.md"]
+        assert (workspace / "prompt" / "01:tone.md").read_text() == "Be brief.\n"
+
+
+async def test_a_name_that_both_have_is_never_anothers_portable_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        await rig.upload(domain, "c.md", X)
+        await rig.upload(domain, "C.md", Y)  # whose portable names are C.md and c (2).md
+        data = pack({**plain(), "documents/c.md": Z, "documents/c (2).md": Y})
+        done = await bring_over(rig, domain, data)
+        changes = [(each["subject"], each["action"]) for each in done["differences"] if each["kind"] == "document"]
+        assert changes == [("c.md", "change"), ("C.md", "keep")]
+        await rig.taken_up(domain)
+        assert await files_of(rig, domain) == {"c.md": Z, "C.md": Y}
+        assert sorted(each.name for each in (rig.settings.workspaces / domain / "documents").iterdir()) == [
+            "C.md",
+            "c.md",
+        ]

@@ -1,0 +1,45 @@
+"""Clients that send their bundles slowly keep nobody else's from coming in."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.bundles.receiving import AT_ONCE, Reception
+from agentic_rag.documents.disk_reserve import DiskReserve
+
+from .making import pack, plain
+
+
+async def test_who_sends_slowly_takes_no_place(tmp_path: Path) -> None:
+    reception = Reception(tmp_path / "imports", DiskReserve(tmp_path, 0), 2**20, 2**24)
+    go_on, waiting = anyio.Event(), [anyio.Event() for _ in range(AT_ONCE)]
+    data = pack(plain())
+
+    async def slow(number: int) -> AsyncIterator[bytes]:
+        yield data[:10]
+        waiting[number].set()
+        await go_on.wait()
+        yield data[10:]
+
+    async def quick() -> AsyncIterator[bytes]:
+        yield data
+
+    taken: list[str] = []
+
+    async def take(pieces: AsyncIterator[bytes]) -> None:
+        async with reception.receive(pieces) as received:
+            taken.append(received.id)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for number in range(AT_ONCE):
+                tasks.start_soon(take, slow(number))
+            for each in waiting:
+                await each.wait()
+            with anyio.fail_after(30):
+                await take(quick())
+            assert len(taken) == 1
+            go_on.set()
+    assert len(taken) == AT_ONCE + 1
+    assert not any((tmp_path / "imports").iterdir())

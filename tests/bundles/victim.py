@@ -1,0 +1,173 @@
+"""Run as a program by `test_kills`: imports and exports, killed at each place, and says what was wrong afterwards.
+
+``python -m tests.bundles.victim FOLDER``. It imports everything once and forks for each run, before any thread is
+there.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import alembic.command  # noqa: F401 - once, before the forks
+import anyio
+
+from agentic_rag.backup.whole_file import write_whole
+from agentic_rag.commands.doctor import examine
+from agentic_rag.testing.failpoints import EXIT_CODE
+from tests.backup.victim import count, places, run
+from tests.server.rig import Rig
+
+from .making import bring, bring_over, export, fill, members_of, pack
+
+BUNDLE, AFTER = "bundle.zip", "after.zip"
+
+
+def make(folder: Path) -> None:
+    """Make a server with a domain, its bundle, and one that changes something of every kind."""
+
+    async def work() -> None:
+        async with Rig(folder / "base") as rig:
+            rig.application.begin()
+            domain = await fill(rig)
+            data = await export(rig, domain, memories="true")
+            members = members_of(data)
+            members["prompt/01-tone.md"] = b"Be brief.\n"
+            members["documents/pump.md"] = b"# Pump\n\nIt holds 5 litres.\n"
+            members["documents/new/gauge.md"] = b"# Gauge\n\nIt shows bars.\n"
+            members["roles/role/judge/judge.role.md"] = b"<role><personality>Fair.</personality></role>\n"
+            del members["documents/\u8bf7\u5047 \u00e9.md"], members["skills/sums/SKILL.md"]
+            about = json.loads(members["domain.json"])
+            about["settings"]["language"] = "fr"
+            members["domain.json"] = json.dumps(about).encode()
+            (folder / BUNDLE).write_bytes(data)
+            (folder / AFTER).write_bytes(pack(members))
+
+    anyio.run(work)
+
+
+def on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
+    """Return what works on a copy of the data folder, which is made before."""
+
+    async def begin() -> None:
+        async with Rig(folder / name) as rig:
+            await work(rig)
+
+    return lambda: anyio.run(begin)
+
+
+def copy(folder: Path, name: str) -> None:
+    shutil.copytree(folder / "base", folder / name)
+    with closing(sqlite3.connect(folder / name / "data" / "agentic-rag.db")) as connection, connection:
+        places = f"{folder}/base/", f"{folder}/{name}/"
+        connection.execute("UPDATE domains SET workspace = replace(workspace, ?, ?)", places)
+
+
+async def import_new(rig: Rig, folder: Path) -> None:
+    await bring(rig, (folder / BUNDLE).read_bytes())
+
+
+async def import_over(rig: Rig, folder: Path) -> None:
+    domain = (await rig.ok("GET", "/api/domains"))["items"][0]["id"]
+    await bring_over(rig, domain, (folder / AFTER).read_bytes(), removeOthers="true")
+
+
+def look(folder: Path, name: str, report: Path) -> dict[str, object]:
+    """Start again on what a kill left; return the members of each domain's bundle, and what the doctor finds."""
+
+    result: dict[str, object] = {}
+
+    def looking() -> None:
+        anyio.run(work)
+        report.write_text(json.dumps(result))
+
+    async def work() -> None:
+        async with Rig(folder / name) as rig:
+            found = []
+            for each in (await rig.ok("GET", "/api/domains"))["items"]:
+                await rig.ok("POST", f"/api/domains/{each['id']}/documents/rescan")
+                members = members_of(await export(rig, each["id"], memories="true"))
+                found.append({name: data.decode("latin-1") for name, data in members.items()})
+            left = sorted(each.name for each in (rig.settings.data / "imports").glob("*"))
+            folders = len([each for each in rig.settings.workspaces.iterdir() if each.is_dir()])
+            settings = rig.settings
+        findings = [str(each) for each in await examine(settings, False)]
+        result.update({"domains": found, "left": left, "folders": folders, "findings": findings})
+
+    if run(looking) != 0:
+        return {}
+    state: dict[str, object] = json.loads(report.read_text())
+    return state
+
+
+def kill_all(
+    folder: Path, kind: str, work: Callable[[Rig, Path], Awaitable[None]], skipped: frozenset[str]
+) -> tuple[int, list[str]]:
+    copy(folder, f"{kind}-whole")
+    reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
+    before, after = look(folder, "base", folder / "report"), look(folder, f"{kind}-whole", folder / "report")
+    problems = [] if before and after and before != after else ["it changed nothing"]
+    found = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
+    for number, place in enumerate(found):
+        name = f"{kind}-{number}"
+        copy(folder, name)
+        if run(on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
+            problems.append(f"{place}: was not reached")
+        state = look(folder, name, folder / "report")
+        if state not in (before, after):
+            problems.append(f"{place}: is neither as before nor as after: {_outline(state)}")
+        decided = "bundle.stored", "bundle.removed", "bundle.cleared", "bundle.file", "bundle.applied", "bundle.done"
+        whole = place.startswith(decided)
+        if whole and state != after:
+            problems.append(f"{place}: what had happened is gone")
+        shutil.rmtree(folder / name)
+    return len(found), problems
+
+
+def _outline(state: dict[str, object]) -> str:
+    domains = state.get("domains", [])
+    assert isinstance(domains, list)
+    return str({**state, "domains": [sorted(each) for each in domains]})
+
+
+def kill_exports(folder: Path) -> tuple[int, list[str]]:
+    target = folder / "out" / "b.zip"
+    data = (folder / BUNDLE).read_bytes()
+
+    def work() -> None:
+        with write_whole(target) as file:
+            file.write(data)
+
+    found = places(count(work, folder / "report"), "backup.")
+    problems = []
+    for place in found:
+        target.unlink(missing_ok=True)
+        if run(work, place) != EXIT_CODE:
+            problems.append(f"{place}: was not reached")
+        if not target.exists() and run(work) != 0:
+            problems.append(f"{place}: the next export failed")
+        if target.read_bytes() != data or len(list(target.parent.iterdir())) != 1:
+            problems.append(f"{place}: something else is left")
+    return len(found), problems
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    os.umask(0o077)
+    assert run(lambda: make(folder)) == 0
+    early = frozenset({"bundle.received", "bundle.member", "bundle.unpacked"})
+    results = [
+        kill_all(folder, "new", import_new, frozenset()),
+        kill_all(folder, "over", import_over, early),
+        kill_exports(folder),
+    ]
+    sys.stdout.write(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A disk that takes nothing: known by trying, and told before somebody needs it."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.documents.disk_reserve import DiskReserve
+from agentic_rag.errors import StorageFull
+from tests.server.rig import Rig
+
+READ_ONLY = Path("/proc")
+"""Where nobody can make a file, whoever runs the tests."""
+
+
+async def test_a_folder_that_takes_nothing_refuses_uploads_until_it_does(tmp_path: Path) -> None:
+    reserve = DiskReserve(READ_ONLY, 0)
+    await reserve.check()
+    await reserve.probe()
+    with pytest.raises(StorageFull, match="nothing can be written to the data folder now"):
+        await reserve.check()
+    here = DiskReserve(tmp_path, 0)
+    await here.probe()
+    await here.check()
+    assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a folder of nothing
+
+
+async def test_health_tells_that_the_data_folder_takes_nothing_and_uploads_are_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        health = rig.application.business.health
+        folder = rig.settings.data
+        away = folder.rename(tmp_path / "away")  # as a volume that was unmounted
+        try:
+            await health.probe()
+            shown = await rig.ok("GET", "/api/health")
+            assert (shown["status"], shown["disk"]["state"]) == ("degraded", "degraded")
+            assert "nothing can be written" in shown["disk"]["reason"]
+            files = {"file": ("a.md", b"# A", "text/markdown")}
+            refused = await rig.refused("POST", f"/api/domains/{domain}/documents", files=files)
+            assert refused[:2] == (507, "STORAGE_FULL")
+        finally:
+            away.rename(folder)
+        await health.probe()
+        assert (await rig.ok("GET", "/api/health"))["status"] == "ok"

@@ -1,0 +1,77 @@
+"""The `eventsource` package as it is published: what a browser's `EventSource` does when its connection is cut."""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say, use
+from tests.node import run_client
+from tests.server.rig import Rig, types_of
+from tests.ws.serving import serving
+
+AS_JSON = {"accept": "application/json"}
+ENDS = ("done", "error", "interrupted")
+SENT_BEFORE_A_CUT = (2, 5, 3)
+"""Events of each connection but the last."""
+
+
+class Cutting:
+    """A proxy that cuts the first connections to a turn's events, and tells clients to come back at once.
+
+    ``asked_after``: the ``Last-Event-ID`` of each connection. The last one lets the stalled step go on.
+    """
+
+    def __init__(self, app: ASGIApp, stalled: Stalled) -> None:
+        self._app = app
+        self._stalled = stalled
+        self.asked_after: list[str | None] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/events"):
+            await self._app(scope, receive, send)
+            return
+        number, sent = len(self.asked_after), 0
+        last = dict(scope["headers"]).get(b"last-event-id")
+        self.asked_after.append(last and last.decode())
+        most = SENT_BEFORE_A_CUT[number] if number < len(SENT_BEFORE_A_CUT) else None
+        if most is None:
+            self._stalled.until.set()
+
+        async def passed_on(message: Message) -> None:
+            nonlocal sent
+            if message.get("body"):
+                message = {**message, "body": b"retry: 10\n\n" + message["body"]}
+                sent += 1
+            await send(message)
+            if sent == most:
+                raise ConnectionResetError("cut")
+
+        await self._app(scope, receive, passed_on)
+
+
+async def test_a_client_that_is_cut_off_in_mid_answer_gets_every_event_once(tmp_path: Path) -> None:
+    text = "This answer has some words, of which the last ones are late."
+    slow = Stalled(say(text), 5)
+    async with Rig(tmp_path, use("promptx_discover"), slow) as rig:
+        proxy = Cutting(rig.application.app, slow)
+        async with serving(proxy) as address:
+            conversation = await rig.conversation()
+            path = f"/api/conversations/{conversation}/messages"
+            turn = await rig.ok("POST", path, {"content": "Go"}, headers=AS_JSON)
+            events = f"/api/turns/{turn['id']}/events"
+            kinds = ("turn_started", "iteration_start", "tool_call_started", "tool_call_arguments", "tool_call")
+            more = ("tool_progress", "retrieval", "tool_result", "text", "title", "notice")
+            every = ",".join((*kinds, *more, *ENDS))
+            heard: list[Any] = await run_client("eventsource.mjs", f"http://{address}{events}", every, ",".join(ENDS))
+            whole = await rig.ok("GET", f"/api/turns/{turn['id']}/stream")
+    *got, last = heard
+    assert [each["event"] for each in got] == whole
+    assert "".join(each["text"] for each in whole if each["type"] == "text") == text
+    assert types_of(whole)[-1] == "done"
+    ids = [each["id"] for each in got]
+    cuts = [sum(SENT_BEFORE_A_CUT[: n + 1]) for n in range(len(SENT_BEFORE_A_CUT))]
+    assert proxy.asked_after == [None, *(ids[at - 1] for at in cuts)]
+    assert whole[cuts[-1] - 1]["type"] == "text"
+    assert last == {"opened": len(SENT_BEFORE_A_CUT) + 1}

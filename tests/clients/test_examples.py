@@ -1,0 +1,90 @@
+"""Every complete example in docs/clients runs as it stands there, against the server its reader would start."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.clients.examples import PAGES, Example, all_examples, read_examples
+from tests.e2e.serving import serving
+
+PATIENCE = 120.0
+"""Seconds; an example that takes longer hangs."""
+
+EXAMPLES = all_examples()
+
+
+@pytest.fixture(scope="module")
+def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of an example: the address of a server with the demo, and a key of one of its members.
+
+    It is good for another domain, too, ``AGENTIC_RAG_DOMAIN``, whose searches need approval.
+    """
+    folder = tmp_path_factory.mktemp("examples")
+    with serving(folder / "data", AGENTIC_RAG_EMBEDDING="none") as server:
+        anyio.run(server.indexed)
+        rules = {"toolPolicy": {"search_documents": "ask"}}
+        asking = str(server.call("POST", "/api/domains", {"name": "Asking", "settings": rules})["id"])
+        made = server.call("POST", "/api/keys", {"user": "ann", "role": "member", "domains": ["demo", asking]})
+        yield {"AGENTIC_RAG_URL": server.url, "AGENTIC_RAG_KEY": str(made["key"]), "AGENTIC_RAG_DOMAIN": asking}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
+def test_an_example_does_what_its_page_says(example: Example, example_server: dict[str, str], tmp_path: Path) -> None:
+    kept = {name: text for name, text in os.environ.items() if "KEY" not in name and "PROXY" not in name.upper()}
+    ended = subprocess.run(
+        example.write(tmp_path),
+        cwd=tmp_path,
+        env={**kept, **example_server, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = f"{ended.stdout}\n{ended.stderr}"[-4000:]
+    assert ended.returncode == 0, said
+    assert example.find_unprinted(ended.stdout) is None, f"not printed: {example.find_unprinted(ended.stdout)}\n{said}"
+
+
+def test_every_page_is_listed_and_has_an_example() -> None:
+    readme = (PAGES / "README.md").read_text("utf-8")
+    for path in PAGES.glob("*.md"):
+        if path.name != "README.md":
+            assert f"]({path.name})" in readme, f"{path.name} is not in the table of doors"
+            assert any(each.page == path.stem for each in EXAMPLES), f"{path.name} has no complete example"
+
+
+COMPLETE = {"README", "authentication", "native", "observable", "rest", "durable-streams"}
+"""Pages of what says all there is, or is no stream."""
+
+
+def test_every_page_of_a_format_lists_what_it_does_not_carry() -> None:
+    for path in PAGES.glob("*.md"):
+        if path.stem not in COMPLETE:
+            assert "not carried" in path.read_text("utf-8").lower(), path.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python complete\nprint(1)\n```\n",
+        "```python complete\nprint(1)\n```\n\n```text output\n\n```\n",
+        "```python complete\nprint(1)\n```\n\n```json\n{}\n```\n",
+        "```text output\n1\n```\n",
+        "```ruby complete\nputs 1\n```\n",
+    ],
+)
+def test_an_example_that_promises_nothing_or_that_nobody_would_run_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="page"):
+        read_examples("page", text)
+
+
+def test_an_output_has_its_promised_lines_in_order_among_others() -> None:
+    text = "```python complete\nprint(1)\n```\n\n```text output\none\ntwo … four\n```\n"
+    (example,) = read_examples("page", text)
+    assert example.find_unprinted("zero\none\nx\ntwo and three, four\n") is None
+    assert example.find_unprinted("two and three, four\none\n") == "two … four"
+    assert example.find_unprinted("one more\n") == "one"

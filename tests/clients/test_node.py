@@ -1,0 +1,11 @@
+"""The packages that stock clients come from are there, in the versions of the lock file."""
+
+import json
+
+from tests.node import CLIENTS, run_client
+
+
+async def test_the_stock_clients_are_installed_as_they_are_locked() -> None:
+    wanted = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
+    (installed,) = await run_client("versions.mjs")
+    assert installed == wanted

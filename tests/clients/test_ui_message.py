@@ -1,0 +1,107 @@
+"""The UI message door with the AI SDK as it is published: its reader, its chat, its transport."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.server.dialects.ui_message import UiMessage
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from tests.clients.live import BROKEN, FOUND, delegated, live
+from tests.node import run_client
+from tests.server.dialects.streams import STREAMS
+
+Heard = dict[str, Any]
+
+
+def recorded() -> dict[str, list[Heard]]:
+    """Return what the encoder makes of every stream."""
+    made: dict[str, list[Heard]] = {}
+    for name, events in STREAMS.items():
+        encoder = UiMessage()
+        made[name] = [json.loads(frame) for event in events for frame in encoder.frames(event)]
+    return made
+
+
+def texts(message: Heard) -> str:
+    return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+
+
+def of_kind(message: Heard, kind: str) -> list[Heard]:
+    return [part for part in message["parts"] if part["type"] == kind]
+
+
+async def test_the_stock_reader_and_transport_send_regenerate_edit_stop_and_go_on(tmp_path: Path) -> None:
+    slow = Stalled(say("A slow answer to the end."), 4)
+    streams = tmp_path / "streams.json"
+    streams.write_text(json.dumps(recorded()))
+    steps = (*FOUND, *FOUND, say("Still 25."), say("None."), *delegated(), *BROKEN, slow)
+    async with live(tmp_path, *steps) as server:
+        native = await server.rig.say(await server.rig.conversation(server.domain), "How much leave?")
+        heard: list[Any] = await run_client("ui_message.mjs", server.address, server.domain, str(streams))
+        conversation = heard[len(STREAMS)]["messages"][1]["metadata"]["conversationId"]
+        kept = (await server.rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+    check_recorded({each["name"]: each for each in heard[: len(STREAMS)]})
+    first, again, edited, delegates, reset, slowly, idle, forged = heard[len(STREAMS) :]
+    check_found(first["messages"][1], native)
+    assert [texts(each) for each in again["messages"]] == ["How much leave?", "Still 25."]
+    assert again["messages"][1]["id"] != first["messages"][1]["id"]
+    assert [texts(each) for each in edited["messages"]] == ["How much unpaid leave?", "None."]
+    check_delegates(delegates)
+    assert texts(reset["messages"][-1]) == "Other words."
+    assert texts(slowly["half"]) in ("A ", "A slow ", "A slow answer ")
+    assert texts(slowly["messages"][-1]) == "A slow answer to the end."
+    assert slowly["messages"][-1]["id"] == slowly["half"]["id"]
+    assert idle == {"nothing": [None, None]}
+    assert forged["status"] == "error"
+    refused = json.loads(forged["error"])
+    assert (refused["type"], refused["error"]["code"]) == ("error", "VALIDATION_ERROR")
+    answers = [each["content"] for each in kept if each["role"] == "assistant"]
+    assert answers == ["None.", "Both have answered.", "Other words.", "A slow answer to the end."]
+    assert [each["id"] for each in kept if each["role"] == "assistant"][-1] == slowly["messages"][-1]["id"]
+
+
+def check_recorded(by_name: dict[str, Heard]) -> None:
+    assert set(by_name) == set(STREAMS)
+    full = by_name["full"]["message"]
+    assert texts(full).endswith("naïve\r\n\u2028end. And so on.")
+    assert {part["toolCallId"]: part["state"] for part in of_kind(full, "dynamic-tool")} == {
+        "call_1": "output-available",
+        "call_2": "output-error",
+        "call_3": "output-error",
+        "call_d1": "output-available",
+        "call_d2": "output-available",
+    }
+    assert [part["data"]["status"] for part in of_kind(full, "data-delegate")] == ["ok", "ok"]
+    assert texts(by_name["reset"]["message"]) == "Other words."
+    assert texts(by_name["resumed"]["message"]) == "after."
+    assert texts(by_name["interrupted"]["message"]) == "I was about"
+    failed = {name for name, each in by_name.items() if each["errors"]}
+    assert failed == {"error before text", "error after text", "a call taken back"}
+    assert by_name["error after text"]["errors"] == ["The model gives no answer."]
+    assert by_name["error after text"]["message"]["metadata"]["error"]["code"] == "LLM_SERVICE_ERROR"
+
+
+def check_found(message: Heard, native: list[Heard]) -> None:
+    """The answer, its call and its citations are those of the native stream."""
+    done = native[-1]
+    assert texts(message) == "You get 25 days."
+    assert message["metadata"]["references"] == done["references"] != []
+    (tool,) = of_kind(message, "dynamic-tool")
+    (said,) = [event for event in native if event["type"] == "tool_call"]
+    (result,) = [event for event in native if event["type"] == "tool_result"]
+    assert (tool["toolName"], tool["input"], tool["state"]) == (said["toolName"], said["arguments"], "output-available")
+    assert tool["output"] == result["content"]
+    (source,) = of_kind(message, "source-document")
+    assert source["providerMetadata"]["agentic-rag"]["chunkId"] == done["references"][0]["chunkId"]
+    assert source["title"] == "handbook.md"
+
+
+def check_delegates(heard: Heard) -> None:
+    assert texts(heard["messages"][-1]) == "Both have answered."
+    told = [part["data"] for part in heard["heard"] if part["type"] == "data-delegate-event"]
+    words = {each["agent"]: "" for each in told}
+    for each in told:
+        words[each["agent"]] += each["text"] if each["type"] == "text" else ""
+    assert words == {"researcher": "First.", "assistant": "Second."}
+    assert [part["data"]["status"] for part in of_kind(heard["messages"][-1], "data-delegate")] == ["ok", "ok"]

@@ -1,0 +1,109 @@
+"""Waits with stock clients: what asks a person reaches them, and their answers let the same answer go on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.server.dialects.ag_ui import AgUi
+from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.ui_message import UiMessage
+from agentic_rag.testing.steps import say, use
+from tests.clients.live import live
+from tests.node import run_client
+from tests.server.dialects.reading import frames
+from tests.server.dialects.streams import APPROVING, WAITING
+from tests.server.test_waits import REMEMBER
+
+Heard = dict[str, Any]
+ALL = frozenset({"wait_1", "wait_2", "wait_3"})
+
+
+def run(events: list[AgentEvent], run_id: str, answered: str = "", ended: frozenset[str] = frozenset()) -> list[Heard]:
+    """Return an AG-UI run of a turn as a client is sent it that has answered this wait."""
+    known = KnownWaits(ended, frozenset({answered}) if answered else frozenset())
+    told = [json.loads(frame) for frame in frames(AgUi("t", run_id, waits=known), events)]
+    return [each["chunk"] for each in told if "chunk" in each]
+
+
+def recorded() -> Heard:
+    """Return the runs of the turn that waits three times, the same without a wait, and a message in three streams."""
+    answers = ("", "wait_1", "wait_2", "wait_3")
+    first, second = frozenset({"wait_1", "wait_2"}), frozenset({"wait_3"})
+    streams = [KnownWaits(), KnownWaits(first, first), KnownWaits(ALL, second)]
+    return {
+        "runs": [run(WAITING, f"run-{at}", answer) for at, answer in enumerate(answers)],
+        "whole": run(WAITING, "run-0", ended=ALL),
+        "streams": [[json.loads(each) for each in frames(UiMessage(known), APPROVING)] for known in streams],
+    }
+
+
+async def test_stock_clients_are_asked_and_their_answers_let_the_same_answer_go_on(tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    told.write_text(json.dumps(recorded()))
+    later = use("promptx_remember", engrams=[{"content": "x", "schema": "x", "strength": 0.5, "type": "ATOMIC"}])
+    steps = (REMEMBER, say("Done."), REMEMBER, say("Done."), later, say("Not kept."))
+    async with live(tmp_path, *steps) as server:
+        domain = await server.rig.domain(toolPolicy={"promptx_remember": "ask"})
+        heard: list[Any] = await run_client("waits.mjs", server.address, domain, str(told))
+        waits = (await server.rig.ok("GET", "/api/waits"))["items"]
+    runs, ag_ui, streams, ui, declined = heard
+    check_runs(runs)
+    check_ag_ui(ag_ui)
+    check_streams(streams)
+    check_ui(ui)
+    tools = [part for part in declined["declined"]["parts"] if part["type"] == "dynamic-tool"]
+    assert [(part["state"], part["approval"]["reason"]) for part in tools] == [("output-denied", "not that")]
+    assert (declined["declined"]["parts"][-1]["text"], declined["count"]) == ("Not kept.", 4)
+    assert [each["state"] for each in waits] == ["declined", "accepted", "accepted"]
+
+
+def check_runs(heard: Heard) -> None:
+    """A turn in four runs leaves the client what the same turn in one does, and its verifier has nothing to say."""
+    assert heard["warnings"] == []
+    assert [each["error"] for each in heard["outcomes"]] == [None] * 4
+    assert [each["outcome"] for each in heard["outcomes"]] == ["interrupt"] * 3 + ["success"]
+    assert [each["interrupts"][0]["id"] for each in heard["outcomes"][:3]] == ["wait_1", "wait_2", "wait_3"]
+    assert heard["outcomes"][1]["interrupts"][0]["subagentRunId"] == "msg_a/researcher"
+    (outcome, messages) = heard["whole"]
+    assert (outcome["error"], outcome["outcome"]) == (None, "success")
+    assert heard["messages"] == messages
+    calls = {each["id"]: each["function"] for message in messages for each in message.get("toolCalls", ())}
+    assert calls["call_s"]["arguments"] == '{"path": "a.txt"}'
+
+
+def check_ag_ui(heard: Heard) -> None:
+    assert (heard["asked"]["outcome"], heard["answered"]["outcome"]) == ("interrupt", "success")
+    assert heard["asked"]["error"] is heard["answered"]["error"] is None
+    (interrupt,) = heard["asked"]["interrupts"]
+    assert interrupt["reason"] == "approval"
+    assert interrupt["responseSchema"]["properties"]["arguments"]["properties"].keys() >= {"engrams"}
+    assert [each["role"] for each in heard["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert "coffee" in heard["messages"][2]["content"]
+    assert heard["messages"][3]["content"] == "Done."
+
+
+def check_streams(heard: Heard) -> None:
+    """All calls that wait are asked about before a stream ends, and each stream goes on with the same message."""
+    asked, done = "approval-requested", "output-available"
+    assert heard["states"] == [
+        [asked, asked, done],
+        ["output-denied", done, done, asked],
+        ["output-denied"] + [done] * 3,
+    ]
+    parts = heard["message"]["parts"]
+    assert [part["text"] for part in parts if part["type"] == "text"] == ["I will write them. ", "Written."]
+    assert [part["type"] for part in parts].count("step-start") == 3
+    asked_about = [part["data"] for part in parts if part["type"] == "data-input-required"]
+    assert [each["action"] for each in asked_about] == ["decline", "accept", "accept"]
+    assert asked_about[0]["sources"] == [{"kind": "document", "name": "Leave policy.md"}]
+
+
+def check_ui(heard: Heard) -> None:
+    (tool,) = [part for part in heard["before"]["parts"] if part["type"] == "dynamic-tool"]
+    assert tool["state"] == "approval-requested"
+    assert heard["after"]["id"] == heard["before"]["id"]
+    (tool,) = [part for part in heard["after"]["parts"] if part["type"] == "dynamic-tool"]
+    assert (tool["state"], tool["approval"]["approved"]) == ("output-available", True)
+    assert "coffee" in str(tool["output"])
+    assert heard["after"]["parts"][-1]["text"] == "Done."

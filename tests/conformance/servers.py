@@ -1,0 +1,77 @@
+"""The product's own MCP servers as processes on loopback: a domain's door, and the built-in servers on their own.
+
+Owns their start, their addresses and their end. They are served as a user serves them, with an empty domain and without
+a model.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+
+from tests.waiting import pause_thread
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 60.0
+SERVE = "import sys; from agentic_rag.cli import main; sys.exit(main())"
+
+
+@contextmanager
+def served() -> Iterator[dict[str, str]]:
+    """Run all servers inside the block; yields their addresses by name."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "data" / "workspaces").mkdir(parents=True)
+        (folder / "data" / "workspaces" / ".demo-loaded").touch()
+        door = _free_port()
+        options = ["--data", str(folder / "data"), "--port", str(door), "--allow-root"]
+        stack.enter_context(_running(door, "-c", SERVE, "serve", *options, AGENTIC_RAG_EMBEDDING="none"))
+        made = httpx2.post(f"http://127.0.0.1:{door}/api/domains", json={"name": "Suite"}, trust_env=False)
+        addresses = {"/mcp/{domain}": f"http://127.0.0.1:{door}/mcp/{made.raise_for_status().json()['id']}"}
+        for name, setting in (("promptx", "PROMPTX_PROJECT_DIR"), ("retriever", "RETRIEVER_INDEX_DIR")):
+            place, port = folder / name, _free_port()
+            place.mkdir()
+            given = {setting: str(place), "AGENTIC_RAG_EMBEDDING": "none", "DOMAIN_ID": "suite"}
+            stack.enter_context(_running(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **given))
+            addresses[name] = f"http://127.0.0.1:{port}/mcp"
+        yield addresses
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def _running(port: int, *arguments: str, **environment: str) -> Iterator[None]:
+    """Run a program of the product until the block ends; inside it, it listens."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    kept |= {"PYTHONPATH": str(ROOT), **environment}
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen([sys.executable, *arguments], env=kept, stdout=said, stderr=said)
+        try:
+            end = time.monotonic() + PATIENCE
+            while not _listens(port):
+                if child.poll() is not None or time.monotonic() > end:
+                    said.seek(0)
+                    raise RuntimeError(f"{arguments} does not start: {said.read()[-2000:]}")
+                pause_thread()
+            yield
+        finally:
+            child.terminate()
+            child.wait(timeout=PATIENCE)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""The public conformance suite of MCP, run against the product scenario by scenario.
+
+Owns which scenarios a revision requires, how the suite is called, and what it said. The package is locked in
+``tests/clients``; see `tests.node`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.node import CLIENTS, node
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SUITE = CLIENTS / "node_modules" / "@modelcontextprotocol" / "conformance"
+REVISIONS = ("2026-07-28", "2025-11-25")
+PATIENCE = 120
+"""Seconds for one scenario."""
+
+Leg = Literal["client", "server"]
+
+FIXTURE = re.compile(r"^Not testable|'test_\w+'")
+"""What the suite says of a check for which a server would need the tools of the suite's reference server."""
+
+GENERIC = (
+    "server-",
+    "ping",
+    "tools-list",
+    "resources-list",
+    "prompts-list",
+    "dns-rebinding",
+    "caching",
+    "sep-2164",
+    "input-required-result-unsupported",
+    "input-required-result-ignore",
+)
+"""What the names of those server scenarios begin with that any server can pass; the others call tools, prompts and
+resources of the suite's reference server."""
+
+_CHECK = re.compile(r"^  - (\w+: .*)(?:\n    Error: (.*))?$", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one scenario. ``failed``: the checks that did, with their reasons; ``said``: all it printed."""
+
+    scenario: str
+    passed: bool
+    failed: tuple[str, ...]
+    said: str
+
+
+def required(revision: str, leg: Leg) -> list[str]:
+    """Return the scenarios that a revision requires of a client or a server, from the list that the suite froze."""
+    text = (SUITE / "requirements" / f"{revision}.yaml").read_text()
+    found = re.search(rf"^{leg}:\n((?:  .*\n|\s*#.*\n|\n)*)", text, re.MULTILINE)
+    assert found is not None
+    return re.findall(r"^  - (\S+)$", found[1], re.MULTILINE)
+
+
+def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "") -> Result:
+    """Run one scenario at the revision's own protocol version; ``url``: of the server, for those of servers."""
+    command = [str(node()), str(SUITE / "dist" / "index.js"), leg, "--scenario", scenario, "--spec-version", revision]
+    whom = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
+    whom += ["--timeout", str(PATIENCE * 1000)]
+    with tempfile.TemporaryDirectory() as folder:  # where the suite writes its results
+        done = subprocess.run(
+            [*command, *whom, "-o", folder],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+        )
+        said = done.stdout + done.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
+    return Result(scenario, *verdict(_COLOUR.sub("", said), done.returncode), said)
+
+
+def verdict(said: str, code: int) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a scenario is passed, and its failed checks with what the suite says of each.
+
+    ``said``: what the suite printed, without colours; ``code``: with which it ended. A check that only the suite's
+    reference server can pass does not count.
+    """
+    _, _, end = said.partition("Failed Checks")
+    found = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
+    counting = tuple(f"{name} {why}".strip() for name, why in found if not FIXTURE.search(why))
+    return (code == 0 or (bool(found) and not counting)), counting

@@ -1,0 +1,44 @@
+"""The driver of the public conformance suite: what it reads of the suite, and one scenario of each era, whole."""
+
+import pytest
+
+from tests.conformance.suite import REVISIONS, required, run_scenario, verdict
+from tests.node import node
+
+SAID = """Passed: 3/5, 2 failed, 0 warnings
+
+=== Failed Checks ===
+
+  - ServerRejects: A server MUST reject.
+    Error: Not testable: server does not list the diagnostic tool
+  - HttpStatus: The status MUST be 400.
+    Error: {why}
+"""
+
+
+def test_a_check_that_only_the_reference_server_can_pass_does_not_count() -> None:
+    assert verdict(SAID.format(why="Server executed 'test_missing_capability'"), 1) == (True, ())
+    assert verdict(SAID.format(why="it was 200"), 1) == (False, ("HttpStatus: The status MUST be 400. it was 200",))
+    assert verdict("Passed: 5/5", 0) == (True, ())
+    assert verdict("the suite did not start", 1) == (False, ())
+
+
+def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
+    node()
+    counts = {
+        revision: (len(required(revision, "client")), len(required(revision, "server"))) for revision in REVISIONS
+    }
+    assert counts == {"2026-07-28": (32, 37), "2025-11-25": (18, 30)}
+    assert "sep-2322-client-request-state" in required("2026-07-28", "client")
+
+
+@pytest.mark.parametrize(
+    ("revision", "scenario"),
+    [
+        ("2026-07-28", "sep-2322-client-request-state"),
+        ("2025-11-25", "elicitation-sep1034-client-defaults"),
+    ],
+)
+def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenario: str) -> None:
+    result = run_scenario(scenario, revision, "client")
+    assert result.passed, result.said[-4000:]

@@ -1,0 +1,34 @@
+"""axe-core on a page: what a person with a screen reader, a keyboard or weak eyes would stumble over."""
+
+from typing import Any
+
+from playwright.async_api import Page
+
+from tests.node import CLIENTS, node
+
+SCRIPT = "node_modules/axe-core/axe.min.js"
+
+
+async def check_accessible(page: Page, where: str = "") -> None:
+    """Fail with what axe finds on the page as it is shown now.
+
+    The script is evaluated by the browser's own tools, past the page's policy, which it would break.
+    """
+    node()  # installs the packages
+    session = await page.context.new_cdp_session(page)
+    script = (CLIENTS / SCRIPT).read_text(encoding="utf-8")
+    await session.send("Runtime.evaluate", {"expression": script})
+    run = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations)"
+    answer = await session.send("Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True})
+    violations: list[dict[str, Any]] = answer["result"]["value"]
+    told = [
+        f"{each['id']}: {each['help']}: {[part['html'][:200] for part in each['nodes'][:3]]}" for each in violations
+    ]
+    assert not told, f"{where}: " + "\n".join(told)
+    await session.detach()
+
+
+async def check_fits(page: Page) -> None:
+    """Fail if the page is wider than its window."""
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.evaluate(wide) <= 0

@@ -1,0 +1,90 @@
+"""One Chromium for all tests of a process: each connects to it, and what it opened there is closed with its connection.
+
+Contexts share nothing, so that tests do not either. A browser that has died is replaced by the next who asks.
+"""
+
+import atexit
+import json
+import select
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import playwright
+from playwright.async_api import Browser, BrowserType, Error, async_playwright
+
+from tests.clients.test_browser import FLAGS
+
+CHROMIUM = shutil.which("chromium")
+DRIVER = Path(playwright.__file__).parent / "driver"
+STARTING = 120.0
+"""Seconds that a browser may take to start."""
+
+SERVE = """
+const { chromium } = require(process.argv[1]);
+(async () => {
+  const server = await chromium.launchServer(JSON.parse(process.argv[2]));
+  server.on("close", () => process.exit());
+  process.stdin.on("end", () => server.kill().finally(() => process.exit())).resume();
+  console.log(server.wsEndpoint());
+})();
+"""
+"""What starts the browser, and ends it with the pipe from the process that asked: also where that was killed."""
+
+
+class Chromium:
+    """The browser of this process: started when first asked for."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
+
+    async def connect(self, kind: BrowserType) -> Browser:
+        """Connect to the browser that runs, or to a new one where that is gone."""
+        if self._process is not None and self._process.poll() is None:
+            try:
+                return await kind.connect(self._address)
+            except Error:  # it died a moment ago
+                self.end()
+        self._start()
+        return await kind.connect(self._address)
+
+    def end(self) -> None:
+        """End the browser, if one runs, and wait for it."""
+        if self._process is None:
+            return
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(STARTING)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process = None
+
+    def _start(self) -> None:
+        self.end()
+        options = json.dumps({"executablePath": CHROMIUM, "args": [*FLAGS]})
+        command = [str(DRIVER / "node"), "-e", SERVE, str(DRIVER / "package"), options]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], STARTING)
+        assert ready, "chromium did not start"
+        self._address = self._process.stdout.readline().strip()
+
+
+shared = Chromium()
+atexit.register(shared.end)
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """Connect to this process's browser; whatever was opened through the connection ends with it."""
+    async with async_playwright() as driver:
+        connected = await shared.connect(driver.chromium)
+        try:
+            yield connected
+        finally:
+            await connected.close()

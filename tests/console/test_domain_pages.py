@@ -1,0 +1,269 @@
+"""What an admin does with a domain: makes it, fills it, tunes it, adds servers; typing and others' changes survive."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from playwright.async_api import FilePayload, Page, expect
+
+from agentic_rag.testing.steps import say, use
+from tests.console.axe import check_accessible, check_fits
+from tests.console.rig import Desk, console, in_languages, in_shapes, needs_browser
+from tests.tools.support import SERVERS
+
+pytestmark = needs_browser
+
+LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n\n# Notice\n\nThe period is three months.\n"
+BROKEN = b"%PDF-1.7 broken"
+
+WORDS = {
+    "en": {
+        "create": "New domain",
+        "name": "Name",
+        "make": "Make the domain",
+        "files": "Choose files",
+        "ready": "Ready",
+        "failed": "Failed",
+        "ask": "Ask as a user would",
+        "search": "Search",
+        "seen": "In the answer",
+        "below": "Below the threshold",
+        "threshold": "Threshold",
+        "keep": "Use these for answers",
+        "kept": "Kept: answers use",
+        "expertise": "Expertise",
+        "preview": "What the model is told",
+        "save": "Save",
+        "saved": "Saved. It counts from the next turn.",
+        "undo": "Undo",
+        "actions": "Actions for {}",
+        "delete": "Delete",
+        "answers": "Searches of answers",
+    },
+    "zh": {
+        "create": "新建知识域",
+        "name": "名称",
+        "make": "创建知识域",
+        "files": "选择文件",
+        "ready": "就绪",
+        "failed": "失败",
+        "ask": "像用户一样提问",
+        "search": "检索",
+        "seen": "用于回答",
+        "below": "低于阈值",
+        "threshold": "阈值",
+        "keep": "将其用于回答",
+        "kept": "已保存：此后",
+        "expertise": "专长",
+        "preview": "模型收到的内容",
+        "save": "保存",
+        "saved": "已保存，从下一轮起生效。",
+        "undo": "撤销",
+        "actions": "{} 的操作",
+        "delete": "删除",
+        "answers": "回答中的检索",
+    },
+}
+
+
+async def choose_files(page: Page, label: str, *files: tuple[str, bytes]) -> None:
+    async with page.expect_file_chooser() as choosing:
+        await page.get_by_role("button", name=label, exact=True).click()
+    chooser = await choosing.value
+    await chooser.set_files(
+        [FilePayload(name=name, mimeType="application/octet-stream", buffer=content) for name, content in files]
+    )
+
+
+async def domain_of(desk: Desk) -> str:
+    await expect(desk.page).to_have_url(re.compile(r"#/domains/dom_"))
+    return desk.page.url.split("#/domains/")[1].split("/")[0]
+
+
+@in_languages("en")
+async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: Path, language: str) -> None:
+    words = WORDS[language]
+    steps = (use("search_documents", query="paid leave"), say("27 days."))
+    async with console(tmp_path, *steps, language=language) as desk:
+        page = desk.page
+        await desk.goto("#/domains")
+        await page.get_by_role("button", name=words["create"]).first.click()
+        await page.get_by_role("dialog").get_by_label(words["name"], exact=True).fill("Human Resources")
+        await page.get_by_role("button", name=words["make"]).click()
+        domain = await domain_of(desk)
+        await choose_files(page, words["files"], ("leave.md", LEAVE), ("broken.pdf", BROKEN), ("x.exe", b"MZ"))
+        rows = page.locator(".rows-item")
+        await expect(rows.filter(has_text="leave.md").locator(".badge")).to_have_text(words["ready"])
+        await expect(rows.filter(has_text="broken.pdf").locator(".badge")).to_have_text(words["failed"])
+        await expect(page.get_by_role("alert").filter(has_text="x.exe")).to_be_visible()
+        await page.get_by_role("button", name=words["actions"].format("broken.pdf")).click()
+        await page.get_by_role("menuitem", name=words["delete"]).click()
+        await expect(rows.filter(has_text="broken.pdf")).to_have_count(0)
+        await page.get_by_role("button", name=words["undo"]).click()
+        await expect(rows.filter(has_text="broken.pdf")).to_be_visible()
+        await page.get_by_role("button", name="leave.md", exact=True).click()
+        await expect(page.locator("dialog .chunk").first).to_contain_text("27 days")
+        await page.keyboard.press("Escape")
+
+        await desk.goto(f"#/domains/{domain}/search")
+        await page.get_by_label(words["ask"]).fill("paid leave")
+        await page.get_by_role("button", name=words["search"], exact=True).click()
+        await expect(page.locator(".score .badge").first).to_have_text(words["seen"])
+        await page.get_by_label(words["threshold"]).fill("1")
+        await expect(page.locator(".score .badge").first).to_have_text(words["below"])
+        await page.get_by_label(words["threshold"]).fill("0.2")
+        await page.get_by_role("button", name=words["search"], exact=True).click()
+        await page.get_by_role("button", name=words["keep"]).click()
+        await expect(page.get_by_text(words["kept"])).to_be_visible()
+
+        await desk.goto(f"#/domains/{domain}/settings")
+        preview = page.get_by_label(words["preview"])
+        await expect(preview.locator(".token-sum")).to_be_visible()
+        before = await preview.locator(".token-sum").inner_text()
+        await page.get_by_label(words["expertise"]).fill("Leave, notice and contracts of all staff. " * 8)
+        await expect(preview.locator(".token-sum")).not_to_have_text(before)  # nothing is saved yet
+        await desk.goto(f"#/domains/{domain}/settings")  # what was typed is still there
+        await expect(page.get_by_label(words["expertise"])).to_have_value(re.compile("^Leave, notice"))
+        await page.get_by_role("button", name=words["save"], exact=True).click()
+        await expect(page.locator(".toast")).to_contain_text(words["saved"])
+        settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
+        assert settings["expertise"].startswith("Leave, notice")
+        assert settings["retrievalThreshold"] == 0.2
+
+        conversation = await desk.rig.conversation(domain)
+        await desk.rig.say(conversation, "How many days?")
+        await desk.goto(f"#/domains/{domain}/answers")
+        await page.get_by_label(words["answers"]).get_by_role("link", name="paid leave").first.click()
+        await expect(page.locator(".score").first).to_contain_text("leave.md")
+
+
+async def test_what_is_too_large_or_refused_is_said_and_what_is_sent_can_be_stopped(tmp_path: Path) -> None:
+    async with console(tmp_path, max_upload_bytes=1_000_000) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}")
+        await choose_files(page, "Choose files", ("huge.txt", b"word " * 300_000), ("good.md", LEAVE))
+        await expect(page.get_by_role("alert").filter(has_text="huge.txt")).to_be_visible()
+        await expect(page.locator(".rows-item").filter(has_text="good.md").locator(".badge")).to_have_text("Ready")
+        await page.evaluate(
+            """async () => {
+              const given = new DataTransfer();
+              given.items.add(new File(["# Dropped\\n\\nIt was dropped."], "dropped.md"));
+              const options = { bubbles: true, cancelable: true, dataTransfer: given };
+              const panel = document.querySelector(".domain-panel");
+              for (const type of ["dragenter", "dragover", "drop"]) panel.dispatchEvent(new DragEvent(type, options));
+            }"""
+        )
+        await expect(page.locator(".rows-item").filter(has_text="dropped.md").locator(".badge")).to_have_text("Ready")
+
+
+async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unseen(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        place = f"{desk.url}/#/domains/{domain}/settings"
+        await page.goto(place)
+        await expect(page.get_by_label("Expertise")).to_be_visible()
+        other = await page.context.new_page()
+        await other.goto(place)
+        await expect(page.get_by_text("This is open in another tab, too.")).to_be_visible()
+        await expect(other.get_by_text("This is open in another tab, too.")).to_be_visible()
+        await page.get_by_label("Expertise").fill("Mine")
+        await other.get_by_label("Expertise").fill("Theirs")
+        await other.get_by_role("button", name="Save", exact=True).click()
+        await expect(page.get_by_text("This was saved in another tab.")).to_be_visible()
+        await page.get_by_role("button", name="Save", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Somebody else saved in between")
+        await expect(dialog.get_by_role("row").filter(has_text="expertise")).to_contain_text("Theirs")
+        await dialog.get_by_role("button", name="Save mine over it").click()
+        await expect(page.locator(".toast")).to_contain_text("Saved")
+        settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
+        assert settings["expertise"] == "Mine"
+
+
+async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path: Path) -> None:
+    async with console(tmp_path, any_command=True) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}/servers")
+        text = page.get_by_label("Servers of this domain").get_by_role("textbox")
+        await text.fill('{"mcpServers": {\n  "calc": {"command": "x",}\n}}')
+        await page.get_by_role("button", name="2:27").click()  # the mark leads to the place
+        assert await text.evaluate("area => area.selectionStart") == 43
+        entry = {"command": sys.executable, "args": [str(SERVERS / "plain.py")], "disabled": False}
+        entry["env"] = {"TOKEN": "secret-value-1234"}
+        await text.fill(json.dumps({"mcpServers": {"calc": entry}}, indent=2))
+        await page.get_by_role("button", name="Test", exact=True).click()
+        card = page.get_by_role("region", name="calc")
+        await expect(card.get_by_text("Ready")).to_be_visible()
+        await expect(card.locator(".tool").first).to_be_visible()
+        assert (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"].keys() == {"promptx"}
+        await page.get_by_role("button", name="Save", exact=True).click()
+        await expect(page.locator(".toast")).to_contain_text("Saved")
+        assert "secret-value-1234" not in await page.content()
+        assert "secret-value-1234" not in await text.input_value()
+        row = page.get_by_label("Servers", exact=True).locator(".rows-item").filter(has_text="calc")
+        await row.get_by_role("button", name="Restart").click()
+        await expect(row.locator(".rows-end .badge")).to_have_text("Ready")
+        await row.get_by_role("button", name="tool").click()
+        await expect(page.get_by_role("dialog").locator(".tool").first).to_be_visible()
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name="Set a secret").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Name").fill("GITHUB_TOKEN")
+        await dialog.get_by_label("Value").fill("ghp_0123456789abcdef")
+        await dialog.get_by_role("button", name="Keep it").click()
+        await expect(page.get_by_role("row").filter(has_text="GITHUB_TOKEN")).to_contain_text("••••cdef")
+
+
+async def test_a_line_that_may_not_run_is_marked_and_asked_for(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page = desk.page
+        script = desk.rig.settings.data / "mcp" / "local" / "tool" / "server.js"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text("process.exit(0)")
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}/servers")
+        text = page.get_by_label("Servers of this domain").get_by_role("textbox")
+        line = {"command": sys.executable, "args": ["tool/server.js"]}
+        await text.fill(json.dumps({"mcpServers": {"own": line}}, indent=2))
+        await page.get_by_role("button", name="Save", exact=True).click()
+        await expect(page.get_by_text("This command may not run yet")).to_be_visible()
+        await expect(page.locator(".lines-number.mark-error")).to_be_visible()
+
+
+@in_shapes
+async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: bool, size: tuple[int, int]) -> None:
+    async with console(tmp_path, say("Yes."), dark=dark, size=size) as desk:
+        page = desk.page
+        domain = await desk.rig.domain(toolPolicy={"a__*": {"admin": "allow"}}, variables={"SITE": "north"})
+        await desk.rig.upload(domain, "leave.md", LEAVE)
+        await desk.rig.upload(domain, "broken.pdf", BROKEN)
+        await desk.rig.say(await desk.rig.conversation(domain), "Hi")
+        await desk.rig.ok("PUT", f"/api/domains/{domain}/prompt-components/rules.md", {"content": "# Be brief"})
+        shown = {
+            "documents": ".rows-item",
+            "search": ".empty",
+            "answers": ".empty",
+            "prompt": ".lines-area",
+            "settings": ".token-sum",
+            "servers": ".rows-item",
+            "usage": ".usage-chart",
+        }
+        await desk.goto("#/domains")
+        await expect(page.locator(".domain-card")).to_be_visible()
+        await check_accessible(page, "list")
+        for tab, part in shown.items():
+            await desk.goto(f"#/domains/{domain}/{tab}")
+            await expect(page.locator(part).first).to_be_visible()
+            await check_accessible(page, tab)
+            await check_fits(page)
+        await desk.goto(f"#/domains/{domain}/search")
+        await page.get_by_label("Ask as a user would").fill("paid leave")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".score").first).to_be_visible()
+        await check_accessible(page, "found")
+        await page.locator(".row-name").first.click()
+        await expect(page.locator("dialog .chunk").first).to_be_visible()
+        await check_accessible(page, "document")

@@ -1,0 +1,63 @@
+"""The page's words: each key in every language, with the same places, used and nothing unused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.server.web_files import FOLDER
+
+ENTRY = re.compile(r'^  "([\w.]+)": (?:"((?:[^"\\]|\\.)*)"|\{ ?(.*?) ?\}),$', re.MULTILINE)
+FORM = re.compile(r'(\w+): "((?:[^"\\]|\\.)*)"')
+USE = re.compile(r'\bt\(\s*"([\w.]+)"')
+EITHER = re.compile(r'"((?:[a-z]\w*)\.[A-Za-z][\w.]*)"')
+BEGUN = re.compile(r"`([a-z]\w*\.[\w.]*)\$\{")
+SECTIONS = sorted(path.stem for path in FOLDER.glob("lang/en/*.js"))
+
+
+def words(language: str, section: str) -> dict[str, dict[str, str]]:
+    """Return the words of a section: each key's forms, "" where it has no plural."""
+    text = (FOLDER / "lang" / language / f"{section}.js").read_text(encoding="utf-8")
+    entries = ENTRY.findall(text)
+    lines = [line for line in text.splitlines()[1:-1] if line.strip()]
+    assert len(entries) == len(lines), f"{language}/{section}: a line that is no entry"
+    keys = [key for key, _, _ in entries]
+    assert keys == sorted(set(keys)), f"{language}/{section}: keys once each, in order"
+    return {key: {"": plain} if not forms else dict(FORM.findall(forms)) for key, plain, forms in entries}
+
+
+def sources() -> list[Path]:
+    return [path for path in sorted(FOLDER.rglob("*.js")) if "lang" not in path.relative_to(FOLDER).parts]
+
+
+def places(text: str) -> set[str]:
+    return set(re.findall(r"\{(\w+)\}", text))
+
+
+def test_languages_have_the_same_sections() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("lang/zh/*.js")) == SECTIONS
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_has_the_same_keys_and_places_in_both_languages(section: str) -> None:
+    english, chinese = words("en", section), words("zh", section)
+    assert english.keys() == chinese.keys(), english.keys() ^ chinese.keys()
+    for key, forms in english.items():
+        assert key.startswith(f"{section}."), f"{key} is of another section"
+        assert set(forms) in ({""}, {"one", "other"}), f"en {key}"
+        assert set(chinese[key]) in ({""}, {"other"}), f"zh {key}: Chinese has one form"
+        assert all(forms.values()), f"en {key} is empty"
+        assert all(chinese[key].values()), f"zh {key} is empty"
+        wanted = places(" ".join(forms.values())) - {"count"}
+        assert places(" ".join(chinese[key].values())) - {"count"} == wanted, key
+
+
+def test_each_key_that_is_used_has_words_and_each_that_has_words_is_used() -> None:
+    known = {key for section in SECTIONS for key in words("en", section)}
+    texts = [path.read_text(encoding="utf-8") for path in sources()]
+    used = {key for text in texts for key in USE.findall(text)}
+    assert used <= known, used - known
+    begun = {start for text in texts for start in BEGUN.findall(text)}
+    named = used | {key for text in texts for key in EITHER.findall(text)}
+    unused = {key for key in known - named if not key.startswith(tuple(begun))}
+    assert not unused, unused

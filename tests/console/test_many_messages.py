@@ -1,0 +1,86 @@
+"""A long conversation: older messages come as one scrolls, in place, and what is far away is not laid out."""
+
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from tests.console.rig import console, needs_browser
+
+pytestmark = needs_browser
+
+TURNS = 90
+LAID_OUT = """
+(turns) => turns.filter((turn) => turn.checkVisibility({ contentVisibilityAuto: true })).length
+"""
+
+TO_THE_TOP = """
+(thread) => {
+  const go = () => (thread.scrollTop = 0);
+  const afterAFrame = () => requestAnimationFrame(() => requestAnimationFrame(go));
+  new MutationObserver(afterAFrame).observe(thread.querySelector(".turns"), { childList: true });
+  go();
+}
+"""
+"""Somebody who goes to the top again while what came last is still being laid out."""
+
+
+async def test_older_messages_come_in_place_and_only_what_is_near_is_laid_out(tmp_path: Path) -> None:
+    answers = [say(f"Answer {number} has a line.\n\nAnd **another** one.") for number in range(TURNS)]
+    async with console(tmp_path, *answers) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        conversation = await desk.rig.conversation(domain, title="Long")
+        for number in range(TURNS):
+            await desk.rig.say(conversation, f"Question {number}")
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        turns = page.locator(".turn")
+        await expect(turns.last).to_contain_text(f"Answer {TURNS - 1} has a line.")
+        await expect(turns.last).to_be_in_viewport()
+        assert await turns.count() < TURNS
+        thread, rested = page.locator(".thread"), page.locator('.turns[aria-busy="false"]')
+        for _ in range(12):
+            await expect(rested).to_be_attached()
+            if await turns.count() == TURNS:
+                break
+            first = await turns.first.locator(".question-text").text_content() or ""
+            held = page.locator(".turn", has=page.get_by_text(first, exact=True))
+            await thread.evaluate("(thread) => { thread.scrollTop = 0; }")
+            await expect(turns.first.locator(".question-text")).not_to_have_text(first)
+            await expect(rested).to_be_attached()
+            await expect(held).to_be_in_viewport()  # what was seen stays where it was
+        await expect(turns).to_have_count(TURNS)
+        texts = await page.locator(".question-text").all_text_contents()
+        assert texts == [f"Question {number}" for number in range(TURNS)]
+        assert await page.locator(".turn > .question").evaluate_all(LAID_OUT) < TURNS / 2
+        await page.get_by_role("button", name="To the latest").click()
+        await expect(turns.last).to_be_in_viewport()
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        await expect(turns.last).to_be_in_viewport()
+        await thread.evaluate(TO_THE_TOP)
+        await expect(turns).to_have_count(TURNS)
+        await expect(rested).to_be_attached()
+        await expect(turns.first).to_be_in_viewport()
+
+
+async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next_one(tmp_path: Path) -> None:
+    last = Stalled(say("This one is under way."), 2)
+    async with console(tmp_path, *[say(f"Answer {number}.") for number in range(25)], last) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        conversation = await desk.rig.conversation(domain, title="Long")
+        for number in range(25):
+            await desk.rig.say(conversation, f"Question {number}")
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        await page.get_by_label("Message", exact=True).fill("Question 25")
+        await page.keyboard.press("Enter")
+        await last.reached.wait()
+        await page.reload()  # what is under way is one message, so that the page of forty begins with an answer
+        turns, question = page.locator(".turn"), page.locator(".question-text")
+        await expect(page.locator('.turns[aria-busy="false"]')).to_be_attached()
+        await expect(turns.last).to_have_attribute("data-status", "running")
+        await page.locator(".thread").evaluate(TO_THE_TOP)
+        await expect(question).to_have_text([f"Question {number}" for number in range(26)])
+        await expect(page.locator(".answer .prose").first).to_have_text("Answer 0.")
+        await expect(page.locator(".question:visible")).to_have_count(26)
+        last.until.set()
+        await expect(turns.last).to_contain_text("This one is under way.")

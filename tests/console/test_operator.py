@@ -1,0 +1,252 @@
+"""The operator's pages: the main path in both languages, requests, keys shown once, erasing, what waits for admins."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.async_api import Page, expect
+
+from agentic_rag.testing.steps import say, use
+from tests.access.tenants import as_operator, audited, bearer, make_key
+from tests.console.people import fill_in, sign_in, tab_to
+from tests.console.rig import console, in_languages, needs_browser
+from tests.console.xss import CORPUS, LISTEN_FOR_HITS
+from tests.server.rig import Rig
+
+pytestmark = needs_browser
+
+WORDS = {
+    "en": {
+        "operator": "Operator", "well": "Everything works", "users": "Users", "new": "New user", "name": "Name",
+        "create": "Create", "key": "New key", "make": "Make the key", "value": "The new key", "kept": "I have kept it",
+        "audit": "Audit", "verify": "Verify the log", "now": "Verify", "intact": "Whole", "close": "Close",
+        "backups": "Backups", "backup": "Back up now", "whole": "is whole", "usage": "Usage", "calls": "Model calls",
+        "catalogue": "Catalogue", "search": "Search lines",
+    },
+    "zh": {
+        "operator": "运维", "well": "一切正常", "users": "用户", "new": "新建用户", "name": "用户名",
+        "create": "创建", "key": "新建密钥", "make": "生成密钥", "value": "新密钥", "kept": "我已保存",
+        "audit": "审计", "verify": "验证审计日志", "now": "验证", "intact": "完整", "close": "关闭",
+        "backups": "备份", "backup": "立即备份", "whole": "完整", "usage": "用量", "calls": "模型调用",
+        "catalogue": "启动目录", "search": "搜索命令行",
+    },
+}  # fmt: skip
+WORDS["zh"]["verify"] = "验证日志"
+
+
+async def open_tab(page: Page, name: str) -> None:
+    await page.locator(".operator-head").get_by_role("link", name=name, exact=True).click()
+
+
+@in_languages("zh")
+async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str) -> None:
+    words = WORDS[language]
+    async with console(tmp_path, say("Yes."), language=language) as desk:
+        page, rig = desk.page, desk.rig
+        await rig.say(await rig.conversation(), "Hi")
+        await desk.goto()
+        await page.get_by_role("navigation").get_by_role("link", name=words["operator"]).click()
+        await expect(page.get_by_role("heading", name=words["well"])).to_be_visible()
+        await open_tab(page, words["usage"])
+        await expect(page.locator(".figure").first).to_contain_text(words["calls"])
+        await expect(page.locator(".chart g")).to_have_count(1)
+        await open_tab(page, words["catalogue"])
+        await expect(page.get_by_label(words["search"])).to_be_visible()
+        await page.keyboard.press("/")
+        await page.keyboard.type("time")
+        await expect(page.get_by_label(words["search"])).to_have_value("time")
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await open_tab(page, words["backups"])
+        await page.get_by_role("button", name=words["backup"]).click()
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await page.locator("tbody").get_by_role("button").click()
+        await expect(page.get_by_role("status").filter(has_text=words["whole"]).first).to_be_visible()
+        await open_tab(page, words["audit"])
+        await expect(page.locator("tbody")).to_contain_text("backup.verify")
+        await page.get_by_role("button", name=words["verify"]).click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name=words["now"], exact=True).click()
+        await expect(dialog.get_by_role("status")).to_contain_text(words["intact"])
+        await dialog.get_by_role("button", name=words["close"]).click()
+        await open_tab(page, words["users"])
+        await page.get_by_role("button", name=words["new"]).first.click()
+        await dialog.get_by_label(words["name"], exact=True).fill("no name")
+        await dialog.get_by_role("button", name=words["create"]).click()
+        await expect(dialog.locator(".field-error").first).to_be_visible()
+        await dialog.get_by_label(words["name"], exact=True).fill("ann")
+        await dialog.get_by_role("checkbox").check()
+        await dialog.get_by_role("button", name=words["create"]).click()
+        await expect(page).to_have_url(f"{desk.url}/#/operator/users/ann")
+        await page.get_by_role("button", name=words["key"]).first.click()
+        await dialog.get_by_role("button", name=words["make"]).click()
+        key = await dialog.get_by_label(words["value"]).input_value()
+        await dialog.get_by_role("button", name=words["kept"]).click()
+        assert (await rig.ok("GET", "/api/auth", headers=bearer(key)))["operator"]
+        assert key not in await page.content()
+
+
+async def test_keys_are_revoked_and_a_person_is_disabled_and_erased(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        as_operator(rig)
+        domain = await rig.domain()
+        anns = await make_key(rig, "ann", "author", domain)
+        await sign_in(desk, "root", "operator", at="#/operator/users/ann")
+        await page.get_by_role("button", name="Disable").click()
+        await expect(page.locator(".badge", has_text="disabled")).to_be_visible()
+        assert (await rig.refused("GET", "/api/domains", headers=bearer(anns)))[0] == 401
+        await page.locator(".toast").get_by_role("button", name="Undo").click()
+        await expect(page.get_by_role("button", name="Disable")).to_be_enabled()
+        await rig.ok("GET", "/api/domains", headers=bearer(anns))
+        await page.get_by_label("Grant", exact=True).select_option("member")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.locator(".toast").last).to_contain_text("Saved")
+        assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "member"}
+        await page.locator("tbody").get_by_role("button", name="Revoke").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        await expect(page.locator("tbody .badge-bad")).to_have_text("revoked")
+        assert (await rig.refused("GET", "/api/domains", headers=bearer(anns)))[0] == 401
+        await page.get_by_role("button", name="Erase", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Write “ann” to be sure").fill("anne")
+        await dialog.get_by_role("button", name="Erase for good").click()
+        await expect(dialog).to_contain_text("This is another name.")
+        await dialog.get_by_label("Write “ann” to be sure").fill("ann")
+        await dialog.get_by_role("button", name="Erase for good").click()
+        await expect(page.locator(".toast").last).to_contain_text("ann is erased. Usage stays under number 1")
+        assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == ["root"]
+        await desk.goto("#/operator/users/root")
+        await expect(page.get_by_role("button", name="Erase", exact=True)).to_be_disabled()
+        await desk.goto("#/operator/users/nobody")
+        await expect(page.get_by_role("heading", name="There is no such user")).to_be_visible()
+
+
+async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
+    """Ask for a script of the operator's folder as a server of a domain."""
+    local = rig.settings.data / "mcp" / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    (local / f"{name}.py").write_text(text)
+    entry = {"command": "python3", "args": [f"./{name}.py", "--deep"]}
+    await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/request", entry)
+
+
+async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        await ask_for_script(rig, domain, "notes", "print('notes')\n")
+        await ask_for_script(rig, domain, "other", "print('other')\n")
+        await desk.goto("#/operator/requests")
+        await page.get_by_role("link", name="other").click()
+        await expect(page.locator(".words li")).to_have_text(["python3", "./other.py", "--deep"])
+        await page.get_by_role("button", name="Refuse").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Reason").fill("Not without a review.")
+        await dialog.get_by_role("button", name="Refuse").click()
+        await expect(page.get_by_role("note")).to_contain_text("Not without a review.")
+        await page.get_by_role("link", name="All requests").click()
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await page.get_by_role("link", name="notes").click()
+        args = page.get_by_label("Arguments, one to a line")
+        await args.fill("./notes.py\n--shallow")
+        await page.get_by_role("button", name="Approve exactly this").click()
+        await expect(page.locator(".toast-error, .field-error:visible").first).to_be_visible()
+        await args.fill("./notes.py\n--deep")
+        await page.get_by_label("May use the network").check()
+        await page.get_by_role("button", name="Approve exactly this").click()
+        await expect(page.get_by_text("notes is allowed")).to_be_visible()
+        (approved,) = await audited(rig, action="mcp.approve")
+        assert approved["details"]["network"] is True
+        assert [row["target"] for row in await audited(rig, action="mcp.refuse")] == [f"{domain}/other"]
+
+
+async def test_what_waits_for_an_admin_stands_in_one_place_and_is_answered_there(tmp_path: Path) -> None:
+    remember = use("promptx_remember", engrams=[{"content": "tea", "schema": "tea", "strength": 1, "type": "ATOMIC"}])
+    async with console(tmp_path, remember, say("Kept.")) as desk:
+        page, rig = desk.page, desk.rig
+        as_operator(rig)
+        domain = await rig.domain(toolPolicy={"promptx_remember": "ask-admin"})
+        member = bearer(await make_key(rig, "ann", "member", domain))
+        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
+        path = f"/api/conversations/{made['id']}/messages"
+        await rig.ok("POST", path, {"content": "Keep it."}, headers={**member, "accept": "application/json"})
+        await sign_in(desk, "bob", "admin", domain, at="#/chat")
+        link = page.get_by_role("navigation").get_by_role("link", name="Waiting")
+        await expect(link.locator(".rail-count")).to_have_text("1")
+        await link.click()
+        card = page.locator(".wait")
+        await expect(card).to_contain_text("promptx_remember")
+        await card.get_by_role("button", name="Approve", exact=True).click()
+        await expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+        await expect(link.locator(".rail-count")).to_be_hidden()
+        assert [row["actor"] for row in await audited(rig, action="wait.accept")] == ["bob"]
+
+
+async def test_signing_in_and_making_a_user_goes_by_keyboard_alone(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        key = await make_key(rig, "root", "operator")
+        await desk.goto()
+        await expect(page.get_by_label("Name", exact=True)).to_be_focused()
+        await page.keyboard.type("root")
+        await page.keyboard.press("Tab")
+        await page.keyboard.type(key)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("button", name="Account: root")).to_be_visible()
+        await tab_to(page, "Operator")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Everything works")).to_be_visible()
+        await tab_to(page, "Users")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="root")).to_be_visible()
+        await tab_to(page, "New user")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await tab_to(page, "Name")
+        await page.keyboard.type("ann")
+        await tab_to(page, "Operator of this server")
+        await page.keyboard.press("Space")
+        await tab_to(page, "Create")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{desk.url}/#/operator/users/ann")
+        await tab_to(page, "New key")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert await page.evaluate("document.activeElement.textContent") == "New key"
+
+
+async def test_texts_of_others_stay_texts_on_the_operators_pages(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        await page.add_init_script(LISTEN_FOR_HITS)
+        domain, named = await rig.domain(), 0
+        for number, text in enumerate(CORPUS):
+            made = await rig.http.post("/api/domains", json={"name": text})  # what nobody may be called is refused
+            domain = made.json()["id"] if made.is_success else domain
+            shown = {"displayName": text, "grants": {domain: "member"}}
+            made = await rig.http.post("/api/users", json={"name": f"user{number}", **shown})
+            named += made.is_success
+            await rig.http.delete(f"/api/keys/{quote(text, safe='')}")
+        await ask_for_script(rig, domain, "notes", "print('notes')\n")
+        for tab in ("users", "keys", "requests", "audit", "health", "usage", "users/user1"):
+            await desk.goto(f"#/operator/{tab}")
+            await expect(page.locator(".operator-tab")).to_be_visible()
+            assert await page.evaluate("window.hits") == []
+        await desk.goto("#/operator/users")
+        await expect(page.locator("tbody tr")).to_have_count(named)
+        assert named > len(CORPUS) / 2
+        text = await page.locator("tbody").inner_text()
+        assert CORPUS[0] in text
+        assert await page.evaluate("window.hits") == []
+
+
+async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        key = await make_key(desk.rig, "ann", "operator")
+        await desk.goto()
+        for _ in range(14):
+            async with desk.page.expect_response("**/api/auth/sign-in"):
+                await fill_in(desk.page, "ann", "arag_wrong")
+        await expect(desk.page.get_by_role("alert")).to_contain_text("Too many")
+        assert (await desk.rig.ok("GET", "/api/auth", headers=bearer(key)))["name"] == "ann"

@@ -1,0 +1,157 @@
+"""What holds on every page of the console: rights, words for what goes wrong, axe, sizes, directions, no strangers."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import FilePayload, Page, Response, expect
+
+from agentic_rag.server.web_files import FOLDER
+from agentic_rag.testing.steps import use
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.console.axe import check_accessible, check_fits
+from tests.console.people import sign_in
+from tests.console.relay import relaying
+from tests.console.rig import EVERY, NARROW, WIDE, console, desk_at, needs_browser
+from tests.server.rig import Rig
+from tests.ws.serving import serving
+
+PHYSICAL = re.compile(
+    r"(?<![\w-])(?:(?:margin|padding|border)-(?:left|right)|(?:text-align|float|clear):\s*(?:left|right)|(?:left|right):)"
+)
+ALLOWED = {
+    "style.css": {".menu {", ".prose .align-"},
+}
+"""A menu stands where its button is on the screen; a table's columns are aligned as their author wrote."""
+PERSONS = {"ann": "member", "eve": "author", "adam": "admin", "root": "operator"}
+TABS = ("health", "users", "users/ann", "keys", "provider", "requests", "catalogue", "audit", "usage", "backups")
+
+
+@pytest.mark.parametrize("sheet", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.css")))
+def test_a_style_sheet_knows_a_beginning_and_an_end_and_no_left_or_right(sheet: str) -> None:
+    lines = (FOLDER / sheet).read_text(encoding="utf-8").splitlines()
+    found = [line.strip() for line in lines if PHYSICAL.search(line)]
+    assert [line for line in found if not line.startswith(tuple(ALLOWED.get(sheet, ("never",))))] == []
+
+
+def test_motion_is_left_out_for_who_wants_none() -> None:
+    assert "@media (prefers-reduced-motion: reduce)" in (FOLDER / "style.css").read_text(encoding="utf-8")
+
+
+@needs_browser
+async def test_what_one_may_not_do_is_neither_offered_nor_asked_for(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        as_operator(rig)
+        domain = await rig.domain()
+        for name, role in PERSONS.items():
+            async with desk_at(f"http://{address}", rig) as desk:
+                forbidden: list[str] = []
+
+                def listen(response: Response, kept: list[str] = forbidden) -> None:
+                    if response.status in (401, 403):
+                        kept.append(f"{response.status} {response.url}")
+
+                await sign_in(desk, name, role, *([] if role == "operator" else [domain]))
+                desk.page.on("response", listen)
+                links = desk.page.get_by_role("navigation").locator("a[data-page]")
+                offered = [await link.get_attribute("data-page") for link in await links.all()]
+                assert ("operator" in offered) == (role == "operator"), name
+                for link in await links.all():
+                    await link.click()
+                    await expect(desk.page.locator("main :is(h1, h2)").first).to_be_attached()
+                    await expect(desk.page.locator("main .skeleton")).to_have_count(0)
+                if role != "operator":
+                    await desk.goto("#/operator/users")
+                    await expect(desk.page.get_by_role("heading", name="There is no such page")).to_be_visible()
+                assert forbidden == [], name
+
+
+@needs_browser
+async def test_a_server_that_is_gone_and_what_is_too_large_are_said_plainly_and_nothing_typed_is_lost(
+    tmp_path: Path,
+) -> None:
+    expected = ("WebSocket connection",)
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        async with (
+            relaying(int(address.rpartition(":")[2])) as (relay, url),
+            desk_at(url, rig, expected=expected) as desk,
+        ):
+            page = desk.page
+            await desk.goto(f"#/chat/{domain}")
+            await page.get_by_label("Message", exact=True).fill("What is in the picture?")
+            large = FilePayload(name="large.png", mimeType="image/png", buffer=b"\x89PNG" + bytes(4_000_000))
+            await page.locator("input[type=file]").set_input_files([large])
+            await expect(page.locator(".toast-error")).to_be_visible()
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("What is in the picture?")
+            await desk.goto("#/operator/users")
+            await page.get_by_role("button", name="New user").first.click()
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_label("Name", exact=True).fill("ann")
+            await relay.cut()
+            await dialog.get_by_role("button", name="Create").click()
+            await expect(dialog.get_by_role("alert").last).to_contain_text("The server does not answer")
+            await expect(dialog.get_by_label("Name", exact=True)).to_have_value("ann")
+            relay.mend()
+            await dialog.get_by_role("button", name="Create").click()
+            await expect(page.get_by_role("heading", name="ann")).to_be_visible()
+
+
+async def fill(rig: Rig) -> None:
+    """Have something of everything that the operator's pages show."""
+    as_operator(rig)
+    domain = await rig.domain(toolPolicy={"promptx_remember": "ask-admin"})
+    member = bearer(await make_key(rig, "ann", "member", domain))
+    local = rig.settings.data / "mcp" / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    (local / "notes.py").write_text("print('notes')\n")
+    entry = {"command": "python3", "args": ["./notes.py"]}
+    await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/notes/request", entry)
+    made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
+    path = f"/api/conversations/{made['id']}/messages"
+    await rig.ok("POST", path, {"content": "Keep it."}, headers={**member, "accept": "application/json"})
+
+
+REMEMBER = use("promptx_remember", engrams=[{"content": "tea", "schema": "tea", "strength": 1, "type": "ATOMIC"}])
+
+
+async def check(page: Page, place: str) -> None:
+    """Check what holds of a page as it is shown: axe finds nothing, and nothing is wider than the window."""
+    await check_accessible(page, place)
+    await check_fits(page)
+    over = await page.evaluate("(at => at.scrollWidth - at.clientWidth)(document.getElementById('main'))")
+    assert over == 0, f"{place} is wider than its place"
+
+
+@needs_browser
+@pytest.mark.parametrize(("language", "dark", "size"), [("en", *WIDE), ("zh", *NARROW)] if EVERY else [("zh", *NARROW)])
+async def test_axe_finds_nothing_on_the_operators_pages_and_nothing_asks_a_stranger(
+    tmp_path: Path, language: str, dark: bool, size: tuple[int, int]
+) -> None:
+    async with console(tmp_path, REMEMBER, language=language, dark=dark, size=size) as desk:
+        page = desk.page
+        await fill(desk.rig)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await desk.goto()
+        await expect(page.locator(".sign-in h1")).to_be_visible()
+        await check(page, "sign-in")
+        access = desk.rig.application.access
+        ticket = (await desk.rig.ok("POST", "/api/ws-tickets", headers=bearer(access.local_key)))["ticket"]
+        await desk.goto(f"#ticket={ticket}")
+        await expect(page.locator(".rail-link").first).to_be_visible()
+        (request,) = (await desk.rig.ok("GET", "/api/launch-requests"))["items"]
+        places = (*(f"operator/{tab}" for tab in TABS), f"operator/requests/{request['id']}", "waiting")
+        for place in places:
+            await page.evaluate("(to) => (location.hash = to)", f"#/{place}")
+            await expect(page.locator(".operator-tab, .wait").first).to_be_visible()
+            await expect(page.locator("main .skeleton")).to_have_count(0)
+            await check(page, place)
+        await page.evaluate("location.hash = '#/operator/users'")
+        await page.locator(".operator-bar button").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await check(page, "the dialog of a new user")
+        assert all(url.startswith((desk.url, "about:", "data:", "blob:")) for url in asked)
+        blocked = "try { document.body.innerHTML = '<b>x</b>'; 'taken' } catch (error) { error.name }"
+        assert await page.evaluate(blocked) == "TypeError", "Trusted Types are off"
+        desk.heard.clear()  # of that

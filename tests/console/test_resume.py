@@ -1,0 +1,215 @@
+"""An answer in the console survives a reload, a network that goes and comes, and the kill of the server."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import anyio.to_thread
+from playwright.async_api import Page, Route, expect
+
+from agentic_rag.models.base import ModelEvent, TextDelta
+from agentic_rag.testing.scripted import ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, Think, say
+from tests.console.relay import relaying
+from tests.console.rig import console, desk_at, needs_browser
+from tests.faults.outside import PATIENCE, outside
+from tests.faults.server import Server
+from tests.server.rig import Rig
+from tests.waiting import pause
+from tests.ws.serving import serving
+
+pytestmark = needs_browser
+
+LOST = ("WebSocket connection to", "ERR_")
+"""What chromium writes of connections that are lost."""
+PARTS = [f"Sentence {number} of this answer is said exactly once.\n\n" for number in range(40)]
+LONG = Step((Think("Think."), Say("".join(PARTS), pieces=tuple(PARTS))))
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+async def shown(page: Page) -> str:
+    """Return the words of the answer as the page shows them."""
+    return words(" ".join(await page.locator(".answer .prose").all_inner_texts()))
+
+
+async def settle(page: Page, wanted: str) -> None:
+    """Wait until the page shows these words: what was streamed gives way to the server's rendering piece by piece."""
+    with anyio.move_on_after(PATIENCE):
+        while await shown(page) != wanted:
+            await pause()
+    assert await shown(page) == wanted
+
+
+async def ask(page: Page, text: str) -> None:
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def over(page: Page) -> None:
+    await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
+
+
+async def test_a_reload_in_the_middle_of_a_sentence_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    stalled = Stalled(LONG, 20)
+    async with console(tmp_path, stalled) as desk:
+        await desk.rig.domain()
+        await desk.goto()
+        await ask(desk.page, "Tell me")
+        await expect(desk.page.locator(".answer .prose")).to_contain_text("Sentence 14")
+        await desk.page.reload()
+        await expect(desk.page.locator(".answer .prose")).to_contain_text("Sentence 14")
+        await expect(desk.page.get_by_role("button", name="Stop")).to_be_visible()
+        stalled.until.set()
+        await over(desk.page)
+        await settle(desk.page, words("".join(PARTS)))
+
+
+@asynccontextmanager
+async def paced(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
+    """Run the application with a model that says half of its answer, and the rest once the gate is open."""
+
+    async def hold(call: int, number: int, event: ModelEvent) -> None:
+        if isinstance(event, TextDelta) and number > 25:
+            await gate.wait()
+
+    model = ScriptedModel(LONG, pause=hold)
+    async with model, Rig(folder, instead=model) as rig:
+        yield rig
+
+
+async def test_a_network_that_goes_in_the_middle_is_told_quietly_and_nothing_is_missing(tmp_path: Path) -> None:
+    gate = anyio.Event()
+    async with paced(tmp_path, gate) as rig, serving(rig.application.app) as address:
+        await rig.domain()
+        async with relaying(int(address.rpartition(":")[2])) as (relay, url), desk_at(url, expected=LOST) as desk:
+            page = desk.page
+            await desk.goto()
+            await ask(page, "Tell me")
+            await expect(page.locator(".answer .prose")).to_contain_text("Sentence 18")
+            await relay.cut()
+            await expect(page.locator(".chat-line")).to_contain_text("The connection is lost")
+            gate.set()
+            await page.get_by_label("Message", exact=True).fill("And more?")
+            relay.mend()
+            await expect(page.locator(".chat-line")).to_contain_text("Nothing was lost")
+            await over(page)
+            await settle(page, words("".join(PARTS)))
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("And more?")
+
+
+async def test_a_message_that_is_sent_into_a_dead_network_arrives_once_when_it_is_back(tmp_path: Path) -> None:
+    async with (
+        Rig(tmp_path, say("First."), say("Second.")) as rig,
+        serving(rig.application.app) as address,
+    ):
+        await rig.domain()
+        async with relaying(int(address.rpartition(":")[2])) as (relay, url), desk_at(url, expected=LOST) as desk:
+            page = desk.page
+            await desk.goto()
+            await ask(page, "One")
+            await over(page)
+            await relay.cut()
+            await ask(page, "Two")
+            await expect(page.locator('.turn[data-status="sending"]')).to_be_visible()
+            await expect(page.locator(".chat-line")).to_contain_text("The connection is lost")
+            relay.mend()
+            await expect(page.locator(".answer .prose")).to_have_text(["First.", "Second."])
+            conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+            messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+            assert [each["content"] for each in messages] == ["One", "First.", "Two", "Second."]
+
+
+async def test_a_message_that_is_not_acknowledged_is_sent_once_after_a_reload_and_a_stop_says_if_it_is_lost(
+    tmp_path: Path,
+) -> None:
+    slow = Stalled(say("This answer is stopped before its end."), 3)
+    async with (
+        Rig(tmp_path, say("First."), slow) as rig,
+        serving(rig.application.app) as address,
+    ):
+        await rig.domain()
+        async with relaying(int(address.rpartition(":")[2])) as (relay, url), desk_at(url, expected=LOST) as desk:
+            page = desk.page
+            await desk.goto()
+            await ask(page, "One")
+            await over(page)
+            place = page.url
+            await relay.cut()
+            await expect(page.locator(".chat-line")).to_contain_text("The connection is lost")
+            await ask(page, "Two")
+            await page.get_by_label("Message", exact=True).fill("And three")
+            await page.goto("about:blank")
+            relay.mend()
+            await page.goto(place)
+            await slow.reached.wait()
+            await expect(page.locator(".question-text")).to_have_text(["One", "Two"])
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("And three")
+            stop = page.get_by_role("button", name="Stop")
+            await expect(stop).to_be_visible()
+            await relay.cut()
+            await expect(page.locator(".chat-line")).to_contain_text("The connection is lost")
+            await stop.click()
+            await expect(page.locator(".toast-error")).to_contain_text("The server does not answer")
+            relay.mend()
+            await page.get_by_label("Message", exact=True).press("Escape")
+            await expect(page.locator(".answer").last).to_contain_text("Stopped. What was said stays.")
+            conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+            messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+            assert [each["content"] for each in messages if each["role"] == "user"] == ["One", "Two"]
+
+
+async def test_a_first_message_whose_conversation_is_not_made_yet_is_a_draft_after_a_reload(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        async with desk_at(f"http://{address}", expected=LOST) as desk:
+            page, asked, goes_on = desk.page, anyio.Event(), anyio.Event()
+
+            async def hold(route: Route) -> None:
+                if route.request.method == "POST":
+                    asked.set()
+                    await goes_on.wait()
+                    await route.abort()
+                else:
+                    await route.continue_()
+
+            await page.route("**/api/conversations", hold)
+            await desk.goto(f"#/chat/{domain}")
+            await ask(page, "One")
+            await asked.wait()
+            await page.get_by_label("Message", exact=True).fill("Two")
+            await page.goto("about:blank")
+            goes_on.set()
+            await desk.goto(f"#/chat/{domain}")
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("One\nTwo")
+
+
+async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_stored(tmp_path: Path) -> None:
+    chance = Random(11)
+    with outside(tmp_path) as around, Server(tmp_path, around) as server:
+        domain = server.domain(around)
+        port = int(server.url.rpartition(":")[2])
+        async with relaying(port) as (relay, url), desk_at(url, expected=LOST) as desk:
+            page = desk.page
+            await desk.goto(f"#/chat/{domain}")
+            await ask(page, "Hello key slow")
+            for _ in range(2):
+                wanted = len(await shown(page)) + chance.randrange(20, 120)
+                with anyio.fail_after(PATIENCE):
+                    while len(await shown(page)) < wanted:
+                        await pause()
+                await anyio.to_thread.run_sync(server.kill)
+                await anyio.to_thread.run_sync(server.start)
+                relay.target = int(server.url.rpartition(":")[2])
+            await over(page)
+            conversation = page.url.rpartition("/")[2]
+            stored = await anyio.to_thread.run_sync(server.messages, conversation)
+            await settle(page, words(stored[-1]["content"]))
+            await page.reload()
+            await over(page)
+            await settle(page, words(stored[-1]["content"]))

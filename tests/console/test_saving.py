@@ -1,0 +1,105 @@
+"""What is typed while a save is under way stays, whatever is edited; and nobody overwrites a prompt file unseen."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from tests.console.rig import console, needs_browser
+
+pytestmark = needs_browser
+
+ROLE = "<role>\n<personality>\nI am the clerk.\n</personality>\n</role>\n"
+SERVER = '{"mcpServers": {"calc": {"url": "https://example.com/mcp", "disabled": true}}}'
+
+
+@asynccontextmanager
+async def held(page: Page) -> AsyncIterator[anyio.Event]:
+    """Hold back what is saved until the block ends; the event is set when a save has begun."""
+    begun, goes_on = anyio.Event(), anyio.Event()
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "PUT":
+            begun.set()
+            await goes_on.wait()
+        await route.continue_()
+
+    await page.route("**/api/domains/**", hold)
+    yield begun
+    goes_on.set()
+
+
+@pytest.mark.parametrize("place", ["prompt", "roles/clerk", "settings", "servers"])
+async def test_what_is_typed_while_it_is_saved_stays(tmp_path: Path, place: str) -> None:
+    async with console(tmp_path, any_command=True) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        base = f"/api/domains/{domain}"
+        await desk.rig.ok("PUT", f"{base}/prompt-components/a.md", {"content": "One."})
+        await desk.goto(f"#/domains/{domain}/{place}")
+        area = page.get_by_label("Expertise") if place == "settings" else page.locator(".lines-area")
+        first = {"roles/clerk": ROLE, "servers": SERVER}.get(place, "First.")
+        await area.fill(first)
+        async with held(page) as begun:
+            save = page.get_by_role("button", name="Save").first
+            await expect(save).to_be_enabled()
+            await save.click()
+            await begun.wait()
+            await area.fill(f"{first}\n")
+            await area.press("End")
+            await area.press_sequentially(" And more")
+        await expect(page.locator(".toast").first).to_contain_text("Saved")
+        typed = await area.input_value()
+        assert typed.startswith(first)
+        assert typed.strip().endswith("And more")
+        await page.reload()
+        await expect(area).to_have_value(typed)
+
+
+async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        base = f"/api/domains/{domain}/prompt-components"
+        await desk.rig.ok("PUT", f"{base}/a.md", {"content": "One."})
+        await desk.goto(f"#/domains/{domain}/prompt")
+        area = page.locator(".lines-area")
+        await area.fill("Mine.")
+        await desk.rig.ok("PUT", f"{base}/a.md", {"content": "Theirs."})
+        await page.reload()  # the draft goes on from what it was typed over
+        await expect(area).to_have_value("Mine.")
+        save = page.get_by_role("button", name="Save", exact=True)
+        await save.click()
+        dialog = page.get_by_role("dialog", name="Somebody else saved in between")
+        await expect(dialog).to_contain_text("Theirs.")
+        await page.keyboard.press("Escape")
+        await expect(area).to_have_value("Mine.")
+        assert (await desk.rig.ok("GET", base))["items"][0]["content"] == "Theirs."
+        await save.click()
+        await dialog.get_by_role("button", name="Take theirs").click()
+        await expect(area).to_have_value("Theirs.")
+        await area.fill("Mine again.")
+        await desk.rig.ok("DELETE", f"{base}/a.md")
+        await save.click()
+        await expect(dialog).to_contain_text("deleted")
+        await dialog.get_by_role("button", name="Save mine over it").click()
+        await expect(page.locator(".toast")).to_contain_text("Saved")
+        assert (await desk.rig.ok("GET", base))["items"][0]["content"] == "Mine again."
+
+
+async def test_a_new_prompt_file_that_was_not_saved_is_there_after_a_reload(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}/prompt")
+        await page.get_by_role("button", name="New prompt file").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("File name").fill("new.md")
+        await dialog.get_by_role("button", name="Make").click()
+        await page.locator(".lines-area").fill("Not saved yet.")
+        await desk.goto(f"#/domains/{domain}/prompt")
+        await expect(page.locator(".lines-area")).to_have_value("Not saved yet.")
+        await page.get_by_role("button", name="Save", exact=True).click()
+        await expect(page.locator(".toast")).to_contain_text("Saved")
+        (stored,) = (await desk.rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
+        assert (stored["name"], stored["content"]) == ("new.md", "Not saved yet.")

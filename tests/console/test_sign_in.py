@@ -1,0 +1,161 @@
+"""Signing in to the console, staying signed in, and what becomes of what was typed when that ends."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import oidc_provider_mock  # type: ignore[import-untyped]
+import pytest
+from playwright.async_api import expect
+
+from tests.access.tenants import as_operator, make_key
+from tests.console.people import fill_in, sign_in
+from tests.console.rig import console, needs_browser
+from tests.waiting import pause
+
+pytestmark = needs_browser
+
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+"""What the page takes for being looked at again."""
+
+HIDDEN = "Object.defineProperty(document, 'hidden', { get: () => true })"
+
+KEPT = "Object.values(localStorage).some((each) => each.includes('nobody else'))"
+
+
+async def test_a_key_that_is_revoked_ends_the_sign_in_and_nothing_that_was_typed(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        await sign_in(desk, "root", "operator", at="#/operator/users/root")
+        second = await make_key(rig, "root", "operator")
+        await page.get_by_label("Shown name").fill("The one at the root")
+        for key in (await rig.ok("GET", "/api/keys"))["items"]:
+            await rig.ok("DELETE", f"/api/keys/{key['id']}")
+        second = await make_key(rig, "root", "operator")
+        await page.get_by_role("button", name="Save").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog).to_contain_text("What you have typed is still here")
+        await expect(dialog.get_by_label("Name", exact=True)).to_have_value("root")
+        await dialog.get_by_label("Key", exact=True).fill(second)
+        await dialog.get_by_role("button", name="Sign in", exact=True).click()
+        await expect(dialog).to_have_count(0)
+        await expect(page.locator(".toast")).to_contain_text("Saved")
+        assert (await rig.ok("GET", "/api/users/root"))["displayName"] == "The one at the root"
+
+
+async def test_a_page_notices_other_rights_by_itself_and_offers_what_is_left(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        as_operator(rig)
+        domain = await rig.domain()
+        key = await sign_in(desk, "ann", "operator", at=f"#/chat/{domain}")
+        await page.get_by_label("Message", exact=True).fill("Half a sen")
+        await expect(page.get_by_role("link", name="Operator")).to_be_visible()
+        await rig.ok("PATCH", "/api/users/ann", {"operator": False, "grants": {domain: "member"}})
+        key = await make_key(rig, "ann", "member", domain)
+        await page.evaluate(LOOK)
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Key", exact=True).fill(key)
+        await dialog.get_by_role("button", name="Sign in", exact=True).click()
+        await expect(page.locator(".toast")).to_contain_text("What you may do here has changed")
+        await expect(page.get_by_role("link", name="Operator")).to_have_count(0)
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sen")
+
+
+async def test_who_comes_next_sees_no_draft_and_other_tabs_are_signed_out_too(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        as_operator(rig)
+        domain = await rig.domain()
+        bobs = await make_key(rig, "bob", "member", domain)
+        await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
+        await page.get_by_label("Message", exact=True).fill("For nobody else")
+        with anyio.fail_after(30):
+            while not await page.evaluate(KEPT):
+                await pause()
+        other = await page.context.new_page()
+        await other.goto(f"{desk.url}/#/chat/{domain}")
+        await expect(other.get_by_role("button", name="Account: ann")).to_be_visible()
+        await page.get_by_role("button", name="Account: ann").click()
+        await page.get_by_role("menuitem", name="Sign out").click()
+        await expect(page.get_by_role("heading", name="Sign in to Agentic RAG")).to_be_visible()
+        await expect(other.get_by_role("dialog")).to_contain_text("Your sign-in has ended")
+        await fill_in(page, "bob", bobs)
+        await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("")
+        # the tab that was ann's is loaded anew as bob's
+        await expect(other.get_by_role("button", name="Account: bob")).to_be_visible()
+        await expect(other.get_by_label("Message", exact=True)).to_have_value("")
+        assert not await page.evaluate(KEPT)
+
+
+async def test_a_tab_that_nobody_sees_is_not_left_to_whoever_signs_in_next(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        as_operator(rig)
+        domain = await rig.domain()
+        bobs = await make_key(rig, "bob", "member", domain)
+        await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
+        hidden = await page.context.new_page()
+        await hidden.add_init_script(HIDDEN)
+        await hidden.goto(f"{desk.url}/#/chat/{domain}")
+        await expect(hidden.get_by_role("button", name="Account: ann")).to_be_visible()
+        await page.get_by_role("button", name="Account: ann").click()
+        await page.get_by_role("menuitem", name="Sign out").click()
+        await fill_in(page, "bob", bobs)
+        await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
+        await expect(hidden.get_by_role("button", name="Account: bob")).to_be_visible()
+        # who has signed in elsewhere without a word to this tab is noticed when it is looked at
+        anns = await make_key(rig, "ann", "member", domain)
+        body = {"name": "ann", "key": anns}
+        await page.request.post(f"{desk.url}/api/auth/sign-in", data=body, headers={"X-Requested-With": "test"})
+        await page.evaluate(LOOK)
+        await expect(page.get_by_role("button", name="Account: ann")).to_be_visible()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the provider's own libraries
+async def test_one_signs_in_with_an_organisation_and_again_beside_the_page(tmp_path: Path) -> None:
+    claims = {"groups": ["legal"], "preferred_username": "ann", "name": "Ann Example"}
+    people = [
+        oidc_provider_mock.User(sub="a-1", claims=claims),
+        oidc_provider_mock.User(sub="b-1", claims={**claims, "groups": ["sales"], "preferred_username": "bob"}),
+    ]
+    file = tmp_path / "grants.toml"
+    file.write_text('[[grants]]\ngroups = "legal*"\ndomain = "nowhere"\ngrant = "member"\n')
+    with oidc_provider_mock.run_server_in_thread(user_claims=people, require_nonce=True) as server:
+        issuer = f"http://localhost:{server.server_port}"
+        given: dict[str, Any] = {
+            "oidc_issuer": issuer,
+            "oidc_client_id": "rag",
+            "oidc_client_secret": "s3cret",
+            "oidc_grants": file,
+        }
+        async with console(tmp_path, **given) as desk:
+            page, rig = desk.page, desk.rig
+            as_operator(rig)
+            domain = await rig.domain()
+            file.write_text(f'[[grants]]\ngroups = "legal*"\ndomain = "{domain}"\ngrant = "member"\n')
+            os.utime(file, (1, 1))
+            await desk.goto(f"#/chat/{domain}")
+            await page.get_by_role("link", name="Sign in with your organisation").click()
+            await page.locator("input[name=sub]").fill("b-1")
+            await page.locator("button, input[type=submit]").first.click()
+            await expect(page.get_by_role("alert")).to_contain_text("may not use this server")
+            await page.get_by_role("link", name="Sign in with your organisation").click()
+            await page.locator("input[name=sub]").fill("a-1")
+            await page.locator("button, input[type=submit]").first.click()
+            await expect(page.get_by_role("button", name="Account: ann")).to_be_visible()
+            await page.get_by_label("Message", exact=True).fill("Half a sen")
+            await rig.ok("POST", "/api/users/ann/disable")
+            await rig.ok("POST", "/api/users/ann/enable")
+            await page.evaluate(LOOK)
+            dialog = page.get_by_role("dialog")
+            async with page.expect_popup() as opening:
+                await dialog.get_by_role("link", name="Sign in with your organisation").click()
+            beside = await opening.value
+            await beside.locator("input[name=sub]").fill("a-1")
+            await beside.locator("button, input[type=submit]").first.click()
+            await expect(beside.get_by_role("heading", name="You are signed in")).to_be_visible()
+            await expect(dialog).to_have_count(0)
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("Half a sen")

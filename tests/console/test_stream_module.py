@@ -1,0 +1,73 @@
+"""The module that a client author may copy: its reducer on the events of real turns, its connection, its blocks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentic_rag.errors import ModelError
+from agentic_rag.testing.scripted import Broken
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, use
+from tests.node import CLIENTS, PATIENCE, node
+from tests.server.rig import Rig
+
+
+async def run_module(script: str, given: Any) -> list[Any]:
+    """Run a script of the clients with JSON on its stdin; return the values that it printed."""
+    command = [str(node()), "--no-warnings", str(CLIENTS / script)]
+    with anyio.fail_after(PATIENCE):
+        ended = await anyio.run_process(command, input=json.dumps(given).encode(), check=False, cwd=CLIENTS)
+    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+async def test_a_view_made_of_events_is_what_is_stored(tmp_path: Path) -> None:
+    first = Step((Think("Think 💭."), Say("I look 🔎 it up. "), Use("search_documents", {"query": "leave"})))
+    broken = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
+    cited = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
+    failed = ModelError("No.", retryable=False)
+    steps = (first, broken, cited, use("no_such_tool", a=1), failed)
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
+        conversation = await rig.conversation(domain)
+        turns = [await rig.say(conversation, "How many?"), await rig.say(conversation, "And?")]
+        stored = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+    assert any(event["type"] == "step_reset" for event in turns[0])
+    done, error, connection = await run_module("console_stream.mjs", {"turns": turns})
+    answer = stored[1]
+    assert done["text"] == answer["content"] == "I look 🔎 it up. \n\nThey have 🎉 25 days."
+    assert done["status"] == "done"
+    assert done["references"] == answer["references"]
+    assert done["usage"] == answer["metadata"]["usage"]
+    kinds = [item["kind"] for item in done["items"]]
+    assert kinds == ["thinking", "text", "call", "retrieval", "text"]
+    text = done["items"][-1]
+    (citation,) = text["citations"]
+    assert text["text"][citation["from"] : citation["to"]] == "25 days"
+    call = done["items"][2]
+    assert (call["status"], call["server"], call["arguments"]) == ("ok", "retriever", {"query": "leave"})
+    assert (error["status"], error["error"]["retryable"]) == ("error", False)
+    assert [item["status"] for item in error["items"] if item["kind"] == "call"] == ["error"]
+    # Cut off after each few events, and told the last one twice: each comes once, and none is missing.
+    numbers = [event["seq"] for event in turns[0]]
+    assert connection["heard"] == numbers
+    assert connection["subscribed"][:2] == [None, 3]
+
+
+async def test_closed_blocks_stay_closed_and_are_whole(tmp_path: Path) -> None:
+    texts = {
+        "One.\n\nTwo\nlines.\n\nThree": ["One.\n\n", "Two\nlines.\n\n", "Three"],
+        "- a\n- b\n\n- c\n\nText.\n": ["- a\n- b\n\n- c\n\n", "Text.\n"],
+        "1. a\n\n   more of a\n\n2. b\n\nEnd": ["1. a\n\n   more of a\n\n2. b\n\n", "End"],
+        "```py\na\n\nb\n```\n\nAfter\n\nx": ["```py\na\n\nb\n```\n\n", "After\n\n", "x"],
+        "~~~~\n```\n\n~~~\n\n~~~~\n\nx": ["~~~~\n```\n\n~~~\n\n~~~~\n\n", "x"],
+        "| a |\n|---|\n| b |\n\nx\n\n": ["| a |\n|---|\n| b |\n\n", "x\n\n"],
+        "\n\n# Head\nText\n\n\n\nMore\n": ["\n\n# Head\nText\n\n\n\n", "More\n"],
+        "> a\n\n> b\n\nc": ["> a\n\n> b\n\n", "c"],
+        "": [""],
+    }
+    found = await run_module("console_text.mjs", list(texts))
+    assert [each["blocks"] for each in found] == list(texts.values())
+    assert all(each["same"] for each in found)

@@ -1,0 +1,115 @@
+"""Waits in the console: an approval with other arguments, a question, a form's fields, a refusal with a reason."""
+
+from pathlib import Path
+
+from playwright.async_api import Page, expect
+
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.scripted import Plain
+from agentic_rag.testing.steps import Step, Use, say, use
+from tests.console.rig import console, needs_browser
+
+pytestmark = needs_browser
+
+SEARCH = use("search_documents", query="leave")
+
+
+async def ask(page: Page, text: str) -> None:
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: Path) -> None:
+    async with console(tmp_path, SEARCH, say("Found."), SEARCH, say("As you like.")) as desk:
+        page = desk.page
+        domain = await desk.rig.domain(toolPolicy={"search_documents": "ask"})
+        await desk.rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave.")
+        await desk.goto()
+        await ask(page, "How many?")
+        await expect(page.locator(".wait")).to_contain_text("search_documents")
+        await expect(page.locator(".call-state")).to_have_text("waiting for an answer")
+        await page.reload()
+        card = page.locator(".wait")
+        await card.get_by_label("Arguments").fill('{"query": ')
+        await card.get_by_role("button", name="Approve", exact=True).click()
+        await expect(card.locator(".field-error").first).to_contain_text("not valid JSON")
+        await card.get_by_label("Arguments").fill('{"query": 5}')
+        await card.get_by_role("button", name="Approve", exact=True).click()
+        await expect(card.get_by_role("alert").last).to_contain_text("content.arguments")
+        await card.get_by_label("Arguments").fill('{"query": "days of leave"}')
+        await card.get_by_role("button", name="Approve", exact=True).click()
+        await expect(page.locator(".answer .prose").last).to_have_text("Found.")
+        await expect(card).to_contain_text("accepted by local")
+        await expect(page.locator(".call-subject")).to_have_text("leave")
+        await expect(page.locator(".call-state")).to_contain_text("done")
+        await ask(page, "Again?")
+        await page.locator(".wait").last.get_by_placeholder("Reason, if you decline").fill("Not today.")
+        await page.locator(".wait").last.get_by_role("button", name="Decline").click()
+        await expect(page.locator(".answer .prose").last).to_have_text("As you like.")
+        last = desk.rig.model.requests[-1].messages[-1]
+        assert "Not today." in str(last["content"])
+
+
+async def test_a_question_of_the_models_is_answered_by_an_option_and_in_words(tmp_path: Path) -> None:
+    question = Step((Use("ask_user", {"question": "Which site?", "options": ["North", "South"], "multiple": True}),))
+
+    def last(request: ModelRequest) -> Plain:
+        told = str(request.messages[-1]["content"])
+        return say("South and more." if "South" in told and "both, please" in told and "North" not in told else told)
+
+    async with console(tmp_path, question, last) as desk:
+        page = desk.page
+        await desk.rig.domain(askUser=True)
+        await desk.goto()
+        await ask(page, "Where?")
+        card = page.locator(".wait")
+        await expect(card).to_contain_text("Which site?")
+        await card.get_by_role("button", name="Send").click()
+        await expect(card.get_by_role("alert")).to_contain_text("Choose something")
+        await card.get_by_label("South").check()
+        await card.get_by_label("Or in your own words").fill("both, please")
+        await card.get_by_role("button", name="Send").click()
+        await expect(page.locator(".answer .prose").last).to_have_text("South and more.")
+
+
+FORM = """
+async () => {
+  const { loadWords } = await import("/web/i18n.js");
+  await loadWords("shell", "chat");
+  const { schemaForm } = await import("/web/chat/waits.js");
+  window.form = schemaForm({
+    type: "object",
+    required: ["name", "days"],
+    properties: {
+      name: { type: "string", title: "Your name", minLength: 1 },
+      days: { type: "integer", title: "Days", minimum: 1, maximum: 30 },
+      mail: { type: "string", format: "email", title: "Mail" },
+      urgent: { type: "boolean", title: "Urgent", default: true },
+      kind: { type: "string", title: "Kind", oneOf: [{ const: "p", title: "Paid" }, { const: "u", title: "Unpaid" }] },
+      sites: { type: "array", title: "Sites", items: { enum: ["n", "s"] }, default: ["s"] },
+    },
+  });
+  document.getElementById("main").replaceChildren(window.form.element);
+}
+"""
+
+
+async def test_a_form_is_made_of_its_schema_and_says_what_does_not_fit(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page = desk.page
+        await desk.goto()
+        await expect(page.get_by_role("heading", name="There is no domain yet")).to_be_visible()
+        await page.evaluate(FORM)
+        read = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
+        assert await page.evaluate(read) == "Your name *: This is needed."
+        await page.get_by_label("Your name").fill("Ann")
+        await page.get_by_label("Days").fill("31")
+        assert str(await page.evaluate(read)).startswith("Days *: ")
+        await page.get_by_label("Days").fill("3")
+        await page.get_by_label("Mail").fill("no address")
+        assert str(await page.evaluate(read)).startswith("Mail: ")
+        await page.get_by_label("Mail").fill("ann@example.com")
+        await page.get_by_label("Kind").select_option("Unpaid")
+        await page.get_by_label("n", exact=True).check()
+        wanted = {"name": "Ann", "days": 3, "mail": "ann@example.com", "urgent": True, "kind": "u", "sites": ["n", "s"]}
+        assert await page.evaluate(read) == wanted

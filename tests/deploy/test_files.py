@@ -1,0 +1,188 @@
+"""What stands in `docs/deploy`: settings that there are, ports and paths that answer, and what must not be in an image.
+
+No container runtime is needed for it. What systemd says of the unit is asked where it is installed.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from agentic_rag.settings import Settings
+from tests.access.tenants import make_key
+from tests.server.rig import Rig
+from tests.settings_page import make_page
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+FILES = sorted(path for path in DEPLOY.iterdir() if path.is_file())
+PAGE = ROOT / "docs" / "deploy.md"
+VARIABLES = frozenset(re.findall(r"`([A-Z][A-Z0-9_]+)`", make_page()))
+FOREIGN = frozenset({"POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "QDRANT__SERVICE__API_KEY", "SITE", "SERVER"})
+FOREIGN_SERVICES = frozenset({"proxy", "postgres", "qdrant"})
+
+
+def settings_in(text: str) -> set[str]:
+    return set(re.findall(r"AGENTIC_RAG_[A-Z0-9_]+|\b(?:ANTHROPIC|OPENAI|QDRANT)_[A-Z][A-Z_]*[A-Z]\b", text))
+
+
+def documents(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+@pytest.mark.parametrize("path", [*FILES, PAGE], ids=lambda path: path.name)
+def test_every_setting_that_is_named_is_one(path: Path) -> None:
+    assert settings_in(path.read_text()) - VARIABLES == set()
+
+
+def test_the_page_names_every_file() -> None:
+    text = PAGE.read_text()
+    assert [path.name for path in FILES if f"deploy/{path.name}" not in text] == []
+
+
+# The image
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the container file's instructions with their arguments, lines that go on joined."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(word, " ".join(rest.split())) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
+
+
+def stages() -> list[list[tuple[str, str]]]:
+    found: list[list[tuple[str, str]]] = []
+    for word, rest in instructions():
+        if word == "FROM":
+            found.append([])
+        found[-1].append((word, rest))
+    return found
+
+
+def of(stage: list[tuple[str, str]], word: str) -> list[str]:
+    return [rest for each, rest in stage if each == word]
+
+
+def test_the_image_is_built_in_two_stages_from_the_lock_with_checked_hashes() -> None:
+    build, final = stages()
+    installs = [rest for rest in of(build, "RUN") if "pip install" in rest]
+    assert any("runtime_lock > /tmp/runtime.lock" in rest for rest in of(build, "RUN"))
+    for line in installs:
+        assert ("--require-hashes -r /tmp/" in line) != ("--no-deps --no-index /tmp/wheel" in line), line
+    assert not any("pip install" in rest for rest in of(final, "RUN"))
+    assert of(final, "COPY") == ["--from=build /opt/agentic-rag /opt/agentic-rag"]
+
+
+def test_the_image_runs_as_nobody_special_keeps_no_secret_and_answers_whether_it_is_ready() -> None:
+    final = stages()[-1]
+    assert of(final, "USER") == ["10001:10001"]
+    last = max(number for number, (word, _) in enumerate(final) if word in ("RUN", "COPY"))
+    assert final.index(("USER", "10001:10001")) > last, "what runs later would run as another"
+    assert "bubblewrap" in " ".join(of(final, "RUN"))
+    assert not re.search(r"(KEY|TOKEN|PASSWORD|SECRET)\s*=", " ".join(of(final, "ENV") + of(final, "ARG")))
+    given = dict(each.split("=", 1) for each in of(final, "ENV")[0].split())
+    assert (given["AGENTIC_RAG_DATA"], of(final, "VOLUME")) == ("/data", ["/data"])
+    assert given["AGENTIC_RAG_MODEL_CACHE"].startswith("/data/"), "nothing else can be written"
+    assert of(final, "EXPOSE") == [given["AGENTIC_RAG_PORT"]]
+    (check,) = of(final, "HEALTHCHECK")
+    assert f"http://127.0.0.1:{given['AGENTIC_RAG_PORT']}/api/ready" in check
+
+
+def test_what_the_build_takes_is_there_and_nothing_else_is_sent() -> None:
+    taken = [name for line in of(stages()[0], "COPY") for name in line.split()[:-1]]
+    assert all((ROOT / name).exists() for name in taken)
+    first, *rest = [
+        line for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert first == "*"
+    assert {line.removeprefix("!") for line in rest if line.startswith("!")} == set(taken)
+
+
+# Compose and Kubernetes
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.postgresql.yaml"])
+def test_compose_files_are_closed_and_give_settings_that_are_read(name: str) -> None:
+    (found,) = documents(name)
+    for service, about in found["services"].items():
+        assert "ports" not in about or service == "proxy", "the server and its stores are reached inside alone"
+        assert set(about.get("environment", {})) <= VARIABLES | FOREIGN
+        assert service in FOREIGN_SERVICES | {"server"}
+        image = about.get("image", "agentic-rag:0.1.0")
+        assert not image.endswith(":latest")
+        assert ":" in image.rpartition("/")[2]
+    if name == "compose.yaml":
+        server = found["services"]["server"]
+        assert (server["read_only"], server["cap_drop"], server["init"]) == (True, ["ALL"], True)
+        subnet = found["networks"]["inside"]["ipam"]["config"][0]["subnet"]
+        assert server["environment"]["AGENTIC_RAG_TRUSTED_PROXIES"] == subnet
+        Settings(_env_file=None, trusted_proxies=subnet)
+        assert (DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]).is_file()
+
+
+def test_a_stop_is_waited_for_longer_than_it_may_take() -> None:
+    from agentic_rag.serving import END_SECONDS
+
+    longest = Settings(_env_file=None).drain_seconds + END_SECONDS
+    (compose,) = documents("compose.yaml")
+    assert int(compose["services"]["server"]["stop_grace_period"].removesuffix("s")) > longest
+    (stateful,) = [each for each in documents("kubernetes.yaml") if each["kind"] == "StatefulSet"]
+    assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest
+    unit = (DEPLOY / "agentic-rag.service").read_text()
+    assert int(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0]) > longest
+
+
+async def test_kubernetes_asks_addresses_that_answer_anybody_and_runs_one_server_as_nobody_special(
+    tmp_path: Path,
+) -> None:
+    found = {each["kind"]: each for each in documents("kubernetes.yaml")}
+    assert found["StatefulSet"]["spec"]["replicas"] == 1
+    pod = found["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {each["name"] for each in container["env"]} <= VARIABLES
+    claims = {each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each}
+    assert claims == {found["PersistentVolumeClaim"]["metadata"]["name"]}
+    assert found["Service"]["spec"]["selector"] == found["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
+    assert set(probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
+    async with Rig(tmp_path) as rig:
+        await make_key(rig, "ann", "operator")
+    async with Rig(tmp_path, host="0.0.0.0") as rig:
+        for path in probes.values():  # by the pod's address, without a key
+            answer = await rig.http.get(path, headers={"host": "10.1.2.3:8000"})
+            assert answer.status_code == 200, answer.text
+    (command,) = documents("kubernetes-command.yaml")
+    assert command["spec"]["volumes"][0] == pod["volumes"][0]
+    assert command["spec"]["containers"][0]["image"] == container["image"]
+
+
+# systemd
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+def test_the_unit_is_understood_by_systemd_and_leaves_bubblewrap_what_it_needs(tmp_path: Path) -> None:
+    text = (DEPLOY / "agentic-rag.service").read_text()
+    started = tmp_path / "agentic-rag"
+    started.write_text("#!/bin/sh\n")
+    started.chmod(0o755)
+    unit = tmp_path / "agentic-rag.service"
+    unit.write_text(text.replace("/opt/agentic-rag/bin/agentic-rag", str(started)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if "agentic-rag.service" in line and "man:" not in line]
+    assert ours == [], done.stderr
+    given = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert given["NoNewPrivileges"] == "yes"
+    assert given["CapabilityBoundingSet"] == ""
+    forbidding = {"RestrictNamespaces", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset"}
+    assert forbidding & set(given) == set()
+    assert "@mount" not in given["SystemCallFilter"]

@@ -1,0 +1,175 @@
+"""Behind the proxies as they are configured in `docs/deploy`: streams, WebSockets, uploads, and who is believed what.
+
+A model that falls silent in the middle of its answer shows that nothing is held back: what it said before is there.
+"""
+
+import json
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+from websockets.typing import Origin, Subprotocol
+
+from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
+from agentic_rag.testing.steps import say
+from tests.access.tenants import bearer
+from tests.deploy.proxies import NAME, Proxy, caddy, nginx, nginx_program
+from tests.e2e.serving import Server, serving
+
+PATIENCE = 60.0
+SILENT = Reply(say("These words come, and then it is silent for a long time."), Fault(silent_after=6))
+PROXIES = [
+    pytest.param(nginx, marks=pytest.mark.skipif(nginx_program() is None, reason="nginx is not here"), id="nginx"),
+    pytest.param(
+        caddy, marks=pytest.mark.skipif(shutil.which("caddy") is None, reason="caddy is not here"), id="caddy"
+    ),
+]
+FORGED = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "gopher"}
+
+
+class Guest:
+    """A client that comes through a proxy, with an operator's key."""
+
+    def __init__(self, proxy: Proxy, server: Server, key: str) -> None:
+        self.proxy, self.server, self.key = proxy, server, key
+        self.http = httpx2.AsyncClient(
+            base_url=f"{proxy.origin.partition(':')[0]}://127.0.0.1:{proxy.port}",
+            headers={"host": proxy.authority, **bearer(key)},
+            verify=False,
+            trust_env=False,
+            timeout=PATIENCE,
+        )
+
+    async def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        answer = await self.http.request(method, path, json=body, **options)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    @asynccontextmanager
+    async def socket(self) -> AsyncIterator[Any]:
+        """A WebSocket as a page of the proxy's origin opens it."""
+        scheme = "wss" if self.proxy.secure else "ws"
+        async with connect(
+            f"{scheme}://{self.proxy.authority}/ws",
+            host="127.0.0.1",
+            port=self.proxy.port,
+            ssl=_trusting() if self.proxy.secure else None,
+            origin=Origin(self.proxy.origin),
+            subprotocols=[Subprotocol("agentic-rag.native")],
+            additional_headers=bearer(self.key),
+            proxy=None,
+        ) as socket:
+            yield socket
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@contextmanager
+def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tuple[Server, str]]:
+    """Run a server with an operator's key; nobody comes in without one."""
+    given = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
+    given["AGENTIC_RAG_EMBEDDING"] = "none"
+    with serving(folder / "data", **given, **variables) as server:
+        key = str(server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
+        yield server, key
+
+
+@pytest.mark.parametrize("run", PROXIES)
+async def test_through_a_proxy_everything_comes_at_once_and_nobody_is_believed_what_he_says(
+    run: Callable[[Path, str], AbstractContextManager[Proxy]], tmp_path: Path
+) -> None:
+    async with FakeMessagesAPI(then=lambda body: SILENT, enforced=False) as api:
+        with (
+            _server(tmp_path, api) as (server, key),
+            run(tmp_path / "proxy", server.url.partition("://")[2]) as proxy,
+        ):
+            guest = Guest(proxy, server, key)
+            async with guest.http:
+                assert await guest.ok("GET", "/api/ready") == {"ready": True}
+                await _streams(guest)
+                await _talks(guest)
+                await _uploads(guest)
+                await _is_believed_nothing(guest)
+
+
+async def _streams(guest: Guest) -> None:
+    """Server-sent events are there while the model is silent."""
+    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": "demo"}))["id"]
+    path = f"/api/conversations/{conversation}"
+    heard: list[str] = []
+    with anyio.fail_after(PATIENCE):
+        async with guest.http.stream("POST", f"{path}/messages", json={"content": "Hello"}) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            async for line in stream.aiter_lines():
+                if line.startswith("event: "):
+                    heard.append(line.removeprefix("event: "))
+                    if heard.count("text") == 1 and heard[-1] == "text":
+                        await guest.ok("POST", f"{path}/interrupt")
+    assert heard[-1] == "interrupted"
+
+
+async def _talks(guest: Guest) -> None:
+    """A WebSocket of a page of the proxy's origin; frames are there while the model is silent."""
+    conversation = (await guest.ok("POST", "/api/conversations", {"domainId": "demo"}))["id"]
+    async with guest.socket() as socket:
+        await socket.send(json.dumps({"type": "message", "conversationId": conversation, "content": "Hello"}))
+        kinds: list[str] = []
+        with anyio.fail_after(PATIENCE):
+            while "interrupted" not in kinds:
+                kinds.append(json.loads(await socket.recv())["type"])
+                if kinds.count("text") == 1 and kinds[-1] == "text":
+                    await socket.send(json.dumps({"type": "interrupt", "conversationId": conversation}))
+
+
+async def _uploads(guest: Guest) -> None:
+    """More than the megabyte that nginx takes by itself."""
+    files = {"file": ("large.txt", b"The pump holds 3 litres.\n" * 45_000)}
+    answer = await guest.http.post("/api/domains/demo/documents", files=files)
+    assert answer.status_code == 202, answer.text
+
+
+async def _is_believed_nothing(guest: Guest) -> None:
+    """Where a request comes from, and by which scheme, is the proxy's word; names and origins are the server's."""
+    wrong = {"name": "ann", "key": "arag_" + "x" * 43}
+    page = {"x-requested-with": "page", "authorization": "", **FORGED}
+    refused = await guest.http.post("/api/auth/sign-in", json=wrong, headers=page)
+    assert refused.status_code == 401
+    rows = (await guest.ok("GET", "/api/audit?limit=50"))["items"]
+    (row,) = [each for each in rows if "sign-in" in each["action"] and each["outcome"] == "refused"]
+    assert row["details"]["from"] == "127.0.0.1"
+    right = {"name": "ann", "key": guest.key}
+    signed = await guest.http.post("/api/auth/sign-in", json=right, headers=page)
+    assert signed.status_code == 201, signed.text
+    cookie = signed.headers["set-cookie"]
+    assert cookie.startswith("__Host-agentic-rag=" if guest.proxy.secure else "agentic-rag=")
+    assert ("Secure" in cookie) == guest.proxy.secure
+    for headers, code in (({"origin": "https://evil.example"}, 403), ({"origin": guest.proxy.origin}, 200)):
+        assert (await guest.http.get("/api/domains", headers=headers)).status_code == code
+    if guest.proxy.secure:  # nginx passes on what it was asked for; Caddy answers to its own name alone
+        assert (await guest.http.get("/api/domains", headers={"host": "evil.example"})).status_code == 403
+
+
+async def test_only_a_trusted_proxy_says_whence_a_request_comes_and_by_which_scheme(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(then=lambda body: SILENT, enforced=False) as api:
+        for place, trusted, name in (
+            ("on this machine", "127.0.0.0/8", "__Host-agentic-rag"),
+            ("elsewhere", "10.0.0.0/8, 192.0.2.7", "agentic-rag"),
+        ):
+            (tmp_path / place).mkdir()
+            with _server(tmp_path / place, api, AGENTIC_RAG_TRUSTED_PROXIES=trusted) as (server, key):
+                forwarded = {"x-requested-with": "page", "x-forwarded-proto": "https"}
+                async with httpx2.AsyncClient(base_url=server.url, headers=forwarded, trust_env=False) as http:
+                    answer = await http.post("/api/auth/sign-in", json={"name": "ann", "key": key})
+            assert answer.headers["set-cookie"].partition("=")[0] == name, place

@@ -1,0 +1,100 @@
+"""The wheel, installed and not editable, serves all it needs, as the container file and the unit run it.
+
+That is: as no root, with no capability, with everything read-only but the data folder and one for temporary files.
+The sandbox of the product runs inside of it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.containers import container, problem, process_in, temporary
+from tests.e2e.serving import Server, environment, text_of
+
+ROOT = Path(__file__).parents[2]
+QUESTION = "How many days of paid leave do full-time staff have?"
+
+pytestmark = pytest.mark.skipif(bool(problem()), reason=f"no containers: {problem()}")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which the wheel is installed, and what it needs lies beside it; return its Python."""
+    folder = tmp_path_factory.mktemp("installed")
+    build = "import sys, hatchling.build; print(hatchling.build.build_wheel(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=True
+    )
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], timeout=240, check=True)
+    python = folder / "venv" / "bin" / "python"
+    place = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv"), "platbase": str(folder / "venv")}))
+    with zipfile.ZipFile(folder / made.stdout.split()[-1]) as wheel:
+        wheel.extractall(place)
+    # a line of a .pth file adds the folder, and not what that folder's own .pth files add: an editable install of us
+    (place / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return python
+
+
+@contextmanager
+def _serving(python: Path, data: Path, **variables: str) -> Iterator[Server]:
+    places = {"AGENTIC_RAG_DATA": str(data), "TMPDIR": str(temporary(data))}
+    given = environment(**places, AGENTIC_RAG_EMBEDDING="none", PYTHONDONTWRITEBYTECODE="1")
+    for name in ("AGENTIC_RAG_ALLOW_ROOT", "PYTHONPATH"):
+        given.pop(name, None)
+    command = container(data, str(python), "-P", "-m", "agentic_rag.cli", "serve", "--port", "0")
+    child = subprocess.Popen(command, env=given | variables, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        said = child.stdout.readline()
+        assert said.startswith("Agentic RAG serves"), said
+        yield Server(child, said.split()[3], data)
+    finally:
+        if child.poll() is None:
+            os.kill(process_in(child.pid), signal.SIGTERM)  # what stands before it passes on no signal
+        try:
+            assert child.wait(120) == 0
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
+async def test_an_installed_wheel_serves_as_a_container_runs_it(installed: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    temporary(data).mkdir()
+    with _serving(installed, data) as server:
+        assert {each["status"] for each in await server.indexed()} == {"indexed"}  # a PDF among them: in the sandbox
+        roles = {each["id"] for each in server.call("GET", "/api/domains/demo/roles")["items"]}
+        assert {"assistant", "researcher", "nuwa", "guide"} <= roles
+        async with server.chat(await server.conversation()) as chat:
+            assert "27 days" in text_of(await chat.say(QUESTION))
+        health = server.call("GET", "/api/health")
+        assert health["status"] == "ok", health
+        assert server.call("GET", "/api/openapi.json")["paths"]
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_of_their_data(installed: Path) -> None:
+    place = next((installed.parents[1] / "lib").glob("python*/site-packages"))
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("no git: which files are the repository's is not known")
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "agentic_rag", "mcp_servers", "roles", "workspaces"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, tracked.stdout.split("\0")):
+        top, _, rest = name.partition("/")
+        inside = {"roles": "mcp_servers/promptx/builtin_roles", "workspaces": "agentic_rag/workspaces"}.get(top, top)
+        assert (place / inside / rest).read_bytes() == (ROOT / name).read_bytes(), name

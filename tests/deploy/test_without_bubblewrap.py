@@ -1,0 +1,74 @@
+"""Where bubblewrap is missing, the doctor and `scripts/setup` say so, and what does not work without it."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.tools.launch.sandbox import WITHOUT, Sandbox, find_sandbox
+from tests.deploy.containers import container, problem, temporary
+from tests.e2e.serving import environment
+
+ROOT = Path(__file__).parents[2]
+FOUND = find_sandbox()
+
+
+def examine(data: Path, masked: str) -> subprocess.CompletedProcess[str]:
+    """Run the doctor in a container on an empty data folder, with or without bubblewrap inside."""
+    command = [sys.executable, "-m", "agentic_rag.cli", "doctor", "--data", str(data)]
+    variables = environment(AGENTIC_RAG_EMBEDDING="none", PYTHONPATH=str(ROOT), TMPDIR=str(temporary(data)))
+    return subprocess.run(
+        container(data, *command, masked=masked),
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(isinstance(FOUND, str), reason=f"bubblewrap: {FOUND}")
+@pytest.mark.skipif(bool(problem()), reason=f"no containers: {problem()}")
+def test_the_doctor_says_that_there_is_no_sandbox_and_what_is_lost(tmp_path: Path) -> None:
+    assert isinstance(FOUND, Sandbox)
+    for name, masked in (("without", FOUND.executable), ("with", "")):
+        data = tmp_path / name / "data"
+        data.mkdir(parents=True, mode=0o700)
+        temporary(data).mkdir()
+        done = examine(data, masked)
+        assert done.returncode == 0, done.stdout + done.stderr  # nothing of the data is wrong
+        assert (WITHOUT in done.stdout) == bool(masked), done.stdout
+        assert ("bubblewrap is not installed" in done.stdout) == bool(masked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is bubblewrap on Linux only")
+@pytest.mark.parametrize("works", [True, False])
+def test_setup_says_that_bubblewrap_is_missing_or_does_not_work(tmp_path: Path, works: bool) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / ".venv").mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts" / "setup")
+    for name in ("requirements.lock", "pyproject.toml"):
+        (tmp_path / name).write_text(f"{name}\n")
+    both = b"requirements.lock\npyproject.toml\n"
+    (tmp_path / ".venv" / ".agentic-rag-setup").write_text(f"{hashlib.sha256(both).hexdigest()}  -\n")
+    for name in ("bash", "dirname", "uname", "cat", "sha256sum", "true"):
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+    (programs / "bwrap").write_text(f"#!/bin/sh\nexit {0 if works else 1}\n")
+    (programs / "bwrap").chmod(0o755)
+    done = subprocess.run(
+        [str(programs / "bash"), str(tmp_path / "scripts" / "setup")],
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("MCP servers that are programs" in done.stderr) != works

@@ -1,0 +1,191 @@
+"""Whatever the OpenAPI document allows, and much that it does not, sent to every operation of the whole application.
+
+Owns what is sent (schemathesis makes it of the document), and what every answer must be: of a status and a shape that
+the document says, never a failure of ours, never with anything of our insides. Ids in paths are mostly those of things
+that are there, so that requests come past the look-up.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio.from_thread
+import httpx2
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from schemathesis import Case, GenerationMode
+
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import say
+from tests.access.tenants import as_operator
+from tests.server.rig import Json, Rig
+
+URL = "http://127.0.0.1"
+REAL_IDS = 0.7
+"""Of a request's ids, how many are those of things that are there."""
+INSIDES = ("Traceback", "sqlalchemy", "site-packages", "agentic_rag/", "sqlite3.", "psycopg")
+
+schemathesis.serializer.alias("application/zip", "application/octet-stream")  # any bytes
+
+
+@dataclass(slots=True)
+class Fuzzing:
+    """What was sent and what was wrong with the answers, a line each."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    operations: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def fuzz(folder: Path, examples: int, number: int, *, every: int = 1) -> Fuzzing:
+    """Send each operation ``examples`` requests that the document allows and as many that it does not.
+
+    ``number`` seeds them. ``every``: only each so-manieth operation, beginning with that number; most of the time goes
+    into finding out what an operation takes, before the first request.
+    """
+    found = Fuzzing()
+    with _quiet(), anyio.from_thread.start_blocking_portal() as portal:
+        model = ScriptedModel(then=say("Yes."), strict=False)
+        wide: dict[str, Any] = {"requests_per_second": 100_000, "messages_per_minute": 1_000_000}
+        rig = Rig(folder, instead=model, quota_conversations=100_000, **wide)
+        with portal.wrap_async_context_manager(rig):
+            ids = portal.call(_furnish, rig)
+            document = portal.call(rig.ok, "GET", "/api/openapi.json")
+            for operation in list(_operations(document))[number % every :: every]:
+                found.operations += 1
+                for mode in GenerationMode:
+                    _fuzz_operation(portal, rig, Judge(document, found), operation, mode, ids, examples, number)
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have only errors logged meanwhile: a line for each request would be most of the time."""
+    chatty = [logging.getLogger(name) for name in ("agentic_rag", "httpx2", "mcp")]
+    before = [each.level for each in chatty]
+    for each in chatty:
+        each.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for each, level in zip(chatty, before, strict=True):
+            each.setLevel(level)
+
+
+def _operations(document: Json) -> Iterator[Any]:
+    """Yield the operations; what ends a thing for good comes last."""
+    given: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
+    operations = [each.ok() for each in given]
+    yield from sorted(operations, key=lambda each: each.method.upper() == "DELETE")
+
+
+async def _furnish(rig: Rig) -> dict[str, str]:
+    """Make one of everything and return their ids by the names of path parameters."""
+    as_operator(rig)  # keys that are made on the way must not shut us out
+    domain = await rig.domain()
+    document = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
+    conversation = await rig.conversation(domain)
+    turn = (await rig.say(conversation, "Hi"))[-1]
+    chunks = (await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks"))["items"]
+    shown = await rig.ok("GET", f"/api/turns/{turn['turnId']}")
+    return {
+        "domain": domain,
+        "document": document["id"],
+        "chunk": chunks[0]["chunkId"],
+        "conversation": conversation,
+        "message": turn["messageId"],
+        "turn": turn["turnId"],
+        "image": shown["imageId"],
+        "role": "assistant",
+        "name": "TOKEN",
+    }
+
+
+def _fuzz_operation(
+    portal: anyio.from_thread.BlockingPortal,
+    rig: Rig,
+    judge: "Judge",
+    operation: Any,
+    mode: GenerationMode,
+    ids: dict[str, str],
+    examples: int,
+    number: int,
+) -> None:
+    names = [parameter.name for parameter in operation.path_parameters]
+    deletes = operation.method.upper() == "DELETE"
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(case=operation.as_strategy(mode), draws=st.lists(st.floats(0, 1), min_size=len(names), max_size=len(names)))
+    def send(case: Case[Any], draws: list[float]) -> None:
+        for name, draw in zip(names, draws, strict=True):
+            if name in ids and draw < REAL_IDS and not deletes:
+                case.path_parameters[name] = ids[name]
+        prepared = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
+        portal.call(_send, rig, prepared, judge, operation)
+
+    with suppress(Unsatisfiable):  # nothing is wrong where nothing can be sent
+        send()
+
+
+def _plain(request: dict[str, Any]) -> dict[str, Any]:
+    known = ("method", "url", "headers", "files", "data", "params", "cookies", "json")
+    return {name: value for name, value in request.items() if name in known}
+
+
+async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
+    label, body = f"{operation.method.upper()} {operation.path}", prepared.body or b""
+    content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]
+    headers = prepared.headers.items()
+    kept = {name: str(value) for name, value in headers if name.lower() in ("content-type", "if-match")}
+    try:
+        request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=kept)
+    except (httpx2.InvalidURL, UnicodeError):
+        return  # nothing that can be sent
+    try:
+        judge.judge(label, operation, await rig.http.send(request))
+    except AssertionError as exc:  # the rig's: an answer that the document does not say
+        judge.found.problems.append(f"{label}: {exc} ({prepared.url} {content[:300]!r})")
+
+
+class Judge:
+    """Says what is wrong with an answer."""
+
+    def __init__(self, document: Json, found: Fuzzing) -> None:
+        self._document = document
+        self.found = found
+
+    def judge(self, label: str, operation: Any, answer: httpx2.Response) -> None:
+        self.found.statuses[answer.status_code] += 1
+        said = f"{label} {answer.request.url.query!r} {answer.request.content[:300]!r} → {answer.status_code}"
+        if answer.status_code >= 500 and answer.status_code != 503:
+            self.found.problems.append(f"{said}: {answer.text[:300]}")
+        if any(word in answer.text for word in INSIDES) and answer.status_code >= 400:
+            self.found.problems.append(f"{said} shows insides: {answer.text[:300]}")
+        responses = self._document["paths"][operation.path][operation.method.lower()]["responses"]
+        described = responses.get(str(answer.status_code), {})
+        if "$ref" in described:
+            described = self._document["components"]["responses"][described["$ref"].rpartition("/")[2]]
+        schema = described.get("content", {}).get("application/json", {}).get("schema")
+        if schema is None or not answer.headers.get("content-type", "").startswith("application/json"):
+            return
+        try:
+            Draft202012Validator({**schema, "components": self._document["components"]}).validate(answer.json())
+        except ValidationError as exc:
+            self.found.problems.append(f"{said} is not as described: {exc.message[:300]}")

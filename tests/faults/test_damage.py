@@ -1,0 +1,23 @@
+"""A seeded subset of what `scripts/faults damage` does: what a damaged file held is never missing without a word."""
+
+from pathlib import Path
+from random import Random
+
+from tests.faults.damage import prepare, run
+
+NAMES = ("mutable_id_tracker.mappings", "payload_storage/page_0.dat", "pointer.json")
+SEED = 44
+
+
+async def test_no_search_is_silent_about_what_a_damaged_index_lost(tmp_path: Path) -> None:
+    ground = await prepare(tmp_path / "ground")
+    random = Random(SEED)
+    for name in NAMES:
+        trial = random.choice([each for each in ground.trials() if name in each.file])
+        assert await run(ground, trial, tmp_path / name.replace("/", "-"), random) == []
+
+
+async def test_a_damaged_kept_result_is_none(tmp_path: Path) -> None:
+    ground = await prepare(tmp_path / "ground")
+    for trial in [each for each in ground.trials() if "payloads/ref_" in each.file]:
+        assert await run(ground, trial, tmp_path / trial.kind, Random(SEED)) == []

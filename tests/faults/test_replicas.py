@@ -1,0 +1,77 @@
+"""Three servers on one database: a seeded part of ``scripts/faults replicas``, and what they tell each other."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Ledger
+from tests.faults.outside import PATIENCE
+from tests.faults.replicas import Cluster, cluster, run
+from tests.store.conftest import needs_postgresql
+from tests.waiting import pause_thread
+
+pytestmark = needs_postgresql
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("replicas")) as made:
+        yield made
+
+
+def until(met: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < end
+        pause_thread()
+
+
+def test_what_one_server_changes_the_others_know(three: Cluster) -> None:
+    a, b, c = three.servers
+    path = f"/api/domains/{three.domain}"
+    assert b.call("GET", path)["name"] == c.call("GET", path)["name"] == "proof"
+    a.call("PATCH", path, {"name": "changed"})
+    until(lambda: b.call("GET", path)["name"] == c.call("GET", path)["name"] == "changed")
+    b.call("PUT", f"{path}/secrets/token", {"value": "a-secret-value-of-some-length"})
+    until(lambda: "token" in str(c.call("GET", f"{path}/secrets")))
+    assert [each["id"] for each in a.call("GET", "/api/health")["replicas"]] == ["server-0", "server-1", "server-2"]
+
+
+def test_a_turn_is_followed_and_interrupted_from_another_server(three: Cluster) -> None:
+    a, b, c = three.servers
+    conversation = a.conversation(three.domain)
+    ledger = Ledger()
+    with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
+        reader.subscribe()
+        turn = sender.send("Go there slow", "there")["turnId"]
+        reader.until(lambda event: event["type"] == "text")
+        c.call("POST", f"/api/conversations/{conversation}/interrupt", {})
+        assert reader.finish(turn)["type"] == sender.finish(turn)["type"] == "interrupted"
+    assert a.log(turn) == b.log(turn) == c.log(turn)
+
+
+def test_messages_wait_in_the_order_in_which_they_came_whatever_the_clocks_say(three: Cluster) -> None:
+    a, b, c = three.servers
+    conversation = a.conversation(three.domain)
+    with Chat(a, conversation, Ledger()) as chat:
+        first = chat.send("Go first slow", "first")["turnId"]
+        chat.until(lambda event: event["type"] == "text")
+        for server, key in ((b, "second"), (c, "third")):  # of which the second's clock is two hours ahead
+            with Chat(server, conversation, Ledger()) as other:
+                assert other.send(f"Go {key} plain", key, onBusy="queue")["queued"]
+        assert chat.finish(first)["type"] == "done"
+    until(lambda: len(a.messages(conversation)) == 6)
+    asked = [each["content"] for each in a.messages(conversation) if each["role"] == "user"]
+    assert [key for each in asked for key in ("first", "second", "third") if key in str(each)] == [
+        "first",
+        "second",
+        "third",
+    ]
+
+
+def test_clients_of_three_servers_lose_nothing_whatever_befalls_one(three: Cluster) -> None:
+    found = run(three, 1, ("cut", "newer", "database", "kill"), clients=3, turns=3)
+    assert found["done"] == 9

@@ -1,0 +1,54 @@
+"""A question of an MCP server that is answered after the server process that passed it on was killed."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Ledger, check_messages
+from tests.faults.sweep import Rig
+from tests.tools.servers.asking import STATE
+from tests.tools.support import SERVERS
+
+
+def asking(made: Rig, era: str) -> str:
+    """Make a domain with a server that asks, and return a conversation in it."""
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "asking.py"), era]}
+    settings = {"mcpServers": {"desk": entry}, "toolPolicy": {"*": "allow"}}
+    domain = made.server.call("POST", "/api/domains", {"name": f"desk {era}", "settings": settings})["id"]
+    return made.server.conversation(str(domain))
+
+
+def open_wait(made: Rig, conversation: str) -> Any:
+    """Return the one open wait of a conversation."""
+    (found,) = made.server.call("GET", f"/api/waits?state=open&conversationId={conversation}")["items"]
+    return found
+
+
+@pytest.mark.parametrize("era", ["new", "old"])
+def test_a_question_outlives_a_kill_where_its_server_can_be_called_again(made: Rig, era: str) -> None:
+    conversation, ledger = asking(made, era), Ledger()
+    with Chat(made.server, conversation, ledger) as chat:
+        turn = chat.send(f"Go {conversation} ask", conversation)["turnId"]
+        asked = chat.until(lambda event: event["type"] == "input_required")
+        made.server.kill()
+    made.server.start()
+    assert (asked["kind"], asked["server"], asked["message"]) == ("form", "desk", "Who are you?")
+    if era == "new":
+        assert open_wait(made, conversation)["id"] == asked["waitId"]
+        answer = {"action": "accept", "content": {"name": "Ann"}}
+        assert made.server.call("POST", f"/api/waits/{asked['waitId']}", answer)["state"] == "accepted"
+    events = ledger.check_log(made.server.log(turn))
+    assert events[-1]["type"] == "done"
+    check_messages(made.server.messages(conversation), [(turn, events)])
+    (ended,) = [event for event in events if event["type"] == "input_answered"]
+    (result,) = [event for event in events if event["type"] == "tool_result"]
+    if era == "new":
+        assert (ended["action"], result["status"]) == ("accept", "ok")
+        said = json.loads(result["content"])
+        assert said == {"responses": {"q0": {"action": "accept", "content": {"name": "Ann"}}}, "state": STATE}
+    else:  # its connection is gone, and nobody knows what the server did
+        assert (ended["action"], result["status"]) == ("cancel", "error")
+        assert "unknown" in result["content"]

@@ -1,0 +1,98 @@
+"""Where a passage stands in another reading of the same text: pure, so shown with generated texts."""
+
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentic_rag.documents.found_text import Letters, Range, find_text, locate, sentences_within
+
+WORDS = st.text(
+    st.characters(codec="utf-8", categories=("Ll", "Lu", "Nd", "Lo", "Po", "Zs")) | st.sampled_from("ﬁﬀé年假。"),
+    max_size=60,
+)
+
+
+def ranges_of(page: str, wanted: str, cited: str = "") -> tuple[list[str], list[str]]:
+    at = wanted.find(cited)
+    found = locate(page, wanted, [Range(0, len(wanted))], Range(at, at + len(cited)) if cited else None)
+    return [page[start:end] for start, end in found.passage], [page[start:end] for start, end in found.cited]
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted", "shown"),
+    [
+        ("The e\ufb03cient of\ufb01ce.", "efficient office", "e\ufb03cient of\ufb01ce"),
+        ("twenty-\nfive effi\x02cient days", "twenty-five efficient", "twenty-\nfive effi\x02cient"),
+        ("every\xa0  full\u2010time \n employee", "full-time employee", "full\u2010time \n employee"),
+        ("cafe\u0301 au lait", "caf\xe9 au", "cafe\u0301 au"),
+        ("员工每年享有 二十五\n天带薪年假。", "享有二十五天带薪年假。", "享有 二十五\n天带薪年假"),
+        ("He said \u201cno\u201d \u2013 twice", 'said "no" - twice', "said \u201cno\u201d \u2013 twice"),
+        ("ＡＢＣ１２３ form", "abc123 Form", "ＡＢＣ１２３ form"),
+        ("x 𠮷野 y", "𠮷野", "𠮷野"),
+    ],
+)
+def test_other_readings_of_the_same_words_are_found(page: str, wanted: str, shown: str) -> None:
+    assert ranges_of(page, wanted)[0] == [shown]
+
+
+@given(WORDS, WORDS, WORDS, st.integers(0, 60), st.integers(0, 60))
+@example("", "ﬁ", "", 0, 1)
+def test_a_part_of_a_text_is_found_where_it_has_the_same_letters(
+    before: str, passage: str, after: str, one: int, other: int
+) -> None:
+    start, end = sorted((min(one, len(passage)), min(other, len(passage))))
+    cited = Range(start, end) if start < end else None
+    spread = "\n ".join(passage)
+    found = locate(f"{before}\n{spread}\n{after}", passage, [Range(0, len(passage))], cited)
+    page = f"{before}\n{spread}\n{after}"
+    letters = Letters.of(passage).text
+    assert bool(found.passage) == bool(letters)
+    assert found.whole == bool(letters)
+    for part in found.passage:
+        assert letters in Letters.of(page[part.start : part.end]).text
+    for part in found.cited:
+        assert found.passage[0].start <= part.start < part.end <= found.passage[0].end
+        assert Letters.of(passage[start:end]).text in Letters.of(page[part.start : part.end]).text
+
+
+@given(WORDS, WORDS)
+def test_what_is_found_has_the_letters_and_nothing_is_found_of_nothing(text: str, wanted: str) -> None:
+    found = find_text(text, wanted)
+    if found is not None:
+        assert Letters.of(wanted).text in Letters.of(text[found.start : found.end]).text
+        assert 0 <= found.start < found.end <= len(text)
+    else:
+        assert not wanted.strip() or wanted.strip() not in text
+
+
+@given(st.text(max_size=40))
+def test_letters_know_where_they_come_from(text: str) -> None:
+    letters = Letters.of(text)
+    assert len(letters.text) == len(letters.places)
+    assert letters.places == sorted(letters.places)
+    for letter, place in zip(letters.text, letters.places, strict=True):
+        assert letter in unicodedata.normalize("NFKD", text[place]).casefold()
+
+
+def test_a_passage_that_is_not_there_in_one_piece_is_found_sentence_by_sentence() -> None:
+    first, other = "Leave is twenty-five days.", "It is carried over."
+    passage = f"{first} {other}"
+    sentences = [Range(0, len(first)), Range(len(first) + 1, len(passage))]
+    page = f"It is carried on. {first}\nFigure 3: a tree\n{other} It is carried over."
+    found = locate(page, passage, sentences, sentences[1])
+    assert not found.whole
+    assert [page[start:end] for start, end in found.passage] == [first[:-1], other[:-1]]
+    assert found.cited == found.passage[1:]
+    assert locate(page, "Something else.", [Range(0, 15)], Range(0, 4)).passage == ()
+    assert locate("", passage, sentences, None).passage == ()
+
+
+def test_a_cited_text_that_goes_on_beyond_a_passage_is_its_sentences_there() -> None:
+    text = "One is here. Two is there. Three is nowhere."
+    sentences = [Range(0, 12), Range(13, 26), Range(27, 44)]
+    found = sentences_within(text, sentences, "Two is there. Three is nowhere. Four is beyond.")
+    assert found is not None
+    assert text[found.start : found.end] == "Two is there. Three is nowhere."
+    assert sentences_within(text, sentences, "Nothing of it") is None

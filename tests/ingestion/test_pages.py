@@ -1,0 +1,320 @@
+"""Pages of PDFs: drawn and searched outside the server, within limits, for who may see the document."""
+
+import sys
+import zlib
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import aclosing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from agentic_rag.documents.child_process import ChildProcess
+from agentic_rag.documents.page_job import PageJob
+from agentic_rag.documents.pages import CHILD, WAITING, PageImage, PageKey, Remembered
+from agentic_rag.documents.pdf_pages import encode_png
+from agentic_rag.errors import PagesBusy, PageUnreadable
+from mcp_servers.retriever.errors import DocumentError
+from tests.access.tenants import bearer, make_key
+from tests.retriever import files
+from tests.server.rig import Rig
+
+LINES: list[files.Line] = [
+    (18, "Rates"),
+    (11, "Each of the full-time employees has twenty-five days of effi-"),
+    (11, "cient leave. A part of it may be carried over to the next year."),
+    (0, ""),
+    (11, "The office closes at six. Nobody stays longer than that."),
+]
+
+
+def page_of(domain: str, document: str, page: object = 1) -> str:
+    return f"/api/domains/{domain}/documents/{document}/pages/{page}"
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Return the size of a PNG, and unpack all of it."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    length = int.from_bytes(png[33:37], "big")
+    depth = {0: 1, 2: 3}[png[25]]
+    assert len(zlib.decompress(png[41 : 41 + length])) == height * (depth * width + 1)
+    return width, height
+
+
+async def uploaded(rig: Rig, domain: str, path: Path) -> dict[str, Any]:
+    return await rig.upload(domain, path.name, await anyio.Path(path).read_bytes())
+
+
+async def test_a_member_gets_a_page_once_and_then_by_its_tag(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES, LINES]))
+        member, stranger = await make_key(rig, "ann", "member", domain), await make_key(rig, "bob", "member", other)
+        path = page_of(domain, document["id"], 2)
+        answer = await rig.http.get(path, params={"width": 400}, headers=bearer(member))
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "image/png"
+        assert answer.headers["cache-control"] == "private, no-cache"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in answer.headers["content-security-policy"]
+        assert size_of(answer.content) == (400, 566)
+        tag = answer.headers["etag"]
+        asked = {"if-none-match": f'W/"x", {tag}', **bearer(member)}
+        same = await rig.http.get(path, params={"width": 400}, headers=asked)
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+        wider = await rig.http.get(path, params={"width": 401}, headers=asked)
+        assert (wider.status_code, wider.headers["etag"] == tag) == (200, False)
+        for named in (domain, other):
+            refused = await rig.http.get(page_of(named, document["id"]), headers={**asked, **bearer(stranger)})
+            assert refused.status_code == 404
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        gone = await rig.http.get(path, params={"width": 400}, headers=asked)
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "DOCUMENT_NOT_FOUND")
+
+
+@pytest.mark.parametrize("pixel", [(0, 0, 0), (9, 9, 9), (1, 2, 3)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (3, 2), (200, 7)])
+def test_a_png_has_the_pixels_it_was_made_of(pixel: tuple[int, int, int], width: int, height: int) -> None:
+    pixels = bytes(pixel) + bytes(3 * (width * height - 1))
+    png = encode_png(pixels, width, height)
+    assert size_of(png) == (width, height)
+    parts, at = {}, 8
+    while at < len(png):
+        length, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
+        parts[kind] = png[at + 8 : at + 8 + length]
+        assert zlib.crc32(kind + parts[kind]).to_bytes(4, "big") == png[at + 8 + length : at + 12 + length]
+        at += 12 + length
+    assert list(parts) == [b"IHDR", b"IDAT", b"IEND"]
+    rows = zlib.decompress(parts[b"IDAT"])
+    grey = len(set(pixel)) == 1
+    size = width * (1 if grey else 3) + 1
+    assert [rows[start] for start in range(0, len(rows), size)] == [0] * height
+    read = b"".join(rows[start + 1 : start + size] for start in range(0, len(rows), size))
+    assert (bytes(value for each in read for value in (each,) * 3) if grey else read) == pixels
+
+
+async def test_the_server_itself_loads_no_pdfium() -> None:
+    script = "import sys, agentic_rag.app, agentic_rag.server.http; print('pypdfium2' in sys.modules)"
+    found = await anyio.run_process([sys.executable, "-c", script])
+    assert found.stdout.decode().split() == ["False"]
+
+
+async def test_what_is_no_page_of_a_pdf_is_refused_by_name(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = (await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES])))["id"]
+        for page in (0, 2, 10**7, "-1", "1.0", "x", "１", "9" * 50):
+            assert (await rig.refused("GET", page_of(domain, document, page)))[:2] == (404, "PAGE_NOT_FOUND"), page
+        for width in ("199", "2001", "x"):
+            found = await rig.refused("GET", page_of(domain, document), params={"width": width})
+            assert found[:2] == (422, "VALIDATION_ERROR")
+            assert found[2].startswith("width: ")
+        text = (await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days."))["id"]
+        assert (await rig.refused("GET", page_of(domain, text)))[:2] == (415, "DOCUMENT_UNSUPPORTED")
+        (rig.settings.workspaces / domain / "documents" / "a.pdf").unlink()
+        assert (await rig.refused("GET", page_of(domain, document)))[:2] == (404, "FILE_NOT_FOUND")
+
+
+def encrypted(path: Path) -> bytes:
+    return files.pdf(path, [LINES], password="secret").read_bytes()
+
+
+def cut_off(path: Path) -> bytes:
+    return files.pdf(path, [LINES]).read_bytes()[:300]
+
+
+def no_pdf(path: Path) -> bytes:
+    return b"MZ" + bytes(range(256)) * 8
+
+
+def pages_in_a_circle(path: Path) -> bytes:
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [2 0 R] /Count 1 >>",
+    ]
+    return pdf_of(objects)
+
+
+def pdf_of(objects: list[bytes]) -> bytes:
+    """Return a PDF of some objects, the first one its catalogue."""
+    data = bytearray(b"%PDF-1.7\n")
+    places = []
+    for number, each in enumerate(objects, 1):
+        places.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, each)
+    start = len(data)
+    data += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    for place in places:
+        data += b"%010d 00000 n \n" % place
+    data += b"trailer\n<< /Root 1 0 R /Size %d >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+    return bytes(data)
+
+
+def page_sized(width: float, height: float, content: bytes = b"") -> bytes:
+    stream = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content)
+    box = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %g %g] /Contents 4 0 R >>" % (width, height)
+    return pdf_of([b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", box, stream])
+
+
+@pytest.mark.attack(kind="files")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(encrypted, "DOCUMENT_ENCRYPTED"), (cut_off, "DOCUMENT_BROKEN"), (no_pdf, "DOCUMENT_BROKEN")],
+)
+async def test_a_pdf_that_cannot_be_opened_says_why(tmp_path: Path, make: Callable[[Path], bytes], reason: str) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.pdf", make(tmp_path / "made.pdf"))
+        for _ in range(2):  # the second time it is remembered
+            answer = await rig.http.get(page_of(domain, document["id"]))
+            assert answer.status_code == 422, answer.text
+            error = answer.json()["error"]
+            assert (error["code"], error["details"]["reason"]) == ("PAGE_UNREADABLE", reason)
+
+
+@pytest.mark.attack(kind="files")
+async def test_pages_of_any_shape_are_drawn_within_a_number_of_pixels(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        shapes = [(14_400, 14_400), (14_400, 1), (1, 14_400), (200_000, 200_000), (0.001, 3)]
+        for number, (width, height) in enumerate(shapes):
+            document = await rig.upload(domain, f"{number}.pdf", page_sized(width, height))
+            answer = await rig.http.get(page_of(domain, document["id"]), params={"width": 2_000})
+            assert answer.status_code == 200, answer.text
+            across, down = size_of(answer.content)
+            assert 1 <= across <= 2_000
+            assert across * down <= 6_000_000
+        circle = await rig.upload(domain, "circle.pdf", pages_in_a_circle(tmp_path))
+        answer = await rig.http.get(page_of(domain, circle["id"]))
+        assert answer.json()["error"]["code"] in ("PAGE_NOT_FOUND", "PAGE_UNREADABLE")
+
+
+@pytest.mark.attack(kind="files")
+async def test_of_two_thousand_pages_one_is_drawn(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 2_000))
+        assert document["error"]["code"] == "DOCUMENT_TOO_LARGE"  # not searched, but the file is there
+        answer = await rig.http.get(page_of(domain, document["id"], 2_000), params={"width": 200})
+        assert size_of(answer.content) == (200, 283)
+        assert (await rig.refused("GET", page_of(domain, document["id"], 2_001)))[1] == "PAGE_NOT_FOUND"
+
+
+@pytest.mark.attack(kind="files")
+async def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(tmp_path: Path) -> None:
+    tangle = b"0 0 m " + b"500 500 l 0 500 l 500 0 l 3 7 l " * 100_000 + b"f*\n"
+    slow, fine = page_sized(595, 842, tangle * 3), files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
+    async with aclosing(ChildProcess(CHILD, 120.0, "drawing the page")) as process:
+        with pytest.raises(DocumentError) as caught:
+            await drawn(process, tmp_path / "slow.pdf", slow, seconds=1)
+        assert caught.value.code == "DOCUMENT_TIMEOUT"
+        await process.reset()
+        assert size_of(b64decode((await drawn(process, tmp_path / "fine.pdf", fine))["png"])) == (300, 424)
+
+
+@pytest.mark.attack(kind="files")
+async def test_a_page_that_takes_too_much_memory_or_comes_of_other_bytes_is_refused(tmp_path: Path) -> None:
+    data = files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
+    async with aclosing(ChildProcess(CHILD, 60.0, "drawing the page")) as process:
+        with pytest.raises(DocumentError) as caught:
+            await drawn(process, tmp_path / "a.pdf", data + bytes(64 * 2**20), memory_bytes=48 * 2**20)
+        assert caught.value.code in ("DOCUMENT_TOO_LARGE", "DOCUMENT_BROKEN")
+        with pytest.raises(DocumentError, match="not the one that was read") as caught:
+            await drawn(process, tmp_path / "a.pdf", data, sha256="0" * 64)
+        assert caught.value.code == "DOCUMENT_MISSING"
+
+
+async def drawn(process: ChildProcess, path: Path, data: bytes, **given: Any) -> Any:
+    await anyio.Path(path).write_bytes(data)
+    wanted = {"sha256": sha256(data).hexdigest(), "memory_bytes": 2**30, "seconds": 60.0, **given}
+    with path.open("rb") as file:
+        await process.send(orjson.dumps(PageJob("", page=1, width=300, **wanted)), file)
+        frame = await process.frame()
+    assert await process.frame() is None
+    return frame
+
+
+async def test_domains_take_turns_and_one_waits_for_so_many_pages_at_most(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        busy, other = await rig.domain(), await rig.domain()
+        count = WAITING + 8
+        many = await uploaded(rig, busy, files.pdf(tmp_path / "many.pdf", [[(10, "x")]] * count))
+        one = await uploaded(rig, other, files.pdf(tmp_path / "one.pdf", [LINES]))
+        ended: list[tuple[str, int]] = []
+
+        async def ask(domain: str, document: str, page: int) -> None:
+            answer = await rig.http.get(page_of(domain, document, page), params={"width": 200})
+            ended.append((domain, answer.status_code))
+
+        async with anyio.create_task_group() as tasks:
+            for page in range(1, count + 1):
+                tasks.start_soon(ask, busy, many["id"], page)
+            tasks.start_soon(ask, other, one["id"], 1)
+        assert (other, 200) in ended[:-1], "another domain's page does not wait for all of these"
+        refused = [status for domain, status in ended if status != 200]
+        assert refused
+        assert set(refused) == {429}
+        assert len(refused) <= 8
+
+
+async def test_who_asks_for_the_same_page_gets_the_same_drawing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES]))
+        found: list[bytes] = []
+
+        async def ask() -> None:
+            found.append((await rig.http.get(page_of(domain, document["id"]))).content)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(WAITING + 20):  # more than may wait for different ones
+                tasks.start_soon(ask)
+        assert len(found) == WAITING + 20
+        assert len(set(found)) == 1
+        assert size_of(found[0]) == (1_000, 1_414)
+
+
+async def test_a_citation_is_read_without_its_page_while_the_pages_of_others_are_drawn(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await uploaded(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES]))
+        chunks = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks")
+        place = f"/api/domains/{domain}/chunks/{chunks['items'][0]['chunkId']}/place"
+        refused = anyio.Event()
+
+        async def draw(width: int) -> None:
+            answer = await rig.http.get(page_of(domain, document["id"]), params={"width": width})
+            if answer.status_code == 429:
+                refused.set()
+
+        async with anyio.create_task_group() as tasks:
+            for each in range(WAITING + 20):
+                tasks.start_soon(draw, 2_000 - each)
+            await refused.wait()
+            found = await rig.ok("GET", place)
+            tasks.cancel_scope.cancel()
+        assert "twenty-five days" in found["text"]
+        assert found["page"]["number"] == 1
+        assert found["notes"] or found["page"]["passage"]
+
+
+def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
+    kept = Remembered(10_000)
+    keys = [PageKey("doc", "hash", page, 200) for page in range(1, 30)]
+    for key in keys:
+        kept.put(key, PageImage(bytes(2_000)))
+        assert kept.get(keys[0]) is not None, "what is asked for stays"
+        assert kept.size <= 10_000
+    assert kept.get(keys[-1]) is not None
+    assert kept.get(keys[1]) is None
+    kept.put(PageKey("doc", "hash", 99, 200), PageImage(bytes(10_001)))
+    assert kept.size <= 10_000
+    kept.put(PageKey("doc", "hash", 98, 200), PagesBusy(1.0))
+    assert kept.get(PageKey("doc", "hash", 98, 200)) is None
+    kept.put(PageKey("doc", "hash", 97, 200), PageUnreadable("DOCUMENT_BROKEN", "no"))
+    assert kept.get(PageKey("doc", "hash", 97, 200)) is not None

@@ -1,0 +1,266 @@
+"""Where a citation stands: on its page, in its table, between its paragraphs; as text and as HTML that is safe."""
+
+import io
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.ingestion.test_pages import pdf_of
+from tests.retriever import files
+from tests.server.rig import Rig
+
+LINES: list[files.Line] = [
+    (18, "Rates"),
+    (11, "Each of the full-time employees has twenty-five days of effi-"),
+    (11, "cient leave. A part of it may be carried over to the next year."),
+    (0, ""),
+    (11, "The office closes at six. Nobody stays longer than that."),
+]
+CARRIED = "A part of it may be carried over to the next year."
+
+
+async def chunks_of(rig: Rig, domain: str, name: str, data: bytes) -> list[dict[str, Any]]:
+    document = await rig.upload(domain, name, data)
+    assert document["status"] == "indexed", document
+    found = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks")
+    return list(found["items"])
+
+
+async def place_of(rig: Rig, domain: str, chunk: str, **asked: Any) -> dict[str, Any]:
+    found = await rig.ok("GET", f"/api/domains/{domain}/chunks/{chunk}/place", params=asked)
+    return dict(found)
+
+
+def inside(box: dict[str, float], others: list[dict[str, float]]) -> bool:
+    """Whether the middle of a box lies in one of others."""
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    return any(
+        each["x"] <= x <= each["x"] + each["width"] and each["y"] <= y <= each["y"] + each["height"] for each in others
+    )
+
+
+async def test_a_sentence_is_marked_on_the_page_of_a_pdf(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        (chunk,) = await chunks_of(rig, domain, "a.pdf", files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes())
+        start = chunk["text"].index(CARRIED)
+        place = await place_of(rig, domain, chunk["chunkId"], start=start, end=start + len(CARRIED))
+        assert (place["kind"], place["headingPath"]) == ("page", ["Rates"])
+        assert place["cited"] == {"start": start, "end": start + len(CARRIED), "text": CARRIED}
+        page = place["page"]
+        assert (page["number"], page["found"], place["notes"]) == (1, "whole", [])
+        assert (round(page["width"]), round(page["height"])) == (595, 842)
+        assert len(page["passage"]) == 3, "one for each line"
+        (cited,) = page["cited"]
+        assert inside(cited, page["passage"])
+        top = 1 - (800 - 18 * 1.2 - 11 * 1.2) / page["height"]  # the base of the line it stands on
+        assert cited["y"] < top < cited["y"] + cited["height"] + 0.005
+        assert cited["x"] > 60 / page["width"] + 0.05, "not from the beginning of the line"
+        by_text = await place_of(rig, domain, chunk["chunkId"], text=f"  {CARRIED.upper()} ")
+        assert by_text == {**place, "cited": {**place["cited"], "end": by_text["cited"]["end"], "text": CARRIED[:-1]}}
+        answer = await rig.http.get(page["image"], params={"width": 300})
+        assert answer.headers["content-type"] == "image/png"
+
+
+def page_of_text(content: bytes, boxes: bytes) -> bytes:
+    """Return a PDF of one page with the content, in Helvetica, and with the boxes."""
+    return pdf_of(
+        [
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            b"<< /Type /Page /Parent 2 0 R %s /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>" % boxes,
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+            b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        ]
+    )
+
+
+def turned() -> bytes:
+    """Return a PDF whose page is shown turned, and begins elsewhere than at nothing."""
+    content = b"BT /F1 12 Tf 120 680 Td (Turned pages are shown as readers hold them.) Tj ET"
+    return page_of_text(content, b"/MediaBox [0 0 600 800] /CropBox [100 100 500 700] /Rotate 90")
+
+
+async def test_marks_lie_where_a_turned_and_cut_page_shows_its_text(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        (chunk,) = await chunks_of(rig, domain, "a.pdf", turned())
+        page = (await place_of(rig, domain, chunk["chunkId"], text=chunk["text"]))["page"]
+        assert (page["width"], page["height"]) == (600, 400)
+        (box,) = page["cited"]
+        assert box["height"] > box["width"], "the line runs down the page"
+        assert box["x"] > 0.9, "what was at the top is at the right"
+        assert box["y"] < 0.1
+
+
+def table_pdf() -> bytes:
+    """Return a PDF with a table of a header and three rows, and a page number below."""
+    rows = [
+        ("Grade", "Days", "Notice"),
+        ("Junior", "25", "one month"),
+        ("Senior", "28", "three months"),
+        ("Lead", "30", "six"),
+    ]
+    cells = [
+        (60 + 160 * column, 700 - 20 * row, text) for row, line in enumerate(rows) for column, text in enumerate(line)
+    ]
+    shown = b"".join(b"BT /F1 11 Tf %d %d Td (%s) Tj ET\n" % (x, y, text.encode()) for x, y, text in cells)
+    return page_of_text(shown + b"BT /F1 11 Tf 300 40 Td (1) Tj ET", b"/MediaBox [0 0 600 800]")
+
+
+async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        chunks = await chunks_of(rig, domain, "a.pdf", table_pdf())
+        chunk = next(each for each in chunks if "Senior" in each["text"])
+        assert "Senior | 28 | three months" in chunk["text"], "the cells are told apart"
+        page = (await place_of(rig, domain, chunk["chunkId"], text="Senior | 28 | three months"))["page"]
+        middle = 1 - (700 - 40 + 4) / 800
+        assert page["cited"]
+        assert all(box["y"] < middle < box["y"] + box["height"] for box in page["cited"])
+        assert min(box["x"] for box in page["cited"]) < 0.11
+        assert max(box["x"] + box["width"] for box in page["cited"]) > 380 / 600
+
+
+async def test_chinese_on_a_page_is_marked_and_a_page_without_its_file_says_so(tmp_path: Path) -> None:
+    lines: list[files.Line] = [
+        (12, "每位全职员工每年享有二十五天带薪年"),
+        (12, "假。病假需要医生证明，并且要提前一天通知。"),
+    ]
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        data = files.pdf(tmp_path / "a.pdf", [lines], font="STSong-Light").read_bytes()
+        (chunk,) = await chunks_of(rig, domain, "年假.pdf", data)
+        place = await place_of(rig, domain, chunk["chunkId"], text="每位全职员工每年享有二十五天带薪年假。")
+        assert len(place["page"]["cited"]) == 2
+        (rig.settings.workspaces / domain / "documents" / "年假.pdf").unlink()
+        without = await place_of(rig, domain, chunk["chunkId"], text="病假需要医生证明")
+        assert without["page"]["found"] == "none"
+        assert without["cited"]["text"] == "病假需要医生证明"
+        assert without["notes"]
+
+
+async def test_the_row_of_a_sheet_has_its_header_and_its_number(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        chunks = await chunks_of(rig, domain, "rates.xlsx", files.workbook(tmp_path / "a.xlsx").read_bytes())
+        chunk = next(each for each in chunks if "City number 50 " in each["text"])
+        place = await place_of(rig, domain, chunk["chunkId"], text="City number 50 | 75", format="html")
+        assert (place["kind"], place["cells"]) == ("table", chunk["cells"])
+        assert place["table"]["header"] == ["city", "rate"]
+        (row,) = [each for each in place["table"]["rows"] if each["cited"]]
+        assert (row["cells"], row["number"]) == (["City number 50", "75"], 53)
+        assert place["text"][row["start"] : row["end"]] == "City number 50 | 75"
+        assert "<th>city</th>" in place["html"]
+        assert "<tr><td><mark>City number 50</mark></td><td><mark>75</mark></td></tr>" in place["html"]
+
+
+async def test_rows_too_long_for_one_passage_keep_their_header(tmp_path: Path) -> None:
+    rows = [["name", "about"], *([f"n{at}", f"word{at} sentence number {at}. " * 90] for at in range(3))]
+    book, out = openpyxl.Workbook(), io.BytesIO()
+    for row in rows:
+        book.active.append(row)
+    book.save(out)
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        chunks = await chunks_of(rig, domain, "long.xlsx", out.getvalue())
+        assert any(one["cells"] == other["cells"] for one, other in pairwise(chunks))
+        for chunk in chunks:
+            assert (await place_of(rig, domain, chunk["chunkId"]))["table"]["header"] == ["name", "about"]
+
+
+PLAIN = """# Leave
+
+## Days
+
+Staff have <b>twenty-five</b> days. <script>alert(1)</script> & more.
+
+They are "booked" with the manager.
+
+# Pay
+
+Pay comes at the end of the month.
+"""
+
+
+async def test_a_paragraph_stands_below_its_headings_between_its_neighbours(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        first, other = await chunks_of(rig, domain, "a.md", PLAIN.encode())
+        place = await place_of(rig, domain, first["chunkId"], text='They are "booked"', format="html")
+        assert (place["kind"], place["headingPath"], place["before"]) == ("text", ["Leave", "Days"], None)
+        assert place["after"] == {
+            "chunkId": other["chunkId"],
+            "text": "Pay comes at the end of the month.",
+            "headingPath": ["Pay"],
+            "page": None,
+        }
+        assert "page" not in place
+        assert "table" not in place
+        cited = place["cited"]
+        assert place["text"][cited["start"] : cited["end"]] == cited["text"] == 'They are "booked"'
+        assert place["html"].count("<mark>") == 1
+        assert "<script" not in place["html"]
+        assert "<b>" not in place["html"]
+        back = await place_of(rig, domain, other["chunkId"], text="Something that is not there")
+        assert back["cited"] is None
+        assert back["before"]["text"].startswith("They are")
+
+
+@pytest.mark.attack(kind="markup")
+async def test_no_text_of_a_document_becomes_markup(tmp_path: Path) -> None:
+    hostile = '"><img src=x onerror=alert(1)> <svg/onload=alert(1)> </mark><style>*{}</style> <a href="javascript:1">'
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        table = f'name,about\n"a","{hostile.replace(chr(34), chr(34) * 2)}"\nb,c\n'.encode()
+        for name, data in (("a.txt", hostile.encode()), ("a.csv", table)):
+            for chunk in await chunks_of(rig, domain, name, data):
+                place = await place_of(rig, domain, chunk["chunkId"], start=0, end=len(chunk["text"]), format="html")
+                without = place["html"]
+                for tag in ("p", "mark", "table", "thead", "tbody", "tr", "th", "td"):
+                    without = without.replace(f"<{tag}>", "").replace(f"</{tag}>", "")
+                assert "<" not in without.replace("<br>", "")
+                assert "onerror" in without
+
+
+async def test_a_secret_in_a_document_is_in_no_form_of_its_place(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        secret = "s&cret<value>"
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": secret})
+        (chunk,) = await chunks_of(rig, domain, "a.txt", f"The password is {secret} and no other.".encode())
+        answer = await rig.http.get(f"/api/domains/{domain}/chunks/{chunk['chunkId']}/place?format=html&start=4&end=9")
+        assert answer.status_code == 200
+        assert secret not in answer.text
+        assert "s&amp;cret" not in answer.text
+        assert "[secret KEY]" in answer.json()["html"]
+
+
+async def test_what_is_asked_for_wrongly_or_by_strangers_is_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        (chunk, *_) = await chunks_of(rig, domain, "a.md", PLAIN.encode())
+        path = f"/api/domains/{domain}/chunks/{chunk['chunkId']}/place"
+        for asked, field in (
+            ({"start": 3}, "end"),
+            ({"start": 3, "end": 3}, "end"),
+            ({"start": 0, "end": len(chunk["text"]) + 1}, "end"),
+            ({"start": 0, "end": 2, "text": "x"}, "text"),
+            ({"format": "pdf"}, "format"),
+            ({"text": "x" * 4_001}, "text"),
+        ):
+            status, code, message = await rig.refused("GET", path, params=asked)
+            assert (status, code) == (422, "VALIDATION_ERROR"), asked
+            assert message.startswith(f"{field}: "), message
+        stranger = await make_key(rig, "bob", "member", other)
+        for named in (domain, other):
+            foreign = await rig.http.get(path.replace(domain, named), headers=bearer(stranger))
+            assert foreign.status_code == 404
+        as_operator(rig)
+        (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        assert (await rig.refused("GET", path))[0] == 404

@@ -1,0 +1,77 @@
+"""What an admin tries settings with: of each passage, which leg found it, how it was weighed, whether it is seen."""
+
+from pathlib import Path
+
+from tests.ingestion.test_traces import kept
+from tests.retriever.tiny_reranker import write_reranker
+from tests.server.rig import Json, Rig
+
+TEXT = b"""# Leave
+
+Paid leave is twenty-five days a year.
+
+# Travel
+
+Travel is by train. Leave early.
+
+# Gold
+
+The gold reserve is for paid rescue.
+
+# Fire
+
+The extinguisher hangs beside the door.
+"""
+
+
+async def tried(rig: Rig, domain: str, query: str, **settings: object) -> Json:
+    made: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **settings})
+    return made
+
+
+async def test_a_search_says_of_each_passage_how_it_was_weighed_and_whether_it_is_seen(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", TEXT)
+        found = await tried(rig, domain, "paid leave", topK=1, fusion="rrf")
+        assert (found["threshold"], found["topK"], found["fusion"], found["reranked"]) == (0, 1, "rrf", False)
+        candidates = found["candidates"]
+        assert [each["fusedRank"] for each in candidates] == list(range(1, len(candidates) + 1))
+        assert [each["lexicalRank"] for each in candidates] == [1, 2, 3][: len(candidates)]
+        assert all("denseRank" not in each and each["dense"] is None for each in candidates)
+        assert [each.get("hit") for each in candidates] == [1] + [None] * (len(candidates) - 1)
+        assert candidates[0]["headingPath"] == ["Leave"]
+        assert candidates[0]["snippet"].startswith("Paid leave")
+        assert all(each["aboveThreshold"] for each in candidates)
+        assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == candidates
+        scores = sorted(each["relevanceScore"] for each in candidates)
+        cut = await tried(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
+        assert [each["aboveThreshold"] for each in cut["candidates"]].count(True) == 1
+        assert [each["relevanceScore"] for each in cut["candidates"]] == [each["relevanceScore"] for each in candidates]
+        assert len(cut["hits"]) == 1
+        assert (await tried(rig, domain, "paid leave", threshold=1))["hits"] == []
+
+
+async def test_what_a_reranker_changed_is_seen(tmp_path: Path) -> None:
+    name = write_reranker(tmp_path / "models")
+    async with Rig(tmp_path, model_cache=tmp_path / "models") as rig:
+        domain = await rig.domain(reranker=name)
+        await rig.upload(domain, "a.md", TEXT)
+        found = await tried(rig, domain, "paid leave", topK=2)
+        assert (found["reranked"], "note" in found) == (True, False)
+        gold = next(each for each in found["candidates"] if each["headingPath"] == ["Gold"])
+        assert gold["fusedRank"] > gold["rerankedRank"] == gold["hit"] == 1
+        assert gold["reranked"] == max(each["reranked"] for each in found["candidates"])
+        assert found["hits"][0]["headingPath"] == ["Gold"]
+        assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == found["candidates"]
+
+
+async def test_what_there_is_no_room_for_is_not_seen(tmp_path: Path) -> None:
+    long = "\n\n".join(f"# Part {part}\n\n" + f"Paid leave {part} of the handbook. " * 30 for part in range(4))
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(retrievalTokens=300)
+        await rig.upload(domain, "a.md", long.encode())
+        found = await tried(rig, domain, "paid leave")
+        assert len(found["hits"]) < 4
+        seen = [each["hit"] for each in found["candidates"] if "hit" in each]
+        assert sorted(set(seen)) == list(range(1, len(found["hits"]) + 1))

@@ -1,0 +1,358 @@
+"""The chat-completions adapter against a service that is as strict as the real ones and writes as badly."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.messages import BROKEN_INPUT, Block, Message, plain_text, text_block, tool_result_block, user_message
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    CitationDelta,
+    InputDelta,
+    MessageCompleted,
+    MessageStarted,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+)
+from agentic_rag.models.openai.model import OpenAIModel
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.testing.chat_frames import Shape
+from agentic_rag.testing.chat_problems import ChatRules
+from agentic_rag.testing.fake_api import Fault, Reply, Scripted
+from agentic_rag.testing.fake_chat import FakeChatAPI
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
+
+TOOL: Any = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+PASSAGE: Block = {
+    "type": "search_result",
+    "source": "doc",
+    "title": "Leave",
+    "content": [{"type": "text", "text": "Staff get 25 days."}, {"type": "text", "text": "Ask HR."}],
+    "_passage": {},
+}
+ASK = ModelRequest("small-1", 500, (text_block("Be brief."),), (user_message("Hi"),), (TOOL,))
+TWO = Step((Say("So:"), Use("look", {"a": 1}, "call_a"), Use("look", {"b": [1, "x"]}, "call_b")))
+
+
+@asynccontextmanager
+async def connected(*script: Scripted, **options: Any) -> AsyncIterator[tuple[OpenAIModel, FakeChatAPI]]:
+    async with FakeChatAPI(*script, **options) as api:
+        model = OpenAIModel(api.key, api.base_url)
+        try:
+            yield model, api
+        finally:
+            await model.aclose()
+
+
+async def collected(model: OpenAIModel, request: ModelRequest = ASK) -> list[ModelEvent]:
+    with anyio.fail_after(30):
+        async with model.stream(request) as events:
+            return [event async for event in events]
+
+
+def blocks(events: Sequence[ModelEvent]) -> list[Block]:
+    return [event.block for event in events if isinstance(event, BlockStopped)]
+
+
+def calls(events: Sequence[ModelEvent]) -> list[tuple[str, Any]]:
+    return [(block["name"], block["input"]) for block in blocks(events) if block["type"] == "tool_use"]
+
+
+def ended(events: Sequence[ModelEvent]) -> MessageCompleted:
+    (completed,) = [event for event in events if isinstance(event, MessageCompleted)]
+    assert events[-1] is completed
+    return completed
+
+
+def check_order(events: Sequence[ModelEvent]) -> None:
+    """Blocks are open one at a time, and what was handed out in pieces is what they are in the end."""
+    open_index, pieces, count = None, "", 0
+    for event in events:
+        if isinstance(event, BlockStarted):
+            assert open_index is None
+            assert event.index == count
+            open_index, pieces, count = event.index, "", count + 1
+        elif isinstance(event, TextDelta):
+            pieces += event.text
+        elif isinstance(event, InputDelta):
+            assert event.index == open_index
+            pieces += event.json
+        elif isinstance(event, BlockStopped):
+            assert event.index == open_index
+            assert event.block["type"] != "text" or event.block["text"] == pieces
+            open_index = None
+    assert open_index is None
+
+
+async def test_an_answer_with_thinking_text_and_two_calls() -> None:
+    step = Step((Think("Let me see."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
+    async with connected(step) as (model, api):
+        events = await collected(model)
+    check_order(events)
+    assert events[0] == MessageStarted("openai:small-1")
+    assert blocks(events)[0] == {"type": "thinking", "thinking": "Let me see.", "signature": ""}
+    assert calls(events) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
+    assert [block["id"] for block in blocks(events) if block["type"] == "tool_use"] == ["call_a", "call_b"]
+    assert ended(events) == MessageCompleted("tool_use", Usage(10, 20, 0, 4))
+    assert api.requests[0]["messages"] == [
+        {"role": "system", "content": api.requests[0]["messages"][0]["content"]},
+        {"role": "user", "content": "Hi"},
+    ]
+    assert api.requests[0]["max_tokens"] == 500
+    assert api.calls[0].headers["authorization"] == f"Bearer {api.key}"
+
+
+SHAPES = {
+    "null deltas": Shape(nulls=True),
+    "ids missing": Shape(ids="none"),
+    "ids doubled": Shape(ids="same"),
+    "all under one index": Shape(one_index=True),
+    "no index": Shape(no_index=True),
+    "no index and no ids": Shape(no_index=True, ids="none"),
+    "interleaved": Shape(interleaved=True),
+    "arguments as objects": Shape(as_objects=True),
+    "no usage": Shape(usage=False),
+    "no [DONE]": Shape(done=False),
+    "no reason": Shape(reason=False),
+    "always stop": Shape(stop=True),
+    "nothing at the end": Shape(done=False, usage=False),
+    "its own reasoning": Shape(thought="reasoning"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_whatever_a_service_leaves_out_the_answer_is_the_same(name: str) -> None:
+    step = Step((Think("Hm."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
+    async with connected(step, shape=SHAPES[name]) as (model, _):
+        events = await collected(model)
+    check_order(events)
+    assert [block["type"] for block in blocks(events)] == ["thinking", "text", "tool_use", "tool_use"]
+    assert calls(events) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
+    assert all(block["id"] for block in blocks(events) if block["type"] == "tool_use")
+    assert ended(events).stop_reason == "tool_use"
+    assert ended(events).usage == (Usage(10, 20, 0, 4) if SHAPES[name].usage else Usage())
+
+
+async def test_arguments_in_pieces_are_handed_out_as_they_come() -> None:
+    use = Use("look", {"query": "pumps"}, "call_a", pieces=('{"que', 'ry": "pu', 'mps"}'))
+    async with connected(Step((use,))) as (model, _):
+        events = await collected(model)
+    assert [event.json for event in events if isinstance(event, InputDelta)] == ['{"que', 'ry": "pu', 'mps"}']
+    assert calls(events) == [("look", {"query": "pumps"})]
+
+
+@pytest.mark.parametrize("raw", ['{"query": "pu', "[1]", "pumps", '{"a": 1}{"b": 2}'])
+async def test_arguments_that_are_no_object_are_told_as_they_came(raw: str) -> None:
+    async with connected(Step((Use("look", raw=raw),))) as (model, _):
+        (block,) = blocks(await collected(model))
+    assert (block["input"], block[BROKEN_INPUT]) == ({}, raw)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [("max_tokens", "max_tokens"), ("refusal", "refusal"), ("end_turn", "end_turn"), ("tool_use", "end_turn")],
+)
+async def test_the_reason_of_the_end_is_claudes(told: str, reason: str) -> None:
+    async with connected(Step((Say("Half an"),), stop_reason=told)) as (model, _):
+        assert ended(await collected(model)).stop_reason == reason
+
+
+async def test_marks_become_citations_and_go_back_as_marks() -> None:
+    asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    found: Message = {"role": "user", "content": [tool_result_block("t", [PASSAGE])]}
+    request = replace(ASK, messages=(user_message("Days?"), asked, found))
+    for mark in ("[[{}]]", "[{}]", "【{}】", "【{}†leave】", "[[{}, 1]]"):
+        step = Step((Say("Staff get 25 days", (Cite(0),)), Say(". `a[1]` Ask.")))
+        async with connected(step, say("Fine."), shape=Shape(mark=mark)) as (model, api):
+            events = await collected(model, request)
+            assert plain_text(blocks(events)) == "Staff get 25 days. `a[1]` Ask."
+            cited = [event.citation for event in events if isinstance(event, CitationDelta)]
+            assert [(each.search_result_index, each.start, each.end) for each in cited] == [(0, 0, 1)]
+            said: Message = {"role": "assistant", "content": blocks(events)}
+            await collected(model, replace(request, messages=(*request.messages, said, user_message("And?"))))
+            assert api.requests[0]["messages"][3]["content"].startswith("[1] Leave\nStaff get 25 days.")
+            assert api.requests[1]["messages"][4]["content"] == "Staff get 25 days.[[1]] `a[1]` Ask."
+            assert api.refused == []
+
+
+def transcript(*results: Block) -> tuple[Message, ...]:
+    uses = [{"type": "tool_use", "id": each["tool_use_id"], "name": "look", "input": {}} for each in results]
+    thought = {"type": "thinking", "thinking": "I look.", "signature": ""}
+    asked: Message = {"role": "assistant", "content": [thought, *uses]}
+    return user_message("Look"), asked, {"role": "user", "content": [*results, text_block("[note]")]}
+
+
+async def test_results_images_and_notes_come_in_the_order_that_the_service_wants() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    seen = tool_result_block("x" * 60, [text_block("A plan."), {"type": "image", "source": source}])
+    failed = tool_result_block("b", [text_block("no such file")], is_error=True)
+    request = replace(ASK, messages=transcript(seen, failed), tool_choice={"type": "none"})
+    async with connected(say("A plan.")) as (model, api):
+        await collected(model, request)
+        _, _, assistant, first, second, user = api.requests[0]["messages"]
+        assert assistant["content"] is None
+        assert "reasoning_content" not in assistant
+        assert (first["content"], second["content"]) == ("A plan.\n\n(its images follow)", "Error: no such file")
+        assert first["tool_call_id"] == assistant["tool_calls"][0]["id"]
+        assert [part["type"] for part in user["content"]] == ["image_url", "text"]
+        assert api.requests[0]["tool_choice"] == "none"
+        assert api.refused == []
+        api.rules = ChatRules(images=False)
+        with pytest.raises(ModelError, match="does not support image_url"):
+            await collected(model, request)
+
+
+async def test_reasoning_goes_back_where_it_is_wanted_and_only_inside_a_turn() -> None:
+    earlier = transcript(tool_result_block("a", [text_block("one")]))
+    answer: Message = {"role": "assistant", "content": [text_block("One.")]}
+    now = transcript(tool_result_block("b", [text_block("two")]))
+    request = replace(ASK, model="deepseek-chat", messages=(*earlier, answer, *now))
+    async with connected(say("Two."), rules=ChatRules(replays=True)) as (model, api):
+        request = replace(request, messages=_without_notes(request.messages))
+        with pytest.raises(ModelError, match="Missing reasoning_content"):
+            await collected(model, replace(request, model="other"))
+        api.refused.clear()
+        await collected(model, request)
+        sent = [each.get("reasoning_content") for each in api.requests[-1]["messages"] if each.get("tool_calls")]
+        assert sent == [None, "I look."]
+        assert api.refused == []
+
+
+def _without_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
+    kept = []
+    for message in messages:
+        results = [block for block in message["content"] if block["type"] == "tool_result"]
+        kept.append(Message(role=message["role"], content=results or message["content"]))
+    return tuple(kept)
+
+
+@pytest.mark.parametrize(
+    ("rules", "request_", "left_out"),
+    [
+        (ChatRules(reasons=True), ASK, "max_tokens"),
+        (ChatRules(refuses=frozenset({"stream_options"})), ASK, "stream_options"),
+        (ChatRules(refuses=frozenset({"temperature"})), replace(ASK, temperature=0.2), "temperature"),
+        (
+            ChatRules(refuses=frozenset({"tool_choice", "stream_options"})),
+            replace(ASK, tool_choice={"type": "none"}),
+            "tool_choice",
+        ),
+    ],
+)
+async def test_a_parameter_that_the_service_refuses_is_left_out_from_then_on(
+    rules: ChatRules, request_: ModelRequest, left_out: str
+) -> None:
+    async with connected(say("One."), say("Two."), rules=rules) as (model, api):
+        assert plain_text(blocks(await collected(model, request_))) == "One."
+        tried = len(api.calls)
+        assert plain_text(blocks(await collected(model, request_))) == "Two."
+        assert len(api.calls) == tried + 1
+        assert left_out in api.requests[0]
+        assert left_out not in api.requests[-1]
+
+
+async def test_a_model_that_reasons_is_sent_what_it_takes() -> None:
+    request = replace(ASK, model="gpt-5-mini", temperature=0.5, effort="high")
+    async with connected(say("Well."), rules=ChatRules(reasons=True)) as (model, api):
+        await collected(model, request)
+        assert api.refused == []
+        assert api.requests[0]["reasoning_effort"] == "high"
+        assert api.requests[0]["max_completion_tokens"] > 500
+
+
+async def test_bad_unicode_leaves_as_a_question_mark() -> None:
+    deep = {"type": "tool_use", "id": "a", "name": "look", "input": {"n": 2**70, "s": "x"}}
+    result: Message = {"role": "user", "content": [tool_result_block("a", [text_block("b\udc00")])]}
+    messages: tuple[Message, ...] = (user_message("a\ud800"), {"role": "assistant", "content": [deep]}, result)
+    async with connected(say("Well.")) as (model, api):
+        await collected(model, replace(ASK, messages=messages))
+        assert api.requests[0]["messages"][1]["content"] == "a?"
+
+
+FAULTS = {
+    "busy": (Fault(status=429), 429, True),
+    "no money": (Fault(status=429, error_type="insufficient_quota"), 429, False),
+    "down": (Fault(status=503), 503, True),
+    "overloaded": (Fault(status=529, retry_after="3"), 529, True),
+    "no key": (Fault(status=401), 401, False),
+    "refused": (Fault(status=400, message="no"), 400, False),
+    "hung up": (Fault(refuse=True), None, True),
+    "html": (Fault(content_type="text/html"), 200, False),
+    "json": (Fault(content_type="application/json"), 200, False),
+    "cut": (Fault(drop_at=700), 200, True),
+    "ended": (Fault(end_at=700), 200, True),
+    "error inside": (Fault(error_after=3), 200, True),
+    "final error inside": (Fault(error_after=3, error_type="invalid_request_error"), 200, False),
+    "garbage": (Fault(garbage_after=3), 200, True),
+    "a list": (Fault(garbage_after=3, garbage="[1]"), 200, True),
+    "odd delta": (Fault(garbage_after=3, garbage='{"choices": [{"delta": {"content": 7}}]}'), 200, True),
+    "odd calls": (Fault(garbage_after=3, garbage='{"choices": [{"delta": {"tool_calls": [3]}}]}'), 200, True),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_every_fault_is_a_model_error(name: str) -> None:
+    fault, status, retryable = FAULTS[name]
+    long = say("A long answer with quite some words in it.")
+    async with connected(Reply(long, fault), key="sk-very-secret") as (model, _):
+        with pytest.raises(ModelError) as caught:
+            await collected(model)
+    error = caught.value
+    assert (error.http_status, error.retryable) == (status, retryable)
+    assert "sk-very-secret" not in repr(error)
+    assert error.retry_after == (3 if name == "overloaded" else None)
+    if name == "no key":
+        assert "OPENAI_API_KEY" in str(error)
+
+
+async def test_a_chunked_stream_and_other_line_ends_give_the_same_answer() -> None:
+    for fault in (Fault(chunk=3), Fault(newline="\r\n"), Fault(newline="\r", chunk=1)):
+        async with connected(Reply(TWO, fault)) as (model, _):
+            assert calls(await collected(model)) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
+
+
+async def test_a_stream_that_stays_open_after_the_answer_ends_all_the_same() -> None:
+    shape = Shape(usage=False, done=False)
+    fault = Fault(silent_after=20)
+    async with connected(Reply(say("Well."), fault), shape=shape) as (model, _):
+        assert plain_text(blocks(await collected(model))) == "Well."
+
+
+async def test_what_a_service_lists_is_known() -> None:
+    async with connected(models=("small-1", "big-1")) as (model, _):
+        assert await model.list_names() == ("small-1", "big-1")
+        with pytest.raises(ModelError, match="does not know the model 'other'"):
+            await collected(model, replace(ASK, model="other"))
+    async with connected() as (model, _):
+        assert await model.list_names() is None
+
+
+def test_settings_are_named_when_they_cannot_be_used() -> None:
+    for key, url, setting in (
+        ("", None, "OPENAI_API_KEY"),
+        ("ä", None, "OPENAI_API_KEY"),
+        ("k", "x", "OPENAI_BASE_URL"),
+    ):
+        with pytest.raises(BadConfiguration, match=setting):
+            OpenAIModel(key, url)
+    with pytest.raises(BadConfiguration, match=r"providers\.local\.base_url"):
+        OpenAIModel("k", "x", provider="local", in_file=True)
+    assert "sk-1" not in repr(OpenAIModel("sk-1", "http://u:p@localhost:1/v1"))
+
+
+def test_making_a_model_imports_no_sdk() -> None:
+    program = (
+        "import sys; from agentic_rag.models.openai.model import OpenAIModel; OpenAIModel('k');"
+        "assert not {'openai', 'httpx2', 'aiohttp'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

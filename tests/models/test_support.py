@@ -1,0 +1,141 @@
+"""``agentic-rag models check``: what a model can do is found out from its service, whatever that one answers."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.events import Usage
+from agentic_rag.json_form import Json
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import Model
+from agentic_rag.models.openai.model import OpenAIModel
+from agentic_rag.models.profiles import profile_of
+from agentic_rag.models.support import Ability, check_model
+from agentic_rag.testing.chat_frames import Shape
+from agentic_rag.testing.chat_problems import ChatRules
+from agentic_rag.testing.fake_api import FakeMessagesAPI, FakeService, Fault, Reply
+from agentic_rag.testing.fake_chat import FakeChatAPI
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
+
+ALL = list(Ability)
+SEA, CALL = say("The sea is wide and deep."), use("note_colour", colour="blue")
+GREEN, RED = say("The pump in the cellar is painted green.", Cite(0)), say("Red.")
+KEY = "sk-planted-0123456789-wxyz"
+
+
+def model_of(api: FakeService) -> Model:
+    return OpenAIModel(api.key, api.base_url) if isinstance(api, FakeChatAPI) else AnthropicModel(api.key, api.url)
+
+
+async def findings(api: FakeService, seconds: float = 20) -> Mapping[Ability, str]:
+    """Return the code of each trial on a service, empty where it works."""
+    model = model_of(api)
+    name = "small-1" if isinstance(api, FakeChatAPI) else "claude-haiku-5-5"
+    try:
+        profile = profile_of(f"openai:{name}" if isinstance(api, FakeChatAPI) else name)
+        return {each.ability: each.code or "" for each in await check_model(model, name, profile, seconds)}
+    finally:
+        await model.aclose()
+
+
+@pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
+async def test_a_model_that_can_all_is_said_to(service: Any) -> None:
+    async with service(SEA, CALL, GREEN, RED) as api:
+        assert await findings(api) == dict.fromkeys(ALL, "")
+    assert api.refused == []
+
+
+@pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
+async def test_what_a_model_cannot_is_named(service: Any) -> None:
+    async with service(SEA, say("I would note it."), say("Green."), say("A picture.")) as api:
+        found = await findings(api)
+    assert list(found.values()) == ["", "", "NO_TOOL_CALL", "NO_CITATION", "IMAGE_NOT_SEEN"]
+    async with service(SEA, use("note_colour", color=1), say("Green."), RED) as api:
+        assert (await findings(api))[Ability.TOOLS] == "NO_TOOL_CALL"
+
+
+async def test_usage_that_does_not_come_and_images_that_are_refused_are_named() -> None:
+    shape, rules = Shape(usage=False), ChatRules(images=False)
+    async with FakeChatAPI(SEA, CALL, GREEN, shape=shape, rules=rules) as api:
+        found = await findings(api)
+    assert (found[Ability.USAGE], found[Ability.IMAGES]) == ("NO_USAGE", "REQUEST_REFUSED")
+    async with FakeMessagesAPI(Step((Say(""),), usage=Usage(5, 0, 0, 1))) as api:
+        assert await findings(api) == {Ability.ANSWERS: "NO_ANSWER"}
+
+
+BROKEN: Mapping[str, tuple[Fault, str]] = {
+    "html": (Fault(content_type="text/html"), "NO_STREAM"),
+    "json": (Fault(content_type="application/json"), "NO_STREAM"),
+    "a key that is refused": (Fault(status=401), "KEY_REFUSED"),
+    "no rights": (Fault(status=403), "KEY_REFUSED"),
+    "no such model": (Fault(status=404), "MODEL_UNKNOWN"),
+    "busy": (Fault(status=429), "BUSY"),
+    "down": (Fault(status=503), "SERVICE_FAILED"),
+    "bad request": (Fault(status=400), "REQUEST_REFUSED"),
+    "hung up": (Fault(refuse=True), "UNREACHABLE"),
+    "cut": (Fault(end_at=200), "BROKEN_ANSWER"),
+    "garbage": (Fault(garbage_after=2), "BROKEN_ANSWER"),
+    "silent": (Fault(silent_after=0), "SILENT"),
+    "silent in its middle": (Fault(silent_after=4), "SILENT"),
+}
+
+
+@pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_service_that_does_not_work_is_asked_once_and_said_what_it_does(service: Any, name: str) -> None:
+    fault, code = BROKEN[name]
+    async with service(Reply(SEA, fault)) as api:
+        with anyio.fail_after(30):
+            assert await findings(api, 0.3 if code == "SILENT" else 20) == {Ability.ANSWERS: code}
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run the command; return its exit code and all that it printed."""
+    command = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "models", "check", *arguments]
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
+    done = subprocess.run(command, cwd=folder, env={**own, **environment}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_the_command_tries_all_models_of_the_operator_prints_no_key_and_says_by_its_code_what_works(
+    tmp_path: Path,
+) -> None:
+    def answer(body: Json) -> Step | Reply:
+        if body["model"] == "bad":
+            return Reply(SEA, Fault(status=400, message=f"the key {KEY} may not do that"))
+        asked = str(body["messages"])
+        return CALL if body.get("tools") else GREEN if "cellar" in asked else RED if "picture" in asked else SEA
+
+    async with FakeChatAPI(then=answer, key=KEY) as good, FakeMessagesAPI(then=SEA, key=KEY) as strict:
+        file = tmp_path / "providers.toml"
+        file.write_text(
+            f'default = "local:good"\n[providers.local]\nkind = "openai"\nbase_url = "{good.base_url}"\n'
+            f'key_env = "LOCAL_KEY"\nmodels = ["good", "bad"]\n'
+            f'[providers.other]\nkind = "anthropic"\nbase_url = "{strict.url}"\nkey = "wrong-{KEY}"\n'
+        )
+        given = {"AGENTIC_RAG_PROVIDERS": str(file), "LOCAL_KEY": KEY, "AGENTIC_RAG_DATA": str(tmp_path / "data")}
+        code, said = await anyio.to_thread.run_sync(lambda: run(tmp_path, "local:good", **given))
+        assert (code, said.count("works"), KEY in said) == (0, 5, False), said
+        code, said = await anyio.to_thread.run_sync(
+            lambda: run(tmp_path, "local:bad", "other:x", "local:good", **given)
+        )
+        assert (code, KEY in said) == (1, False), said
+        lines = [line.split("\t") for line in said.splitlines()]
+        assert ["local:bad", "answers", "FAILS", "REQUEST_REFUSED"] in [line[:4] for line in lines]
+        assert ["other:x", "answers", "FAILS", "KEY_REFUSED"] in [line[:4] for line in lines]
+        assert len(lines) == 7
+    assert not (tmp_path / "data").exists()
+    assert [request["model"] for request in good.requests[:4]] == ["good"] * 4
+
+
+def test_without_a_language_model_the_command_says_so(tmp_path: Path) -> None:
+    code, said = run(tmp_path, AGENTIC_RAG_DATA=str(tmp_path / "data"))
+    assert code == 1
+    assert "no language model is set up" in said
+    assert "Traceback" not in said

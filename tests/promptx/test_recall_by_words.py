@@ -1,0 +1,145 @@
+"""Recall beyond PromptX: cues without edges, other cases and forms, words inside a sentence; what stands first."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.beneath import Folder
+from mcp_servers.promptx.memory import Memory, Recollection
+from mcp_servers.promptx.new_engrams import NewEngram
+from mcp_servers.promptx.present import describe_recollection
+from mcp_servers.promptx.words import WordIndex, fold, newest_first, split_words, words_of
+
+from .conftest import PATIENT, ROLE
+
+NOW = 1_795_300_000_000
+DAY = 86_400_000
+ASKED = Path(__file__).parent / "asked_otherwise.txt"
+FOUND_FIRST = 91
+"""Of the 100, those that have any word in common with their question. 51 were found before words were folded."""
+
+
+def memory_of(folder: Path, *engrams: tuple[str, str], type: str = "ATOMIC", strength: float = 0.5) -> Memory:
+    """Make a memory of contents with their schemas, one a day, the last one now."""
+    memory = Memory(Folder(folder / ROLE))
+    for number, (content, schema) in enumerate(engrams):
+        memory.remember([NewEngram(content, schema, strength, type)], NOW - (len(engrams) - 1 - number) * DAY)
+    return memory
+
+
+def contents(found: Recollection) -> list[str]:
+    return [engram.content for engram in found.found]
+
+
+def test_a_hundred_memories_are_found_when_they_are_asked_for_in_other_words(tmp_path: Path) -> None:
+    lines = [line for line in ASKED.read_text("utf-8").splitlines() if not line.startswith("#")]
+    asked = [tuple(part.strip() for part in line.split(" | ")) for line in lines]
+    memory = memory_of(tmp_path, *((content, schema) for content, schema, _ in asked))
+    first = [content for content, _, query in asked if contents(memory.recall(query, "balanced", NOW))[:1] == [content]]
+    assert len(asked) == 100
+    assert len(first) >= FOUND_FIRST
+
+
+@pytest.mark.parametrize("query", ["period", "PERIOD", "Notice", "ｎｏｔｉｃｅ", "What are the notices?", ["Period"]])
+def test_a_cue_without_edges_is_found_and_so_is_one_in_another_case_or_form(
+    tmp_path: Path, query: str | list[str]
+) -> None:
+    memory = memory_of(tmp_path, ("two months", "contract notice period"), ("at six", "office hours"))
+    found = memory.recall(query, "balanced", NOW)
+    assert contents(found) == ["two months"]
+    assert found.matched == 1
+
+
+def test_what_promptx_finds_letter_by_letter_is_found_first_and_stays_as_it_was(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, ("lower", "tea green"), ("upper", "TEA green"))
+    found = memory.recall("tea", "balanced", NOW)
+    assert (found.center, [engram.content for engram in found.engrams]) == ("tea", ["upper", "lower"])
+    assert contents(found) == ["lower", "upper"]
+
+
+def test_memories_with_more_of_the_querys_own_words_stand_first_whatever_their_strength(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, ("the one that was asked for", "tea morning sencha"))
+    strong = [NewEngram(f"strong {n}", "tea habit", 1.0, "PATTERN") for n in range(12)]
+    memory.remember(strong, NOW + DAY)
+    assert contents(memory.recall("tea morning", "balanced", NOW))[0] == "the one that was asked for"
+
+
+@pytest.mark.parametrize("query", ["city", "where is home?", "HOME", ["home"]])
+def test_of_contradicting_memories_the_newest_stands_first(tmp_path: Path, query: str | list[str]) -> None:
+    old, new = "The user lives in Berlin", "The user lives in Paris"
+    memory = Memory(Folder(tmp_path / ROLE))
+    memory.remember([NewEngram(old, "home city Berlin", 1.0, "PATTERN")], NOW - 400 * DAY)
+    memory.remember([NewEngram("Tea at home", "tea home", 0.9, "PATTERN")], NOW - 200 * DAY)
+    memory.remember([NewEngram(new, "home city Paris", 0.1, "ATOMIC")], NOW)
+    found = contents(memory.recall(query, "balanced", NOW))
+    assert found.index(new) < found.index(old)
+
+
+def test_each_line_has_the_date_and_the_id_of_its_memory(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, ("two months", "notice period"))
+    [engram] = memory.export()
+    text, structured = describe_recollection(memory.recall("period", "balanced", NOW))
+    assert text.startswith(f"Found by the words of the query:\n\n- [ATOMIC 0.5 2026-11-21 {engram.id}] two months")
+    assert [each["id"] for each in structured["found"]] == [engram.id]
+    assert (structured["engrams"], structured["fallback"]) == ([], "dmn")  # as PromptX has it
+
+
+@pytest.mark.parametrize("created_at", [-1, 0, 10**18])
+def test_a_memory_that_another_program_dated_beyond_the_calendar_is_shown(recorded: Path, created_at: int) -> None:
+    memory = Memory(Folder(recorded))
+    [first, *_] = memory.export()
+    impossible = [type(first)("1_x", "c", "ATOMIC", 0.5, created_at, ("w00", "w01"))]
+    memory.add(impossible, {})
+    text, _ = describe_recollection(memory.recall("w00", "balanced", NOW))
+    assert "] c0_0" in text
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", "the of and", [], [""]])
+def test_a_query_without_words_finds_nothing_and_shows_what_is_known(tmp_path: Path, query: str | list[str]) -> None:
+    found = memory_of(tmp_path, ("two months", "notice period")).recall(query, "balanced", NOW)
+    assert (found.found, len(found.overview)) == ((), 1)
+
+
+def test_memories_saved_after_the_first_recall_are_found_too_and_deleted_ones_are_not(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, ("two months", "notice period"))
+    assert contents(memory.recall("Periods", "balanced", NOW)) == ["two months"]
+    other = Memory(Folder(tmp_path / ROLE))  # another process
+    other.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
+    assert set(contents(memory.recall("Periods", "balanced", NOW))) == {"two months", "three months"}
+    memory.forget(next(each.id for each in memory.export() if each.content == "two months"))
+    assert contents(memory.recall("Periods", "balanced", NOW)) == ["three months"]
+
+
+def test_words_are_folded_cut_and_paired() -> None:
+    assert split_words("The ＮＯＴＩＣＥS of Straße") == split_words("notice strasse")
+    assert split_words("合同期限") == ["合同", "同期", "期限"]
+    assert split_words("茶") == ["茶"]
+    assert split_words("PO-4711_x") == ["po", "4711", "x"]
+
+
+@PATIENT
+@given(st.text(max_size=200))
+def test_folding_twice_changes_nothing_and_words_are_found_in_their_own_text(text: str) -> None:
+    assert fold(fold(text)) == fold(text)
+    words = words_of(text)
+    index = WordIndex()
+    index.learn("it", words)
+    assert list(index.find(text)) == (["it"] if words else [])
+
+
+def test_what_a_query_costs_is_bounded_by_its_rarest_words() -> None:
+    index = WordIndex()
+    for number in range(30_000):
+        index.learn(str(number), {"common", f"rare{number}"})
+    assert list(index.find("common rare7")) == ["7"]
+    assert len(index.find("common")) == 30_000
+
+
+@PATIENT
+@given(st.lists(st.sampled_from(["tea home", "tea home city", "car park", "car", ""]), max_size=8), st.randoms())
+def test_dealing_the_newest_first_keeps_every_memory_once(texts: list[str], chance: object) -> None:
+    ids = [str(number) for number in range(len(texts))]
+    times = {key: float(hash((key, texts[int(key)])) % 7) for key in ids}
+    assert sorted(newest_first(ids, {key: words_of(texts[int(key)]) for key in ids}, times)) == sorted(ids)

@@ -1,0 +1,145 @@
+"""Scripts of `ScriptedModel` said by the stand-ins of real services: the same script over each protocol.
+
+While `on` is open, every bench whose model is a `ScriptedModel` asks it through an adapter and HTTP, and leaves the
+events of its turns in a list. Faults of a script befall the adapter's events; those of connections are `tests/models`'.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import anyio
+import orjson
+from sqlalchemy import Connection
+
+from agentic_rag.ids import SessionId
+from agentic_rag.json_form import Json
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import MessageStarted, Model, ModelEvent, ModelRequest
+from agentic_rag.models.openai.model import OpenAIModel
+from agentic_rag.store import run_events, turns
+from agentic_rag.store.database import Database
+from agentic_rag.testing.chat_frames import Shape
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.fake_chat import FakeChatAPI
+from agentic_rag.testing.scripted import ScriptedModel, step_of
+from agentic_rag.testing.steps import Step
+
+MOST = 100_000
+"""Events of one turn."""
+ServiceName = Literal["messages", "chat"]
+NAMES = {"messages": ("claude-opus-5", "claude-sonnet-5", "claude-opus-4-8"), "chat": ("small-1", "big-1", "huge-1")}
+"""By which a service is asked for the models of a definition, in their order: they think and check no prefix."""
+
+
+@dataclass
+class Service:
+    """What scripts run on; ``shape``: how a chat service writes.
+
+    ``turns`` are the events of each turn, ``asked`` the number of calls, ``refused`` what was wrong with some.
+    """
+
+    name: ServiceName
+    shape: Shape = field(default_factory=Shape)
+    turns: list[list[Json]] = field(default_factory=list)
+    asked: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def serve(self, script: ScriptedModel) -> AsyncIterator[Model]:
+        """Run a script on the service."""
+        step: list[Step] = []
+
+        def answer(body: Json) -> Step:
+            return step.pop()
+
+        api = FakeMessagesAPI(then=answer) if self.name == "messages" else FakeChatAPI(then=answer, shape=self.shape)
+        async with api:
+            if isinstance(api, FakeChatAPI):
+                adapter: Model = OpenAIModel(api.key, api.base_url)
+            else:
+                adapter = AnthropicModel(api.key, api.url)
+            try:
+                yield Served(script, adapter, NAMES[self.name], step)
+            finally:
+                await adapter.aclose()
+                self.asked += len(api.calls)
+                self.refused += api.refused
+
+    async def note(self, database: Database, session_id: SessionId) -> None:
+        """Take the events of a session's turns."""
+
+        def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
+            return [run_events.read(conn, turn.id, 0, MOST) for turn in turns.of_session(conn, session_id)]
+
+        self.turns += [[orjson.loads(data) for _, data in events] for events in await database.read(read) if events]
+
+
+class Served(Model):
+    """A `ScriptedModel` whose steps a service says."""
+
+    def __init__(self, script: ScriptedModel, adapter: Model, names: Sequence[str], step: list[Step]) -> None:
+        self._script = script
+        self._adapter = adapter
+        self._names = list(names)
+        self._known: dict[str, str] = {}
+        self._step = step  # the one that the service says next
+        self._asking = anyio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._script.name
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        return self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        call, plain = self._script.take(request, check=False)
+        if request.model not in self._known:
+            self._known[request.model] = self._names.pop(0)
+        async with self._asking:
+            self._step[:] = [step_of(plain)]
+            said = self._adapter.stream(replace(request, model=self._known[request.model]))
+            answer = await said.__aenter__()
+        try:
+            async with self._script.play(call, plain, _named(answer, request.model)) as events:
+                yield events
+        finally:
+            await said.__aexit__(None, None, None)
+
+    async def aclose(self) -> None:
+        """The service's life is the bench's."""
+
+
+async def _named(events: AsyncIterator[ModelEvent], model: str) -> AsyncIterator[ModelEvent]:
+    """Yield events as those of the model that the definition names."""
+    async for event in events:
+        yield replace(event, model=model) if isinstance(event, MessageStarted) else event
+
+
+_current: ContextVar[Service | None] = ContextVar("service", default=None)
+
+
+@contextmanager
+def on(service: Service) -> Iterator[None]:
+    """Have the benches that open inside run their scripts on a service."""
+    before = _current.set(service)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+@asynccontextmanager
+async def served(model: Any, database: Database, session_id: SessionId) -> AsyncIterator[Any]:
+    """Yield a bench's model: a script's on the current service, if there is one."""
+    service = _current.get()
+    if service is None or not isinstance(model, ScriptedModel):
+        yield model
+        return
+    async with service.serve(model) as on_service:
+        yield on_service
+    await service.note(database, session_id)

@@ -1,0 +1,165 @@
+"""The scripts of the turn tests give the same events over the Messages API and over chat completions.
+
+Each test runs on both services with all that it asserts, and then what clients were told is compared. What differs is
+what a service decides: ids, figures of usage, how texts are cut into pieces (a blank before a mark is held back), and
+times. Signatures of thinking are in no event.
+"""
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from agentic_rag.json_form import Json
+from agentic_rag.testing.chat_frames import Shape
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Say, Step, Use, say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime import test_evidence as evidence
+from tests.runtime import test_fallback as fallback
+from tests.runtime import test_queue as queue
+from tests.runtime import test_runtime as turns
+from tests.runtime import test_tool_arguments as arguments
+from tests.runtime.harness import bench, definition, kinds, ok, toolset
+from tests.runtime.served import Service, on
+
+MODULES = (turns, fallback, arguments, evidence, queue)
+ELSEWHERE = {
+    "test_only_real_passages_are_cited": "a mark cannot forge a quote; of those that do not exist: test_marks",
+    "test_a_parent_cites_the_documents_that_its_delegate_cited": "a mark names a passage, its sentence is found",
+    "test_what_delegates_spend_is_the_turns": "it looks at the figures that the script's own model makes up",
+    "test_passages_beyond_the_budget_are_left_out_whole": "its claims share no word with the sentence that they cite",
+    "test_a_passage_that_a_delegate_of_a_delegate_found_keeps_its_finder": "the same",
+    "test_evidence_is_cited_by_marks": "it has a model of its own",
+    "test_deferred_tools_cross_to_a_service_that_knows_none_and_back": "the same: two services are in it",
+    "test_tools_that_are_called_by_name_cross_to_a_service_that_defers_and_back": "the same",
+    "test_a_silent_model_is_given_up": "it is about time: what was asked within a twentieth of a second is chance",
+    "test_of_two_delegates_of_one_role_one_fails_and_the_others_evidence_is_cited": "it waits for seconds",
+}
+"""Tests whose script one of the services cannot say, and why."""
+PIECES = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
+"""Events that hold a part of something, and where."""
+DECIDED = {"seq", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
+"""Of events: what a service, a clock or chance decides. What marks cite is also compared with its passage."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test with its parameters."""
+
+    test: FunctionType
+    arguments: Json
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def cases(module: ModuleType) -> Iterator[Case]:
+    """Yield the tests of a module that need nothing but a folder, once for each of their parameters."""
+    for name, test in inspect.getmembers(module, inspect.iscoroutinefunction):
+        marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+        names = [[named] if isinstance(named, str) and "," not in named else list(named) for named, *_ in marks]
+        known = {"tmp_path", *itertools.chain(*names)}
+        is_ours = name.startswith("test_") and test.__module__ == module.__name__ and name not in ELSEWHERE
+        if not is_ours or set(inspect.signature(test).parameters) != known:
+            continue
+        for number, chosen in enumerate(itertools.product(*(values for _, values, *_ in marks))):
+            given: Json = {}
+            for named, value in zip(names, chosen, strict=True):
+                given |= dict(zip(named, value if len(named) > 1 else [value], strict=True))
+            yield Case(test, given, f"{name}-{number}" if given else name)
+
+
+CASES = [case for module in MODULES for case in cases(module)]
+
+
+def told(events: list[Json]) -> list[Json]:
+    """Return what the events of a turn say, of each agent in order: pieces joined, ids by when they came first."""
+    agents: dict[str, list[Json]] = {}
+    for event in events:
+        said = {key: value for key, value in event.items() if key not in DECIDED}
+        so_far = agents.setdefault(said.get("agent", ""), [])
+        key = PIECES.get(said["type"], "")
+        if key and so_far and {**so_far[-1], key: ""} == {**said, key: ""}:
+            so_far[-1][key] += said[key]
+        else:
+            so_far.append(said)
+    ids: dict[Any, str] = {}
+    all_said = [event for name in sorted(agents) for event in agents[name]]
+    for said in all_said:
+        said |= {key: ids.setdefault(value, f"{key} {len(ids)}") for key, value in said.items() if key.endswith("Id")}
+        said |= {"text": said["text"].rstrip()} if said["type"] == "text" else {}
+    return all_said
+
+
+async def look(request: CallRequest) -> CallOutcome:
+    return ok(f"{request.arguments['query']} is there")
+
+
+async def heard(folder: Path, service: Service, steps: tuple[Step, ...]) -> list[Json]:
+    """Return what clients were told of a turn with these steps on a service."""
+    (folder / f"{service.name}").mkdir(exist_ok=True)
+    with on(service):
+        async with (
+            ScriptedModel(*steps) as model,
+            bench(folder / service.name, model, toolset(look=look), model_idle=20) as b,
+        ):
+            assert kinds(await b.say("Look", definition=definition(model="one")))[-1] == "done"
+    assert service.refused == []
+    return told(service.turns[-1])
+
+
+AGAIN, DONE = use("look", query="x"), say("Done.")
+ODD: dict[str, tuple[Step, ...]] = {
+    "cut in its text": (Step((Say("It holds 3 lit"),), stop_reason="max_tokens"), say("res, at most.")),
+    "cut in a call": (Step((Use("look", raw='{"query": "a lo'),), stop_reason="max_tokens"), AGAIN, DONE),
+    "cut before a word": (Step((Say(""),), stop_reason="max_tokens"), DONE),
+    "refused in its middle": (Step((Say("I"),), stop_reason="refusal"),),
+    "no JSON": (Step((Use("look", raw='{"query": "x"]'),)), DONE),
+    "no object": (Step((Use("look", raw="[1, 2]"),)), DONE),
+    "two of one id": (Step((Use("look", {"query": "a"}, "c1"), Use("look", {"query": "b"}, "c1"))), DONE),
+    "an id again": (Step((Use("look", {"query": "a"}, "c1"),)), Step((Use("look", {"query": "b"}, "c1"),)), DONE),
+    "no such tool": (use("nothing", query="x"), DONE),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_what_models_do_wrong_is_told_the_same_on_both_services(tmp_path: Path, name: str) -> None:
+    first, second = [await heard(tmp_path, Service(each), ODD[name]) for each in ("messages", "chat")]
+    for one, other in zip(first, second, strict=True):
+        assert one == other
+
+
+async def test_however_a_chat_service_writes_its_calls_the_events_are_the_same(tmp_path: Path) -> None:
+    steps = (Step((Say("So:"), Use("look", {"query": "a"}, "c1"), Use("look", {"query": "b c"}, "c2"))), DONE)
+    usual = await heard(tmp_path, Service("chat"), steps)
+    for shape in (
+        Shape(interleaved=True),
+        Shape(one_index=True),
+        Shape(no_index=True, ids="none"),
+        Shape(ids="same", nulls=True),
+        Shape(as_objects=True, usage=False, done=False),
+        Shape(reason=False),
+    ):
+        assert await heard(tmp_path, Service("chat", shape), steps) == usual, shape
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_a_script_gives_the_same_events_on_both_services(tmp_path: Path, case: Case) -> None:
+    services = [Service("messages"), Service("chat")]
+    for service in services:
+        (tmp_path / service.name).mkdir()
+        with on(service):
+            await case.test(tmp_path / service.name, **case.arguments)
+    assert [service.refused for service in services] == [[], []]
+    assert services[0].asked == services[1].asked
+    first, second = ([told(events) for events in service.turns] for service in services)
+    assert first
+    for one, other in zip(itertools.chain(*first), itertools.chain(*second), strict=True):
+        assert one == other

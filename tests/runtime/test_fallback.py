@@ -1,0 +1,181 @@
+"""Another model answers where the first one refuses or is busy; none is sent another's thinking."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import AgentEvent
+from agentic_rag.messages import Block
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.names import ModelNames
+from agentic_rag.models.openai.model import OpenAIModel
+from agentic_rag.models.pool import ModelPool
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.store import usage
+from agentic_rag.testing.fake_api import Answer, FakeMessagesAPI, Fault, Reply
+from agentic_rag.testing.fake_chat import FakeChatAPI
+from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel
+from agentic_rag.testing.steps import Say, Step, Think, Use, say
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import (
+    SESSION,
+    Bench,
+    MemoryToolset,
+    Services,
+    bench,
+    definition,
+    kinds,
+    ok,
+    text_of,
+    toolset,
+)
+from tests.tools.many import many_tools
+
+REFUSAL = Step((Think("No."), Say("I can")), stop_reason="refusal")
+BUSY = ModelError("busy", http_status=429, retryable=True, retry_after=999.0)
+OVERLOADED = ModelError("overloaded", http_status=529, retryable=True, retry_after=999.0)
+INSIDE = Broken(
+    say("Half an"),
+    3,
+    ModelError("overloaded", http_status=200, kind="overloaded_error", retryable=True, retry_after=9e9),
+)
+
+
+def chain(*others: str) -> Definition:
+    return definition(model="first", fallback_models=others)
+
+
+async def look(request: CallRequest) -> CallOutcome:
+    return ok("found")
+
+
+def thoughts(request: ModelRequest) -> list[str]:
+    blocks: list[Block] = [block for message in request.messages for block in message["content"]]
+    return [block["thinking"] for block in blocks if block["type"] == "thinking"]
+
+
+async def models_of(b: Bench) -> list[str]:
+    return [row.model for row in await b.database.read(lambda conn: usage.of_session(conn, SESSION))]
+
+
+@pytest.mark.parametrize("failure", [REFUSAL, BUSY, OVERLOADED, INSIDE], ids=["refusal", "429", "529", "inside"])
+async def test_the_next_model_answers_and_the_turn_says_so(tmp_path: Path, failure: Scripted) -> None:
+    async with ScriptedModel(failure, say("Well.")) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi", definition=chain("second"))
+        assert kinds(events)[-1] == "done"
+        start = max((n for n, kind in enumerate(kinds(events)) if kind == "step_reset"), default=0)
+        assert text_of(events[start:]) == "Well."
+        notices = [event.fields()["code"] for event in events if event.type == "notice"]
+        assert notices == ["FALLBACK_MODEL"]
+        assert events[-1].fields()["model"] == "second"
+        assert [request.model for request in model.requests] == ["first", "second"]
+        assert "second" in await models_of(b)
+
+
+async def test_a_chain_is_asked_in_order_and_its_last_word_counts(tmp_path: Path) -> None:
+    async with ScriptedModel(BUSY, REFUSAL, OVERLOADED) as model, bench(tmp_path, model) as b:
+        events = await b.say("Hi", definition=chain("second", "third"))
+        assert [request.model for request in model.requests] == ["first", "second", "third"]
+        assert events[-1].fields()["code"] == "LLM_SERVICE_ERROR"
+        assert await models_of(b) == ["second"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_what_another_model_would_not_mend_is_told(tmp_path: Path, status: int) -> None:
+    async with ScriptedModel(ModelError("no", http_status=status)) as model, bench(tmp_path, model) as b:
+        assert kinds(await b.say("Hi", definition=chain("second")))[-1] == "error"
+
+
+async def test_the_model_that_took_over_finishes_the_turn_and_the_next_one_begins_with_the_first(
+    tmp_path: Path,
+) -> None:
+    steps = (
+        Step((Think("one"), Use("look", {"query": "a"}))),
+        BUSY,
+        Step((Think("two"), Use("look", {"query": "b"}))),
+        say("Well."),
+        Step((Think("three"), Say("Again."))),
+    )
+    async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(look=look)) as b:
+        await b.say("Hi", definition=chain("second"))
+        await b.say("More", definition=chain("second"))
+        assert [request.model for request in model.requests] == ["first", "first", "second", "second", "first"]
+        assert [thoughts(request) for request in model.requests] == [[], ["one"], [], ["two"], ["one"]]
+        row = [each.model for each in await b.database.read(lambda conn: usage.of_session(conn, SESSION))]
+        assert row == ["first", "second", "second", "first"]
+
+
+CLAUDE, LOCAL = "claude-opus-5-5", "local:small"
+WANTED = "helpdesk__get_ticket"
+FIND = Step((Think("Find."), Use("find_tools", {"query": "get a ticket"})))
+OVER = Reply(say("x"), Fault(status=529, retry_after="999"))
+
+
+def by_name() -> Use:
+    return Use("call_tool", {"name": WANTED, "arguments": {"id": "T-1"}})
+
+
+async def crossed(
+    folder: Path, first: str, second: str, claude: tuple[Answer, ...], local: tuple[Answer, ...]
+) -> tuple[list[AgentEvent], list[AgentEvent], FakeMessagesAPI, FakeChatAPI]:
+    """Return the events of two turns of a chain, and what its services were asked."""
+    async with FakeMessagesAPI(*claude) as over, FakeChatAPI(*local) as here:
+        chat = OpenAIModel(here.key, here.base_url, provider="local", in_file=True)
+        models = {"anthropic": AnthropicModel(over.key, over.url), "local": chat}
+        pool = ModelPool(models, ModelNames("anthropic", frozenset(models)), {})
+        known = toolset(search_documents=look)
+        tools = {**known.functions, **{tool.name: (tool, look) for tool in many_tools(60)}}
+        settings = definition(model=first, fallback_models=(second,))
+        try:
+            async with bench(folder, pool, services=Services(pool, MemoryToolset(tools))) as b:
+                turns = [await b.say(text, definition=settings) for text in ("What of T-1?", "And now?")]
+        finally:
+            await pool.aclose()
+    assert (over.refused, here.refused) == ([], [])
+    return turns[0], turns[1], over, here
+
+
+def results(events: list[AgentEvent]) -> list[tuple[str, str]]:
+    found = [event.fields() for event in events if event.type == "tool_result"]
+    return [(each["toolName"], each["status"]) for each in found]
+
+
+async def test_deferred_tools_cross_to_a_service_that_knows_none_and_back(tmp_path: Path) -> None:
+    claude = (FIND, OVER, Step((Think("Again."), Use(WANTED, {"id": "T-2"}))), say("Done."))
+    first, second, over, here = await crossed(
+        tmp_path,
+        CLAUDE,
+        LOCAL,
+        claude,
+        (Step((by_name(),)), Step((Use("find_tools", {"query": "event"}),)), say("So.")),
+    )
+    assert (kinds(first)[-1], kinds(second)[-1]) == ("done", "done")
+    assert results(first) == [("find_tools", "ok"), (WANTED, "ok"), ("find_tools", "ok")]
+    assert results(second) == [(WANTED, "ok")]
+    shown = [tool["function"]["name"] for tool in here.requests[0]["tools"]]
+    assert {"find_tools", "call_tool"} < set(shown)
+    assert WANTED not in shown, "all tools are shown at once"
+    told = [message["content"] for message in here.requests[0]["messages"] if message["role"] == "tool"]
+    assert "arguments: {" in told[0], "what was found is said in words"
+    assert "call_tool" in told[0]
+    assert [tool["name"] for tool in over.requests[0]["tools"]] == [tool["name"] for tool in over.requests[-1]["tools"]]
+    assert "tool_reference" in str(over.requests[-1]["messages"])
+
+
+async def test_tools_that_are_called_by_name_cross_to_a_service_that_defers_and_back(tmp_path: Path) -> None:
+    busy = Reply(say("x"), Fault(status=429, retry_after="999"))
+    local = (Step((Use("find_tools", {"query": "get a ticket"}),)), busy, Step((by_name(),)), say("So."))
+    claude = (FIND, Step((Think("Call."), Use(WANTED, {"id": "T-1"}))), say("Done."))
+    first, second, over, here = await crossed(tmp_path, LOCAL, CLAUDE, claude, local)
+    assert (kinds(first)[-1], kinds(second)[-1]) == ("done", "done")
+    assert results(first) == [("find_tools", "ok"), ("find_tools", "ok"), (WANTED, "ok")]
+    assert results(second) == [(WANTED, "ok")]
+    assert [tool["name"] for tool in over.requests[0]["tools"] if tool.get("defer_loading")]
+    assert "tool_reference" in str(over.requests[1]["messages"])
+    last = here.requests[-1]
+    assert "tool_reference" not in str(last)
+    assert [tool["function"]["name"] for tool in last["tools"]] == [
+        tool["function"]["name"] for tool in here.requests[0]["tools"]
+    ]

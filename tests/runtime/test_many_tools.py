@@ -1,0 +1,226 @@
+"""Too many tools are found instead of shown: deferred where the service knows that, else called by ``call_tool``."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.json_form import Json
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.many_tools import MANY_TOOLS, list_deferred
+from agentic_rag.testing.steps import Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
+from tests.runtime.harness import (
+    SESSION,
+    Bench,
+    MemoryToolset,
+    Services,
+    bench,
+    definition,
+    kinds,
+    ok,
+    text_of,
+    toolset,
+)
+from tests.runtime.strict_model import NAME, StrictModel
+from tests.runtime.test_append_only import bare, first_tools, system_texts
+from tests.tools.many import many_tools
+
+LOCAL = "local-model"
+"""A model of another service, which knows no deferred tools."""
+WANTED = "helpdesk__get_ticket"
+
+
+async def answer(request: CallRequest) -> CallOutcome:
+    return ok(f"{request.tool.name} with {sorted(request.arguments.items())}")
+
+
+def tools_of(count: int) -> MemoryToolset:
+    known = toolset(search_documents=answer)
+    functions = {tool.name: (tool, answer) for tool in many_tools(count)}
+    return replace(known, functions={**known.functions, **functions})
+
+
+def body_texts(body: Json) -> str:
+    return str(body["system"]) + str(body["messages"])
+
+
+def planned(*steps: Step) -> Callable[[Json], Step]:
+    """Return a brain that takes one step after the other and says a word when there are none left."""
+    left = list(steps)
+    return lambda body: left.pop(0) if left else Step((Think("So."), Say("Done.")))
+
+
+async def run(
+    folder: Path, model: StrictModel, tools: MemoryToolset, settings: Definition, *questions: str
+) -> list[list[Any]]:
+    async with bench(folder, model, services=Services(model, tools)) as b:
+        return [await b.say(question, definition=settings) for question in questions]
+
+
+def results_of(events: list[Any]) -> list[tuple[str, str, str]]:
+    """Return name, status and text of each result."""
+    found = [event.fields() for event in events if event.type == "tool_result"]
+    return [(each["toolName"], each["status"], each["content"]) for each in found]
+
+
+def find_and_call(model: str, arguments: Json | None = None) -> tuple[Step, Step]:
+    given = {"id": "T-1"} if arguments is None else arguments
+    call = Use(WANTED, given) if model == NAME else Use("call_tool", {"name": WANTED, "arguments": given})
+    return Step((Think("Find."), Use("find_tools", {"query": "get a ticket"}))), Step((Think("Call."), call))
+
+
+def test_more_than_thirty_tools_are_deferred_and_no_fewer() -> None:
+    few = [replace(tool, description="x", input_schema={"type": "object"}) for tool in many_tools(MANY_TOOLS + 1)]
+    assert list_deferred(few[:-1]) == ()
+    assert list_deferred(few) == tuple(few)
+
+
+def test_a_few_tools_with_long_definitions_are_deferred() -> None:
+    (long,) = many_tools(1)
+    assert list_deferred([replace(long, description="word " * 1_000)]) == ()
+    assert list_deferred([replace(long, description="word " * 3_000)]) != ()
+
+
+@pytest.mark.parametrize("model", [NAME, LOCAL])
+async def test_a_hundred_tools_are_found_and_called(tmp_path: Path, model: str) -> None:
+    strict = StrictModel(planned(*find_and_call(model)))
+    (events,) = await run(tmp_path, strict, tools_of(100), definition(model=model), "What of T-1?")
+    assert strict.refused == []
+    assert text_of(events) == "Done."
+    first = strict.requests[0]
+    assert len(str(first_tools(first))) < 4_000
+    assert [tool["name"] for tool in first_tools(first)][-1] == "search_documents"
+    deferred = [tool for tool in first["tools"] if tool.get("defer_loading")]
+    assert len(deferred) == (100 if model == NAME else 0)
+    assert "- helpdesk (10): " in body_texts(first)
+    found, called = results_of(events)
+    assert (found[0], found[1]) == ("find_tools", "ok")
+    assert WANTED in found[2]
+    assert called == (WANTED, "ok", f"{WANTED} with [('id', 'T-1')]")
+    steps = ("tool_call_started", "tool_call", "tool_result")
+    named = [event.fields()["toolName"] for event in events if event.type in steps]
+    assert named == ["find_tools"] * 3 + [WANTED] * 3
+    written = "".join(event.fields()["delta"] for event in events if event.type == "tool_arguments")
+    assert model == NAME or written.endswith('{"id":"T-1"}')
+
+
+@pytest.mark.parametrize("model", [NAME, LOCAL])
+async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) -> None:
+    strict = StrictModel(planned(*find_and_call(model), Step((Think("So."), Say("One."))), *find_and_call(model)))
+    await run(tmp_path, strict, tools_of(100), definition(model=model), "One?", "Two?")
+    assert strict.refused == []
+    for earlier, later in zip(strict.requests, strict.requests[1:], strict=False):
+        assert (later["system"], bare(later["tools"])) == (earlier["system"], bare(earlier["tools"]))
+        assert bare(later["messages"])[: len(earlier["messages"])] == bare(earlier["messages"])
+
+
+@pytest.mark.parametrize("model", [NAME, LOCAL])
+@pytest.mark.parametrize(
+    ("policy", "change", "arguments", "status", "words"),
+    [
+        ({WANTED: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
+        ({"helpdesk__*": "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
+        ({}, {"changed": True}, {"id": "T-1"}, "denied", "has changed since its server was accepted"),
+        ({}, {}, {"id": 7}, "error", "do not fit the tool"),
+        ({}, {}, {}, "error", "do not fit the tool"),
+        ({}, {}, {"id": "T-1", "x": 1}, "error", "do not fit the tool"),
+    ],
+)
+async def test_a_tool_that_was_found_is_guarded_like_any_other(
+    tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, words: str
+) -> None:
+    tools = tools_of(40)
+    changed = replace(tools.functions[WANTED][0], **change)
+    tools = replace(tools, functions={**tools.functions, WANTED: (changed, answer)})
+    strict = StrictModel(planned(*find_and_call(model, arguments)))
+    settings = definition(model=model, tool_policy=policy)
+    (events,) = await run(tmp_path, strict, tools, settings, "What of T-1?")
+    name, got, text = results_of(events)[1]
+    assert (name, got) == (WANTED, status)
+    assert words in text
+    assert tools.requests == [], "it ran"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "nothing", "arguments": {}}, "There is no tool 'nothing'"),
+        ({"name": "call_tool", "arguments": {"name": WANTED, "arguments": {"id": "1"}}}, "There is no"),
+        ({"name": WANTED}, "do not fit the tool"),
+        ({"arguments": {}}, "do not fit the tool"),
+        ({"name": 7, "arguments": {}}, "do not fit the tool"),
+        ({"name": WANTED, "arguments": "{"}, "do not fit the tool"),
+        ({"name": WANTED, "arguments": [1]}, "do not fit the tool"),
+        ({"name": WANTED, "arguments": '{"id": "T-1"}'}, f"{WANTED} with"),
+        ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),
+    ],
+)
+async def test_what_is_called_by_name_is_what_runs(tmp_path: Path, given: Json, words: str) -> None:
+    strict = StrictModel(planned(Step((Think("Call."), Use("call_tool", given)))))
+    (events,) = await run(tmp_path, strict, tools_of(40), definition(model=LOCAL), "Go")
+    ((_, _, text),) = results_of(events)
+    assert words in text
+    assert kinds(events)[-1] == "done"
+
+
+async def test_a_server_with_many_tools_that_is_added_arrives_deferred_and_thinking_stays_valid(tmp_path: Path) -> None:
+    strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
+    async with bench(tmp_path, strict, services=Services(strict, tools_of(0))) as b:
+        await b.say("Hello", definition=definition(model=NAME))
+        b.services.tools = tools_of(60)
+        events = await b.say("What of T-1?", definition=definition(model=NAME))
+        await b.say("Bye", definition=definition(model=NAME))
+    assert strict.refused == []
+    assert results_of(events)[1][:2] == (WANTED, "ok")
+    before, after = strict.requests[0], strict.requests[-1]
+    assert (after["system"], bare(first_tools(after))) == (before["system"], bare(first_tools(before)))
+    assert "- helpdesk (10): " in system_texts(after)
+    assert len(system_texts(after)) < 2_500, "each tool is told of"
+
+
+async def test_a_server_with_many_tools_that_is_removed_is_told_of_and_its_tools_are_not_found(tmp_path: Path) -> None:
+    strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
+    async with bench(tmp_path, strict, services=Services(strict, tools_of(60))) as b:
+        await b.say("Hello", definition=definition(model=NAME))
+        b.services.tools = tools_of(0)
+        events = await b.say("What of T-1?", definition=definition(model=NAME))
+    assert strict.refused == []
+    assert "These tools are gone" in system_texts(strict.requests[-1])
+    assert [status for _, status, _ in results_of(events)] == ["error", "error"]
+
+
+async def test_without_deferred_tools_a_conversation_that_began_with_few_gets_what_calls_many(tmp_path: Path) -> None:
+    strict = StrictModel(planned(Step((Say("Hello."),)), *find_and_call(LOCAL)))
+    async with bench(tmp_path, strict, services=Services(strict, tools_of(2))) as b:
+        await b.say("Hello", definition=definition(model=LOCAL))
+        b.services.tools = tools_of(60)
+        events = await b.say("What of T-1?", definition=definition(model=LOCAL))
+        await b.say("Bye", definition=definition(model=LOCAL))
+    assert results_of(events)[1][:2] == (WANTED, "ok")
+    names = [tool["name"] for tool in strict.requests[-1]["tools"]]
+    assert names[: len(strict.requests[0]["tools"])] == [tool["name"] for tool in strict.requests[0]["tools"]]
+    assert names[-2:] == ["find_tools", "call_tool"]
+
+
+async def test_a_call_by_name_that_a_stop_cut_off_goes_on_as_that_tool(tmp_path: Path) -> None:
+    async def stop(request: CallRequest) -> CallOutcome:
+        assert bench_of
+        await (await bench_of[0].runtime.session(SESSION)).interrupt()
+        return await answer(request)
+
+    bench_of: list[Bench] = []
+    tools = tools_of(40)
+    info: ToolInfo = tools.functions[WANTED][0]
+    tools = replace(tools, functions={**tools.functions, WANTED: (info, stop)})
+    strict = StrictModel(planned(*find_and_call(LOCAL)))
+    async with bench(tmp_path, strict, services=Services(strict, tools)) as b:
+        bench_of.append(b)
+        events = await b.say("What of T-1?", definition=definition(model=LOCAL))
+        after = await b.say("Go on", definition=definition(model=LOCAL))
+    assert results_of(events)[-1][0] == WANTED
+    assert kinds(events)[-1] == "interrupted"
+    assert text_of(after) == "Done."
+    assert strict.refused == []

@@ -1,0 +1,192 @@
+"""A search drops what the context already holds: named, still citable, and never lost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.messages import SHOWN_BEFORE, Block, Message, Passage, text_block, tool_result_block, user_message
+from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.request import build_request
+from agentic_rag.runtime.core.results import search_result_block
+from agentic_rag.runtime.core.transcript import shed_results, without_repeats
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import Services, bench, definition, kinds, ok, text_of, toolset
+from tests.runtime.strict_model import NAME, StrictModel
+
+Run = tuple[int, int, int]
+"""Of a passage: its document, its first chunk and how many chunks it is joined from."""
+
+
+def sentences_of(document: int, chunk: int) -> list[str]:
+    """Return what a chunk says; one sentence stands in every chunk of a document."""
+    return [f"Document {document} says {chunk}.", f"Also {document}/{chunk}.", "The same everywhere."]
+
+
+def hit(run: Run) -> dict[str, Any]:
+    document, first, count = run
+    return {
+        "document_id": f"doc_{document}",
+        "document_name": f"{document}.md",
+        "heading_path": [],
+        "page": None,
+        "cells": None,
+        "score": 1.0,
+        "relevance_score": 0.5,
+        "passage": first + 1,
+        "passages": 12,
+        "sentences": [
+            {"chunk_id": f"c{document}-{chunk}", "text": text, "start": 0, "end": len(text)}
+            for chunk in range(first, first + count)
+            for text in sentences_of(document, chunk)
+        ],
+    }
+
+
+def transcript_of(searches: Sequence[Sequence[Run]]) -> list[Message]:
+    """Return a conversation in which each search found these passages."""
+    messages = [user_message("Well?")]
+    for number, runs in enumerate(searches):
+        use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "search_documents", "input": {}}
+        content = [text_block("Searched."), *(search_result_block(hit(run)) for run in runs)]
+        messages.append({"role": "assistant", "content": [use]})
+        messages.append({"role": "user", "content": [tool_result_block(f"toolu_{number}", content)]})
+    return messages
+
+
+def parts_of(messages: Sequence[Message]) -> list[Block]:
+    return [
+        part
+        for message in messages
+        for block in message["content"]
+        if block["type"] == "tool_result"
+        for part in block["content"]
+    ]
+
+
+def chunks_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Return each chunk that messages show, with each sentence of it."""
+    return [
+        (chunk, sentence["text"])
+        for part in parts_of(messages)
+        if (passage := Passage.of(part)) is not None
+        for chunk, sentence in zip(passage.chunk_ids, part["content"], strict=True)
+    ]
+
+
+runs = st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4))
+searches = st.lists(st.lists(runs, max_size=4), min_size=1, max_size=5)
+
+
+@given(searches)
+def test_each_passage_stands_once_and_none_is_lost(found: list[list[Run]]) -> None:
+    messages = transcript_of(found)
+    sent = without_repeats(messages)
+    shown = chunks_in(sent)
+    assert set(shown) == set(chunks_in(messages)), "a passage was lost"
+    assert len(shown) == len(set(shown)), "a passage stands twice"
+    titles = {part["title"] for part in parts_of(sent) if part["type"] == "search_result"}
+    for part in parts_of(sent):
+        if part["type"] == "text" and part["text"].startswith(SHOWN_BEFORE):
+            assert set(part["text"].split("\n")[1:]) <= titles, "what is named stands nowhere"
+
+
+@given(searches, st.lists(runs, min_size=1, max_size=3))
+def test_what_is_appended_changes_nothing_before_it(found: list[list[Run]], more: list[Run]) -> None:
+    before, after = without_repeats(transcript_of(found)), without_repeats(transcript_of([*found, more]))
+    assert after[: len(before)] == before
+
+
+@given(searches, st.integers(0, 4))
+def test_what_was_cut_off_above_is_whole_where_it_comes_again(found: list[list[Run]], cut: int) -> None:
+    messages = transcript_of(found)
+    cut = min(cut, len(found) - 1)
+    shed = {f"toolu_{cut}": {"name": "search_documents", "ref": "ref_1"}}
+    kept: list[Message] = [
+        {"role": message["role"], "content": shed_results(message["content"], shed)} for message in messages
+    ]
+    others = [runs for number, runs in enumerate(found) if number != cut]
+    shown = without_repeats(kept)
+    shown[cut * 2 + 2 : cut * 2 + 3] = []
+    assert set(chunks_in(shown)) == set(chunks_in(transcript_of(others)))
+
+
+@given(searches)
+def test_every_passage_of_a_request_is_citable_sentence_by_sentence(found: list[list[Run]]) -> None:
+    built = build_request(definition(model=NAME), (), transcript_of(found))
+    sent = [part for part in parts_of(built.request.messages) if part["type"] == "search_result"]
+    assert len(built.passages) == len(sent)
+    for citable, part in zip(built.passages, sent, strict=True):
+        assert citable is not None
+        assert citable.texts == tuple(sentence["text"] for sentence in part["content"])
+        assert len(citable.source.chunk_ids) == len(citable.texts)
+
+
+def test_another_text_under_a_known_chunk_is_shown() -> None:
+    messages = transcript_of([[(0, 0, 1)], [(0, 0, 1)]])
+    edited = messages[-1]["content"][0]["content"][-1]
+    edited["content"][0] = text_block("It was edited.")
+    assert ("c0-0", "It was edited.") in chunks_in(without_repeats(messages))
+
+
+def test_where_removed_texts_are_not_sent_nothing_points_to_them() -> None:
+    built = build_request(definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone={"c0-0"})
+    assert SHOWN_BEFORE not in str(built.request.messages)
+    assert "Document 0" not in str(built.request.messages)
+
+
+def test_a_passage_in_the_middle_of_what_is_read_is_named_in_its_place() -> None:
+    sent = without_repeats(transcript_of([[(0, 3, 1)], [(0, 2, 3)]]))
+    content = sent[-1]["content"][0]["content"]
+    assert [part["type"] for part in content] == ["text", "text", "search_result", "search_result"]
+    assert content[1]["text"] == f"{SHOWN_BEFORE}\n0.md (passage 4 of 12)"
+
+
+async def test_a_second_search_is_short_and_its_answer_cites_what_stands_above(tmp_path: Path) -> None:
+    async def search(request: CallRequest) -> CallOutcome:
+        return ok("found", {"retrieval_id": "ret", "mode": "lexical", "note": "Found.", "hits": [hit((0, 0, 2))]})
+
+    def brain(body: dict[str, Any]) -> Step:
+        if "tool_result" in [block["type"] for block in body["messages"][-1]["content"]]:
+            return Step((Think("I see."), Say("It says 0.", (Cite(0),))))
+        return Step((Think("Look."), Use("search_documents", {"query": "x"})))
+
+    model = StrictModel(brain)
+    async with bench(tmp_path, model, services=Services(model, toolset(search_documents=search))) as b:
+        for question in ("What?", "Really?"):
+            events = await b.say(question, definition=definition(model=NAME))
+            references = [event.fields() for event in events if event.type == "source_reference"]
+            assert [each["chunkId"] for each in references] == ["c0-0"]
+            assert [event.fields()["hits"][0]["id"] for event in events if event.type == "retrieval"] == ["c0-0"]
+    assert model.refused == []
+    assert str(model.requests[-1]["messages"]).count("Document 0 says 1.") == 1
+    assert SHOWN_BEFORE in str(model.requests[-1]["messages"])
+
+
+async def test_a_search_brings_again_what_a_full_context_has_cut_off(tmp_path: Path) -> None:
+    async def search(request: CallRequest) -> CallOutcome:
+        return ok("found", {"retrieval_id": "ret", "mode": "lexical", "note": "Found.", "hits": [hit((0, 0, 2))]})
+
+    async def dump(request: CallRequest) -> CallOutcome:
+        return ok(request.id + "word " * 2_000)
+
+    plan = ["search_documents", *["dump"] * 8, "search_documents"]
+
+    def brain(body: dict[str, Any]) -> Step:
+        asked = sum(block["type"] == "tool_use" for each in body["messages"] for block in each["content"])
+        if asked < len(plan):
+            return Step((Think("More."), Use(plan[asked], {"query": "x"})))
+        return Step((Think("Enough."), Say("It says 0.", (Cite(0),))))
+
+    model = StrictModel(brain)
+    given = definition(model=NAME, limits=Limits(max_steps=20, context_tokens=20_000))
+    async with bench(tmp_path, model, services=Services(model, toolset(search_documents=search, dump=dump))) as b:
+        events = await b.say("What?", definition=given)
+    assert kinds(events)[-1] == "done"
+    assert text_of(events) == "It says 0."
+    assert model.refused == []
+    assert "[result of search_documents, kept as ref" in str(model.requests[-1]["messages"])
+    assert str(model.requests[-1]["messages"]).count("Document 0 says 1.") == 1

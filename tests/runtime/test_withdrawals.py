@@ -1,0 +1,75 @@
+"""A question that its server ends itself: while the turn is in memory, after it was put down, and too late."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.store.turns import TurnStatus
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest, InputNeeded, Withdrawal
+from tests.runtime.harness import Bench, bench, definition, kinds, ok, toolset
+from tests.runtime.test_waits import answer, events_of, fields_of, open_waits, put_down
+from tests.waiting import pause
+
+
+class Page:
+    """A tool that needs a page to be opened first, and whose server may tell that it was."""
+
+    def __init__(self) -> None:
+        self.withdrawal = Withdrawal()
+
+    async def __call__(self, request: CallRequest) -> CallOutcome | InputNeeded:
+        if request.given is None:
+            url = "https://pay.test/"
+            return InputNeeded(WaitKind.URL, "srv asks", "Pay.", url=url, held={}, withdrawal=self.withdrawal)
+        return ok(f"after {request.given.action.value}")
+
+
+async def ended(b: Bench, turn_id: str) -> None:
+    """Let the runtime look after its waits until a turn has ended."""
+    with anyio.fail_after(30):
+        while (await b.turn(turn_id)).status is not TurnStatus.DONE:
+            await b.runtime.look_after_waits()
+            await pause()
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("action", [WaitAction.ACCEPT, WaitAction.CANCEL])
+async def test_what_a_server_says_is_done_lets_its_turn_go_on(tmp_path: Path, away: bool, action: WaitAction) -> None:
+    page = Page()
+    async with (
+        ScriptedModel(use("pay", query="x"), say("Done.")) as model,
+        bench(tmp_path, model, toolset(pay=page)) as b,
+    ):
+        accepted = await b.send("Pay.", definition(has_person=True))
+        await open_waits(b)
+        if away:
+            await put_down(b, accepted)
+        page.withdrawal.tell(action)
+        page.withdrawal.tell(WaitAction.DECLINE)  # the first word counts
+        await ended(b, accepted.turn_id)
+        events = await events_of(b, accepted)
+    assert kinds(events)[-1] == "done"
+    assert [(each["action"], each["by"]) for each in fields_of(events, "input_answered")] == [(action.value, "")]
+    said = fields_of(events, "tool_result")[0]["content"]
+    assert said == "after accept" if action is WaitAction.ACCEPT else "was cancelled" in said
+
+
+async def test_a_person_who_was_first_is_not_overruled(tmp_path: Path) -> None:
+    page = Page()
+    async with (
+        ScriptedModel(use("pay", query="x"), say("Done.")) as model,
+        bench(tmp_path, model, toolset(pay=page)) as b,
+    ):
+        accepted = await b.send("Pay.", definition(has_person=True))
+        (wait,) = await open_waits(b)
+        await put_down(b, accepted)
+        await answer(b, wait, WaitAction.DECLINE)
+        page.withdrawal.tell(WaitAction.ACCEPT)
+        await ended(b, accepted.turn_id)
+        events = await events_of(b, accepted)
+    assert [each["action"] for each in fields_of(events, "input_answered")] == ["decline"]
+    assert "declined" in fields_of(events, "tool_result")[0]["content"]

@@ -1,0 +1,31 @@
+"""Run as a program by `test_launch_requests`: asks for a script and approves it, until a failpoint kills it.
+
+Prints the operator's key, with which the test goes on.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.testing.failpoints import VARIABLE, failpoint_of
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig
+
+
+async def main(folder: Path) -> None:
+    async with Rig(folder, failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
+        domain = await rig.domain()
+        key = await make_key(rig, "root", "operator")
+        sys.stdout.write(f"{key}\n")
+        sys.stdout.flush()
+        path = f"/api/domains/{domain}/mcp-servers/notes/request"
+        made = await rig.ok("POST", path, {"command": "node", "args": ["./notes.js"]}, headers=bearer(key))
+        approval = {"fingerprint": made["fingerprint"]}
+        await rig.ok("POST", f"/api/launch-requests/{made['id']}/approve", approval, headers=bearer(key))
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]))

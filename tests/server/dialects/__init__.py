@@ -1,0 +1,1 @@
+"""Every dialect, fed every kind of event."""

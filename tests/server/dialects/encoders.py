@@ -1,0 +1,21 @@
+"""Every encoder there is, by name: those a client chooses, and those that only a route makes."""
+
+from collections.abc import Callable
+
+from agentic_rag.server.dialects import dialect_names, get_dialect
+from agentic_rag.server.dialects.ag_ui import AgUi
+from agentic_rag.server.dialects.base import Dialect
+from agentic_rag.server.dialects.openai_responses import OpenAiResponses
+
+OF_ROUTES: dict[str, Callable[[], Dialect]] = {
+    "openai-responses": OpenAiResponses,
+    "ag-ui with its history": lambda: AgUi("thread", "run", [{"id": "m", "role": "user", "content": "Hi"}]),
+}
+"""Encoders that no ``?dialect=`` chooses: their routes make them with arguments of their own."""
+
+ENCODERS = (*dialect_names(), *OF_ROUTES)
+
+
+def make_encoder(name: str) -> Dialect:
+    """Return a new encoder for one stream."""
+    return OF_ROUTES[name]() if name in OF_ROUTES else get_dialect(name)

@@ -1,0 +1,185 @@
+"""AG-UI: every event is what the official package writes, byte for byte; offsets; what a snapshot says."""
+
+import orjson
+import pytest
+from ag_ui.core import PROTOCOL_VERSION as OFFICIAL_VERSION
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.events import (
+    AgentEvent,
+    IterationStart,
+    StepReset,
+    Text,
+    Thinking,
+    ToolArguments,
+    ToolCall,
+    ToolCallStarted,
+    ToolResult,
+    ToolStatus,
+)
+from agentic_rag.json_form import Json
+from agentic_rag.server.dialects.ag_ui import PROTOCOL_VERSION, AgUi, Offset
+from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.settled import settle
+from tests.server.dialects.reading import parse_sse, stream
+from tests.server.dialects.streams import (
+    FIRST,
+    FULL,
+    INTERRUPTED,
+    RESET,
+    RESET_OF_DELEGATE,
+    STREAMS,
+    WAITING,
+    done,
+    events,
+    of,
+    searched,
+    started,
+)
+
+OFFICIAL: TypeAdapter[Event] = TypeAdapter(Event)
+ASKED = {"id": "m", "role": "user", "content": "Hi"}
+
+
+def chunks(encoder: AgUi, fed: list[AgentEvent]) -> list[Json]:
+    return [orjson.loads(each.data) for each in parse_sse(stream(encoder, fed))]
+
+
+def kinds(said: list[Json]) -> list[str]:
+    return [each["type"] for each in said]
+
+
+@pytest.mark.parametrize("fed", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("history", [None, [ASKED]], ids=["", "history"])
+def test_each_event_is_what_the_official_model_writes(fed: list[AgentEvent], history: list[Json] | None) -> None:
+    for each in parse_sse(stream(AgUi(history=history), fed)):
+        model = OFFICIAL.validate_json(each.data)
+        assert model.model_dump_json(by_alias=True) == each.data
+        assert not model.model_extra
+
+
+@pytest.mark.parametrize("wait", ["wait_1", "wait_2", "wait_3"])
+def test_a_run_that_goes_on_is_what_the_official_model_writes_and_its_snapshot_has_nothing_twice(wait: str) -> None:
+    reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), done(), first=WAITING[-1].seq)
+    history = [ASKED, {"id": "msg_a.1", "role": "assistant", "content": "I will write it. "}]
+    known = KnownWaits(frozenset({"wait_1", "wait_2", "wait_3"}), frozenset({wait}))
+    said = parse_sse(stream(AgUi("t", "r2", history, waits=known), [*WAITING[:-1], *reset]))
+    for each in said:
+        assert OFFICIAL.validate_json(each.data).model_dump_json(by_alias=True) == each.data
+    told = [orjson.loads(each.data) for each in said]
+    assert (told[0]["type"], told[0]["runId"]) == ("RUN_STARTED", "r2")
+    assert [each["type"] for each in told].count("RUN_FINISHED") == 1
+    (snapshot,) = [each["messages"] for each in told if each["type"] == "MESSAGES_SNAPSHOT"]
+    ids = [each["id"] for each in snapshot]
+    assert ids[:2] == ["m", "msg_a.1"]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_protocols_version_is_the_packages() -> None:
+    assert PROTOCOL_VERSION == OFFICIAL_VERSION
+
+
+def test_ids_are_the_clients_where_it_has_chosen_some() -> None:
+    (mine, *_) = chunks(AgUi("thread", "run"), INTERRUPTED)
+    assert (mine["threadId"], mine["runId"], mine["metadata"]["conversationId"]) == ("thread", "run", "conv_1")
+    (ours, *_) = chunks(AgUi(), INTERRUPTED)
+    assert (ours["threadId"], ours["runId"]) == ("conv_1", "mine")
+
+
+def test_no_offset_is_given_twice_and_each_gives_what_follows_it() -> None:
+    whole = parse_sse(stream(AgUi(), FULL))
+    numbered = [each for each in whole if each.data.find("STORAGE_STALLED") < 0]
+    offsets = [each.id or "" for each in numbered]
+    assert len(set(offsets)) == len(offsets)
+    assert offsets[-1] == f"turn_1:{FULL[-1].seq}"
+    for at in range(0, len(numbered), 7):
+        later = parse_sse(stream(AgUi(after=Offset.parse(offsets[at])), FULL))
+        assert [each.data for each in later if each.data.find("STORAGE_STALLED") < 0] == [
+            each.data for each in numbered[at + 1 :]
+        ]
+
+
+@pytest.mark.parametrize("text", ["", "turn_1", "turn_1:", "turn_1:x", "turn_1:1.", "turn_1:-1", "a:b:1", "t:1.2.3"])
+def test_what_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="offset"):
+        Offset.parse(text)
+
+
+def test_a_client_that_has_a_reset_already_is_not_told_of_it_again() -> None:
+    at = next(event.seq for event in RESET if event.type == "step_reset")
+    encoder = AgUi(after=Offset("turn_1", at))
+    said = chunks(encoder, RESET)
+    assert not encoder.ended
+    assert [each["delta"] for each in said if each["type"] == "TEXT_MESSAGE_CONTENT"] == ["Other words."]
+
+
+def test_a_snapshot_keeps_what_other_steps_and_other_agents_said() -> None:
+    fed = events(
+        started(),
+        IterationStart(1),
+        Text("Kept. "),
+        *searched(),
+        ToolCall("call_d1", "delegate", "delegate", {"role": "researcher", "task": "look"}),
+        *of(FIRST, IterationStart(1), Text("Of the delegate.")),
+        ToolResult("call_d1", "delegate", "delegate", ToolStatus.OK, "answer", False, 1),
+        IterationStart(2),
+        Thinking("Hm"),
+        Text("Gone."),
+        ToolCallStarted("call_x", "x", "y"),
+        ToolArguments("call_x", '{"a": 1'),
+        StepReset(2),
+        IterationStart(2),
+        Text("Said."),
+        done(),
+    )
+    said = chunks(AgUi(history=[ASKED]), fed)
+    (snapshot,) = [each["messages"] for each in said if each["type"] == "MESSAGES_SNAPSHOT"]
+    assert snapshot[0] == ASKED
+    told = [(each["role"], each.get("content")) for each in snapshot[1:]]
+    assert told == [
+        ("assistant", "Kept. "),
+        ("tool", "1 hit"),
+        ("assistant", "Of the delegate."),
+        ("tool", "answer"),
+        ("reasoning", ""),
+    ]
+    calls = {call["id"]: call["function"]["arguments"] for call in snapshot[1]["toolCalls"]}
+    assert calls == {"call_1": '{"query": "leave"}', "call_d1": '{"role":"researcher","task":"look"}'}
+    assert snapshot[3]["subagentRunId"] == "msg_a/researcher"
+
+
+def test_a_delegate_is_a_subagent_of_the_call_that_it_works_for() -> None:
+    (begun, second) = [each for each in chunks(AgUi(), FULL) if each["type"] == "SUBAGENT_STARTED"]
+    assert begun == {
+        "type": "SUBAGENT_STARTED",
+        "subagentRunId": "msg_a/researcher",
+        "name": "researcher",
+        "description": "look",
+        "parentToolCallId": "call_d1",
+        "parentMessageId": "msg_a.1",
+    }
+    assert second["subagentRunId"] == "msg_a/researcher-2"
+
+
+def test_arguments_that_were_cut_off_are_told_whole_at_the_end_of_the_call() -> None:
+    cut = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
+    fed = events(started(), IterationStart(1), *cut)
+    (end,) = [each for each in chunks(AgUi(), fed) if each["type"] == "TOOL_CALL_END"]
+    assert end["metadata"] == {"arguments": {}}
+
+
+def test_a_call_that_never_ran_has_a_result_that_says_so() -> None:
+    fed = events(started(), IterationStart(1), ToolCallStarted("c", "x", "y"), done())
+    said = chunks(AgUi(), fed)
+    assert kinds(said)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
+
+
+def test_a_log_that_is_complete_is_read_without_what_was_taken_back() -> None:
+    settled = settle(RESET)
+    assert [each.fields()["text"] for each in settled if each.type == "text"] == ["Other words."]
+    assert {"step_reset", "tool_call_started", "tool_arguments"}.isdisjoint(each.type for each in settled)
+    assert [each.fields()["text"] for each in settle(RESET_OF_DELEGATE) if each.type == "text"] == ["b", "c"]
+    assert settle(FULL) == FULL
+    assert kinds(chunks(AgUi(), settled))[-1] == "RUN_FINISHED"

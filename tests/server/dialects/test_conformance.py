@@ -1,0 +1,100 @@
+"""What holds for every dialect, whatever it is fed."""
+
+import orjson
+import pytest
+
+from agentic_rag.events import DELTA_TYPES, AgentEvent, EventBody
+from agentic_rag.server.dialects import join
+from tests.server.dialects.encoders import ENCODERS, make_encoder
+from tests.server.dialects.reading import frames, parse_sse, stream
+from tests.server.dialects.streams import FULL, INTERRUPTED, RESET, RESET_OF_DELEGATE, RESUMED, STREAMS
+
+everywhere = pytest.mark.parametrize("name", ENCODERS)
+every_stream = pytest.mark.parametrize("events", STREAMS.values(), ids=STREAMS)
+
+
+def test_the_streams_have_every_kind_of_event() -> None:
+    kinds = {event.type for events in STREAMS.values() for event in events}
+    assert kinds == {kind.type for kind in EventBody.__args__}
+    assert len({event.fields().get("agent") for event in FULL}) == 3
+    assert kinds > DELTA_TYPES
+
+
+@everywhere
+@every_stream
+def test_each_answer_to_an_event_is_whole_sse_and_whole_frames(name: str, events: list[AgentEvent]) -> None:
+    by_sse, by_frames = make_encoder(name), make_encoder(name)
+    for event in events:
+        body = by_sse.sse(event)
+        assert body == b"" or body.endswith(b"\n\n")
+        assert bool(body) == bool(parse_sse(body.decode()))
+        texts = by_frames.frames(event)
+        assert isinstance(texts, tuple)
+        assert all(isinstance(orjson.loads(text), dict) for text in texts)
+    assert by_sse.ended == by_frames.ended
+
+
+@everywhere
+@every_stream
+def test_an_encoder_is_a_function_of_its_stream_alone(name: str, events: list[AgentEvent]) -> None:
+    one, other = make_encoder(name), make_encoder(name)
+    mixed = [(one.sse(event), other.sse(event)) for event in events]
+    assert all(mine == theirs for mine, theirs in mixed)
+    alone = make_encoder(name)
+    assert [alone.sse(event) for event in events] == [mine for mine, _ in mixed]
+
+
+@everywhere
+@every_stream
+def test_the_end_of_a_turn_is_said(name: str, events: list[AgentEvent]) -> None:
+    by_sse, by_frames = make_encoder(name), make_encoder(name)
+    last = [by_sse.sse(event) for event in events][-1]
+    assert last or by_sse.ended
+    closing = [by_frames.frames(event) for event in events][-1]
+    assert closing or by_frames.ended
+
+
+@everywhere
+@every_stream
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_going_on_later_gives_exactly_what_follows(name: str, events: list[AgentEvent], share: float) -> None:
+    at = max(1, int(len(events) * share))
+    after = events[at - 1].seq
+    whole = make_encoder(name)
+    pieces = [(event.seq, whole.sse(event)) for event in events]
+    later = join(make_encoder(name), after)
+    fed = events if later.needs_start else events[at:]
+    expected = [piece for seq, piece in pieces if seq > after]
+    assert [piece for event in fed if event.seq and (piece := later.sse(event))] == [each for each in expected if each]
+
+
+@everywhere
+def test_a_step_is_taken_back_or_the_stream_ends_with_its_error(name: str) -> None:
+    for events in (RESET, RESUMED):
+        encoder = make_encoder(name)
+        said = stream(encoder, events)
+        assert encoder.ended == ("STEP_RESET" in said)
+        assert encoder.ended == ("words." not in said and "after." not in said)
+        by_frames = make_encoder(name)
+        sent = b"\n".join(frames(by_frames, events))
+        assert by_frames.ended == (b"STEP_RESET" in sent)
+
+
+@everywhere
+def test_a_delegates_reset_does_not_end_the_answer_of_a_dialect_that_shows_no_delegates_text(name: str) -> None:
+    encoder = make_encoder(name)
+    said = stream(encoder, RESET_OF_DELEGATE)
+    assert encoder.ended == ("STEP_RESET" in said)
+
+
+@everywhere
+def test_an_interrupt_is_said(name: str) -> None:
+    said = stream(make_encoder(name), INTERRUPTED).lower()
+    assert any(word in said for word in ("interrupt", "generation_aborted", "abort"))
+
+
+@everywhere
+def test_headers_are_header_lines(name: str) -> None:
+    for key, value in make_encoder(name).headers:
+        assert key == key.lower()
+        assert b"\n" not in key + value

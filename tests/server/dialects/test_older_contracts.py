@@ -1,0 +1,472 @@
+"""What each older contract's clients read, item by item."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.errors import AgenticRagError, ServerStopping
+from agentic_rag.events import (
+    Delegate,
+    Error,
+    Interrupted,
+    IterationStart,
+    Notice,
+    Retrieval,
+    SourceReference,
+    StepReset,
+    Text,
+    ToolCall,
+)
+from agentic_rag.server.dialects import get_dialect
+from agentic_rag.server.dialects.knowledge import Chunks
+from agentic_rag.server.dialects.message import MessageAnswer
+from tests.server.dialects.reading import frames, parse_sse, stream
+from tests.server.dialects.streams import (
+    CITED,
+    ERROR_AFTER_TEXT,
+    ERROR_BEFORE_TEXT,
+    FIRST,
+    FULL,
+    HIT,
+    INTERRUPTED,
+    RESET,
+    RESET_BEFORE_TEXT,
+    RESET_OF_DELEGATE,
+    SILENT,
+    TAKEN_BACK_CALL,
+    WAITING,
+    Step,
+    approval,
+    done,
+    events,
+    searched,
+    started,
+)
+
+ANSWER = "I will look. \n\nYou get 25 days of leave.\nTravel by train 🚆 — naïve\r\n\u2028end. And so on."
+
+
+def items(name: str, stream_of: Any) -> list[tuple[str, Any]]:
+    """Return the name and the parsed data of each server-sent event of a dialect."""
+    said = parse_sse(stream(get_dialect(name), stream_of))
+    return [(each.event, orjson.loads(each.data) if each.data.startswith("{") else each.data) for each in said]
+
+
+def kinds(name: str, stream_of: Any) -> list[str]:
+    return [kind for kind, _ in items(name, stream_of)]
+
+
+def sent(name: str, stream_of: Any) -> list[dict[str, Any]]:
+    return [orjson.loads(text) for text in frames(get_dialect(name), stream_of)]
+
+
+# observable
+
+
+def test_observable_is_native_with_snake_case_fields_and_cards() -> None:
+    native, observable = dict(items("native", FULL)), dict(items("observable", FULL))
+    assert native.keys() == observable.keys()
+    for name in ("tool_call_id", "tool_name", "conversation_id", "turn_id", "parent_tool_call_id"):
+        assert name in observable["tool_call"]
+    (found,) = [data for kind, data in items("observable", events(started(), *searched(), done())) if "cards" in data]
+    assert found["cards"] == [
+        {
+            "id": HIT.id,
+            "name": HIT.name,
+            "snippet": HIT.snippet,
+            "score": HIT.score,
+            "document_id": "doc_1",
+            "chunk_id": "chunk_1",
+            "page": 3,
+        }
+    ]
+    assert observable["done"]["usage"]["cache_read_tokens"] == 20
+    assert observable["done"]["references"][1]["cited_text"] == "by train"
+
+
+def test_observable_leaves_the_keys_of_tools_as_they_are_and_has_no_empty_retrieval() -> None:
+
+    call = ToolCall("c", "t", "s", {"topK": 1, "inner": {"maxAge": 2}})
+    said = items("observable", events(started(), call, Retrieval("r", "documents", "q", ())))
+    assert [kind for kind, _ in said] == ["turn_started", "tool_call"]
+    assert said[1][1]["arguments"] == {"topK": 1, "inner": {"maxAge": 2}}
+
+
+def test_observable_leaves_the_keys_of_what_is_asked_as_they_are() -> None:
+    schema = {"type": "object", "properties": {"fullName": {"type": "string", "maxLength": 5}}}
+    asked = replace(approval("wait_1", "c"), arguments={"fullName": "Ann"}, schema=schema)
+    ((_, _), (kind, data)) = items("observable", events(started(), asked))
+    assert (kind, data["wait_id"], data["arguments"], data["schema"]) == (
+        "input_required",
+        "wait_1",
+        {"fullName": "Ann"},
+        schema,
+    )
+
+
+@pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat", "openai"])
+def test_a_contract_without_a_word_for_it_says_nothing_of_a_wait_and_goes_on(name: str) -> None:
+    encoder = get_dialect(name)
+    told = [(event.type, encoder.sse(event)) for event in WAITING]
+    assert not encoder.ended
+    assert {said for kind, said in told if kind in ("input_required", "input_answered")} == {b""}
+    assert told[-1][1]
+
+
+# message
+
+
+def test_message_streams_deltas_and_each_source_once() -> None:
+    cited = SourceReference(1, 1, 0, 4, "doc_1", "Leave policy.md", "chunk_1", "25 days", 0.9)
+    turn = events(started(), IterationStart(1), Text("Yes"), cited, Text("."), cited, done(CITED))
+    source = {"documentId": "doc_1", "documentName": "Leave policy.md", "content": "25 days", "relevanceScore": 0.9}
+    usage = {"inputTokens": 30, "outputTokens": 30}
+    assert items("message", turn) == [
+        ("message_start", {"type": "message_start", "messageId": "msg_a"}),
+        ("content_delta", {"type": "content_delta", "delta": "Yes"}),
+        ("source_reference", {"type": "source_reference", **source}),
+        ("content_delta", {"type": "content_delta", "delta": "."}),
+        ("message_complete", {"type": "message_complete", "messageId": "msg_a", "usage": usage}),
+    ]
+    beside = {"conversationId": "conv_1", "turnId": "turn_1", "messageId": "msg_a"}
+    assert sent("message", turn)[1:4] == [
+        {"type": "content_delta", "delta": "Yes", **beside},
+        {"type": "source_reference", "source": source, **beside},
+        {"type": "content_delta", "delta": ".", **beside},
+    ]
+
+
+@pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
+def test_the_answer_is_that_of_the_main_agent_with_a_blank_line_between_its_steps(name: str) -> None:
+    text = text_of(name, FULL).replace("[[Leave policy.md]]", "")
+    assert text == (ANSWER.replace("\r\n", "\n") if name == "knowledge" else ANSWER)  # SSE has one kind of line end
+    assert "From one." not in stream(get_dialect(name), FULL)
+
+
+def text_of(name: str, stream_of: Any) -> str:
+    """Return the answer as a client puts it together."""
+    said = items(name, stream_of)
+    match name:
+        case "message":
+            return "".join(data["delta"] for kind, data in said if kind == "content_delta")
+        case "agentx":
+            return "".join(data["data"]["text"] for kind, data in said if kind == "text_delta")
+        case "knowledge":
+            return "".join(
+                each.data for each in parse_sse(stream(get_dialect(name), stream_of)) if each.event == "chunk"
+            )
+        case _:
+            parts = [orjson.loads(each.data) for each in parse_sse(stream(get_dialect("chat"), stream_of))[:-1]]
+            text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
+            assert text == parts[-1]["data"]["final_message"]
+            return text
+
+
+@pytest.mark.parametrize(
+    ("turn", "code"),
+    [
+        (INTERRUPTED, "GENERATION_ABORTED"),
+        (RESET, "STEP_RESET"),
+        (ERROR_BEFORE_TEXT, "LLM_SERVICE_ERROR"),
+        (ERROR_AFTER_TEXT, "LLM_SERVICE_ERROR"),
+    ],
+)
+@pytest.mark.parametrize("name", ["message", "knowledge"])
+def test_an_end_that_is_none_is_said_as_an_error_with_its_code(name: str, turn: Any, code: str) -> None:
+    kind, data = items(name, turn)[-1]
+    assert (kind, data["code"]) == ("error", code)
+    assert data["error" if name == "message" else "message"]
+    assert data["retryable"] == (code != "GENERATION_ABORTED")
+
+
+@pytest.mark.parametrize("name", ["message", "knowledge", "agentx", "chat"])
+def test_a_step_that_has_said_nothing_may_run_again_and_so_may_a_delegates(name: str) -> None:
+    for turn in (RESET_BEFORE_TEXT, RESET_OF_DELEGATE):
+        assert "STEP_RESET" not in stream(get_dialect(name), turn)
+
+
+@pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
+def test_a_reset_of_a_step_that_never_began_takes_nothing_back(name: str) -> None:
+    """A server that goes on with another's turn resets the step that would have come next."""
+    before = events(started(), IterationStart(1), Text("I look."), *searched())
+    after = events(StepReset(2), IterationStart(2), Text("Found."), done(), first=1_000_000_001)
+    assert text_of(name, [*before, *after]) == "I look.\n\nFound."
+
+
+@pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
+def test_a_server_that_goes_away_in_the_middle_says_so_as_an_error(name: str) -> None:
+    leaving = Notice(ServerStopping.code, "The server stops.")
+    encoder = get_dialect(name)
+    assert "SERVER_STOPPING" in stream(encoder, events(started(), IterationStart(1), Text("I look"), leaving))
+    assert encoder.ended
+
+
+def test_the_answer_for_who_waits_has_nothing_that_was_taken_back_and_fails_as_the_turn_does() -> None:
+    def wait(turn: Any) -> Any:
+        collector = MessageAnswer()
+        for event in turn:
+            collector.collect(event)
+        return collector.result()
+
+    assert wait(FULL)["content"] == ANSWER
+    assert wait(RESET)["content"] == "Other words."
+    assert wait(RESET_OF_DELEGATE)["content"] == "c"
+    assert wait(SILENT)["content"] == ""
+    for turn, status, code in [
+        (ERROR_AFTER_TEXT, 502, "LLM_SERVICE_ERROR"),
+        (events(started(), Error("GENERATION_TIMEOUT", "Too slow.", True)), 504, "GENERATION_TIMEOUT"),
+        (INTERRUPTED, 499, "GENERATION_ABORTED"),
+        (FULL[:5], 503, "SERVER_STOPPING"),
+    ]:
+        with pytest.raises(AgenticRagError) as raised:
+            wait(turn)
+        assert (raised.value.status, raised.value.code) == (status, code)
+
+
+# agentx
+
+
+def test_agentx_says_what_the_agent_is_at() -> None:
+    turn = events(
+        started("Hi"), IterationStart(1), *searched(), IterationStart(2), Text("25"), Text(" days"), done(CITED)
+    )
+    assert kinds("agentx", turn) == [
+        "conversation_start",
+        "turn_request",
+        "conversation_thinking",
+        "tool_planned",
+        "tool_executing",
+        "tool_completed",
+        "conversation_thinking",
+        "conversation_responding",
+        "text_delta",
+        "text_delta",
+        "message_complete",
+        "turn_response",
+        "conversation_end",
+    ]
+    said = dict(items("agentx", turn))
+    assert said["turn_request"]["data"] == {"turnId": "turn_1", "messageId": "msg_u", "content": "Hi"}
+    assert said["text_delta"] == {
+        "type": "text_delta",
+        "conversationId": "conv_1",
+        "turnId": "turn_1",
+        "timestamp": said["text_delta"]["timestamp"],
+        "data": {"text": " days"},
+    }
+    assert said["tool_executing"]["data"]["arguments"] == {"query": "leave"}
+    assert said["turn_response"]["data"]["duration"] == 1500
+    assert [each["documentName"] for each in said["message_complete"]["data"]["references"]] == ["Leave policy.md"]
+    assert sent("agentx", turn)[-1]["data"]["reason"] == "completed"
+
+
+def test_agentx_tells_the_tools_of_delegates_apart_and_ends_those_that_are_taken_back() -> None:
+    said = items("agentx", FULL)
+    of_tools = [(kind, data["data"].get("agent", "")) for kind, data in said if kind.startswith("tool_")]
+    for agent in ("researcher", "researcher-2"):
+        assert [kind for kind, whose in of_tools if whose == agent][:2] == ["tool_planned", "tool_executing"]
+    assert ("tool_failed", "researcher-2") in of_tools
+    failed = [data["data"] for kind, data in items("agentx", TAKEN_BACK_CALL) if kind == "tool_failed"]
+    assert [(each["toolCallId"], each["status"]) for each in failed] == [("call_1", "interrupted")]
+    planned = [kind for kind, _ in said if kind in ("tool_planned", "tool_executing")]
+    assert planned.count("tool_planned") == planned.count("tool_executing")
+    assert items("agentx", INTERRUPTED)[-1][0] == "conversation_interrupted"
+    assert kinds("agentx", RESET)[-2:] == ["error", "conversation_end"]
+
+
+def test_agentx_forgets_a_delegates_planned_calls_when_its_step_is_taken_back() -> None:
+    started_call = searched()[0]
+    inner = Delegate("researcher/summariser", "call_i")
+    steps: list[Step] = [started(), IterationStart(1)]
+    steps += [
+        (started_call, FIRST),
+        (searched("call_2")[0], inner),
+        (StepReset(1), FIRST),
+        *((b, FIRST) for b in searched()),
+    ]
+    said = items("agentx", events(*steps, done()))
+    of_call = [(kind, data["data"]["toolCallId"]) for kind, data in said if kind.startswith("tool_")]
+    assert of_call == [
+        ("tool_planned", "call_1"),
+        ("tool_planned", "call_2"),
+        ("tool_failed", "call_1"),
+        ("tool_failed", "call_2"),
+        ("tool_planned", "call_1"),
+        ("tool_executing", "call_1"),
+        ("tool_completed", "call_1"),
+    ]
+
+
+# chat
+
+
+def test_chat_is_data_lines_and_done_after_the_last() -> None:
+    turn = events(started(), IterationStart(1), *searched(), IterationStart(2), Text("25 days."), done(CITED))
+    text = stream(get_dialect("chat"), turn)
+    lines = [line for line in text.split("\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    said = [orjson.loads(line[6:]) for line in lines[:-1]]
+    assert all(part.keys() == {"type", "data", "timestamp"} for part in said)
+    assert [(part["type"], part["data"]) for part in said] == [
+        ("session_created", {"session_id": "conv_1"}),
+        ("thinking", {"iteration": 1, "status": "thinking"}),
+        ("tool_call", {"tool_name": "search_documents", "arguments": {"query": "leave"}}),
+        ("tool_result", {"tool_name": "search_documents", "result": "1 hit", "success": True}),
+        ("thinking", {"iteration": 2, "status": "thinking"}),
+        ("text", {"content": "25 days."}),
+        (
+            "done",
+            {
+                "session_id": "conv_1",
+                "final_message": "25 days.",
+                "tool_calls": [
+                    {
+                        "tool_name": "search_documents",
+                        "arguments": {"query": "leave"},
+                        "result": "1 hit",
+                        "success": True,
+                    }
+                ],
+                "references": [
+                    {
+                        "document_id": "doc_1",
+                        "document_name": "Leave policy.md",
+                        "content": "25 days of paid leave",
+                        "score": 0.91,
+                    }
+                ],
+            },
+        ),
+    ]
+
+
+def test_chat_thinks_once_an_iteration_and_an_error_ends_with_done_too() -> None:
+    again = events(started(), IterationStart(1), StepReset(1), IterationStart(1), Text("a"), Interrupted())
+    text = stream(get_dialect("chat"), again)
+    assert text.count('"thinking"') == 2  # the type and the status of one
+    assert text.endswith('"retryable":false},"timestamp":"2026-01-01T00:00:06.000Z"}\n\ndata: [DONE]\n\n')
+    assert b"[DONE]" not in b"".join(frames(get_dialect("chat"), again))
+
+
+# knowledge
+
+
+def test_knowledge_says_what_was_found_once_before_the_first_chunk_and_what_is_cited_at_the_end() -> None:
+    said = items("knowledge", FULL)
+    assert [kind for kind, _ in said].count("context_ready") == 1
+    assert [kind for kind, _ in said][:3] == ["user_message", "context_ready", "chunk"]
+    assert said[0][1] == {"id": "msg_u"}
+    assert said[1][1] == {"references": []}  # the first words came before the first search
+    assert said[-1] == (
+        "done",
+        {
+            "id": "msg_a",
+            "references": [
+                {
+                    "entityId": "doc_1",
+                    "entityName": "Leave policy.md",
+                    "snippet": "25 days of paid leave",
+                    "score": 0.91,
+                },
+                {"entityId": "doc_2", "entityName": "Travel.md", "snippet": "by train", "score": 0.7},
+            ],
+        },
+    )
+    found = items("knowledge", events(started(), IterationStart(1), *searched(), Text("25 days."), done()))
+    assert found[1][1] == {
+        "references": [
+            {"entityId": "doc_1", "entityName": "Leave policy.md", "snippet": "25 days of paid leave", "score": 0.91}
+        ]
+    }
+    for turn in (SILENT, ERROR_BEFORE_TEXT, INTERRUPTED):
+        assert kinds("knowledge", turn).count("context_ready") == 1
+
+
+def test_knowledge_writes_names_at_citations() -> None:
+    assert "25 days of leave[[Leave policy.md]].\n" in text_of("knowledge", FULL)
+
+
+def test_a_snippet_has_at_most_200_characters() -> None:
+
+    from agentic_rag.events import Retrieval
+
+    long = replace(HIT, snippet="x" * 500)
+    turn = events(
+        started(), Retrieval("r", "documents", "q", (long,)), Text("a b"), done(replace(CITED, cited_text="y" * 500))
+    )
+    said = dict(items("knowledge", turn))
+    assert (
+        len(said["context_ready"]["references"][0]["snippet"]) == len(said["done"]["references"][0]["snippet"]) == 200
+    )
+
+
+def older_parser(text: str) -> str:
+    """Return the answer as older clients of the contract put it together: line by line, each trimmed."""
+    name, answer = "", ""
+    for line in text.split("\n"):
+        if line.startswith("event:"):
+            name = line[6:].strip()
+        elif line.startswith("data:") and name == "chunk":
+            answer += line[5:].strip()
+    return answer
+
+
+PIECES = st.lists(
+    st.text(
+        st.sampled_from("ab1é中 \t\n\r.,-[]🚆\u0301\u00a0\u2028") | st.characters(codec="utf-8"),
+        max_size=12,
+    ),
+    max_size=30,
+)
+
+
+@given(PIECES, st.lists(st.integers(0, 30), max_size=4))
+def test_any_text_in_any_pieces_reaches_both_kinds_of_parsers(pieces: list[str], cited: list[int]) -> None:
+    cites = SourceReference(1, 1, 0, 1, "doc_1", "The  name.md", "chunk_1", "x", 0.5)
+    steps: list[Step] = [started(), IterationStart(1)]
+    whole = ""
+    for at, piece in enumerate(pieces):
+        if piece:
+            steps.append(Text(piece))
+            whole += piece
+        if at in cited and whole:
+            steps.append(cites)
+            whole += "[[The name.md]]"
+    text = stream(get_dialect("knowledge"), events(*steps, done()))
+    ends = whole.replace("\r\n", "\n").replace("\r", "\n")
+    chunks = [each.data for each in parse_sse(text) if each.event == "chunk"]
+    assert "".join(chunks) == ends
+    assert older_parser(text) == "".join(line.strip() for line in ends.split("\n"))
+    for before, after in pairwise(chunks):
+        assert before[-1].isalnum()
+        assert after[0].isalnum()
+
+
+def test_words_stream_while_they_come() -> None:
+    chunks = Chunks()
+    said = [chunks.add(word) for word in ("The", " quick", " brown", " fox")]
+    assert said == ["Th", "e quic", "k brow", "n fo"]
+    assert chunks.end() == "x"
+
+
+def test_what_is_held_back_is_looked_at_once() -> None:
+    class Counted(str):
+        looked = 0
+
+        def __getitem__(self, at: Any) -> str:
+            Counted.looked += 1
+            return str.__getitem__(self, at)
+
+    counts = []
+    for size in (200, 400):
+        Counted.looked, chunks = 0, Chunks()
+        for _ in range(size):
+            assert chunks.add(Counted("....")) == ""
+        counts.append(Counted.looked)
+    assert counts[1] <= 2 * counts[0] + 10

@@ -1,0 +1,103 @@
+"""The UI message stream: its end, its citations in JavaScript's counting, and what is taken back."""
+
+import orjson
+
+from agentic_rag.events import (
+    InputAnswered,
+    IterationStart,
+    SourceReference,
+    StepReset,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    WaitAction,
+)
+from agentic_rag.json_form import Json
+from agentic_rag.server.dialects.known_waits import KnownWaits
+from agentic_rag.server.dialects.ui_message import UiMessage
+from tests.server.dialects.reading import frames, stream
+from tests.server.dialects.streams import (
+    CITED,
+    FULL,
+    INTERRUPTED,
+    OF_DELEGATE,
+    STREAMS,
+    approval,
+    done,
+    events,
+    started,
+    write_call,
+    written,
+)
+
+
+def chunks(fed: list[object] | tuple[object, ...] | object) -> list[Json]:
+    lines = stream(UiMessage(), fed).split("\n\n")  # type: ignore[arg-type]
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [orjson.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_every_stream_ends_with_done_and_nothing_after_it() -> None:
+    for fed in STREAMS.values():
+        said = chunks(fed)
+        assert said[0]["type"] == "start"
+        assert said[-1]["type"] == "finish"
+
+
+def test_citations_count_as_javascript_does() -> None:
+    text = "🚆 By train. "
+    reference = SourceReference(1, 1, 2, 10, "doc_1", "Travel.pdf", "chunk_1", "train", 0.5, 3)
+    fed = events(started(), IterationStart(1), Text(text), reference, Text("Yes."), done())
+    (end,) = [each for each in chunks(fed) if each["type"] == "text-end"]
+    (citation,) = end["citations"]
+    cut = text.encode("utf-16-le")[2 * citation["startIndex"] : 2 * citation["endIndex"]].decode("utf-16-le")
+    assert cut == text[2:10]
+    assert citation["source"]["mediaType"] == "application/pdf"
+
+
+def test_each_cited_passage_is_a_source_once_those_of_delegates_at_the_end() -> None:
+    sources = [each for each in chunks(FULL) if each["type"] == "source-document"]
+    assert [each["sourceId"] for each in sources] == ["1:chunk_1", "2:chunk_2"]
+    assert sources[1]["providerMetadata"]["agentic-rag"]["agent"] == OF_DELEGATE.agent
+    assert sources[0]["providerMetadata"]["agentic-rag"]["citedText"] == CITED.cited_text
+
+
+def test_a_source_that_was_taken_back_is_told_again() -> None:
+    reference = SourceReference(1, 1, 0, 2, "doc_1", "Travel.md", "chunk_1", "train", 0.5)
+    again = (Text("By train."), reference)
+    fed = events(started(), IterationStart(1), *again, StepReset(1), IterationStart(1), *again, done(CITED))
+    said = [each["type"] for each in chunks(fed)]
+    assert said.count("source-document") == 2
+    assert said.count("start-step") == said.count("reset-step") == said.count("finish-step") == 1
+
+
+def test_a_result_without_its_call_has_a_part_to_stand_in() -> None:
+    result = ToolResult("c", "x", "y", ToolStatus.OK, "out", False, 1, None, {"a": 1})
+    said = chunks(events(started(), IterationStart(1), result, done()))
+    assert [each["type"] for each in said[2:4]] == ["tool-input-available", "tool-output-available"]
+    assert said[3]["output"] == {"content": "out", "structured": {"a": 1}}
+    assert all(each["providerExecuted"] and each["dynamic"] for each in said[2:4])
+
+
+def test_an_answer_that_came_before_all_else_of_the_step_had_ended_is_gone_on_from_there() -> None:
+    found = ToolResult("call_x", "search", "files", ToolStatus.OK, "1 hit", False, 1)
+    calls = (write_call("call_w"), ToolCall("call_x", "search", "files", {}))
+    answered = (approval("wait_1", "call_w"), InputAnswered("wait_1", WaitAction.ACCEPT, "ann"))
+    fed = events(started(), IterationStart(1), *calls, *answered, found, written("call_w"), done())
+    known = KnownWaits(frozenset({"wait_1"}), frozenset({"wait_1"}))
+    said = [orjson.loads(frame) for frame in frames(UiMessage(known), fed)]
+    assert [each["type"] for each in said] == [
+        "start",
+        "data-input-required",
+        "tool-approval-response",
+        "tool-output-available",
+        "tool-output-available",
+        "finish-step",
+        "finish",
+    ]
+    assert said[0]["messageId"] == "msg_a"
+
+
+def test_an_interrupt_aborts() -> None:
+    assert [each["type"] for each in chunks(INTERRUPTED)][-3:] == ["finish-step", "abort", "finish"]

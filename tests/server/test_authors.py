@@ -1,0 +1,60 @@
+"""Who changed a file is its author in the history, also when somebody looks at the folder right after the change."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from tests.bundles.making import bring_over, pack, plain
+from tests.server.rig import Rig
+
+
+class Looker:
+    """Has the files of a domain looked at, as upkeep does, at the first ``place`` in a thread where it is ``due``."""
+
+    def __init__(self, place: str) -> None:
+        self.rig: Rig
+        self.domain = ""
+        self.due: Callable[[], bool] = lambda: False
+        self._loop = asyncio.get_running_loop()
+        self._place = place
+        self.look: Future[int] | None = None
+
+    def __call__(self, place: str) -> None:
+        if place != self._place or self.look is not None or not self.due():
+            return
+        history = self.rig.application.business.file_history
+        self.look = asyncio.run_coroutine_threadsafe(history.notice(self.domain), self._loop)
+        asyncio.run_coroutine_threadsafe(self._rounds(), self._loop).result(60)  # it comes as far as it may
+
+    async def _rounds(self) -> None:
+        for _ in range(10):
+            await self.rig.application.database.read(lambda conn: None)
+
+    async def authors(self) -> set[tuple[str, str]]:
+        assert self.look is not None, "nobody looked"
+        await asyncio.wrap_future(self.look)
+        items = (await self.rig.ok("GET", f"/api/domains/{self.domain}/history", params={"kind": "prompt"}))["items"]
+        return {(each["subject"], each["author"]) for each in items}
+
+
+async def test_a_component_is_its_writers_whoever_looks_meanwhile(tmp_path: Path) -> None:
+    looker = Looker("commit.ready")
+    async with Rig(tmp_path, failpoint=looker) as rig:
+        looker.rig, looker.domain = rig, await rig.domain()
+        file = rig.settings.workspaces / looker.domain / "prompt" / "a.md"
+        place = f"/api/domains/{looker.domain}/prompt-components/a.md"
+        looker.due = file.exists
+        await rig.ok("PUT", place, {"content": "One.\n"})
+        assert await looker.authors() == {("a.md", "local")}
+        looker.look, looker.due = None, lambda: not file.exists()
+        await rig.ok("DELETE", place)
+        assert await looker.authors() == {("a.md", "local")}
+
+
+async def test_files_of_an_import_are_the_importers_whoever_looks_meanwhile(tmp_path: Path) -> None:
+    looker = Looker("bundle.file")
+    async with Rig(tmp_path, failpoint=looker) as rig:
+        looker.rig, looker.domain, looker.due = rig, await rig.domain(), lambda: True
+        await bring_over(rig, looker.domain, pack({**plain(), "prompt/a.md": b"A.\n"}))
+        assert await looker.authors() == {("a.md", "local")}

@@ -1,0 +1,90 @@
+"""Calls that keep nothing: what a kill, a refusal or a slow clean-up leaves of them goes by itself."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.access.users import LOCAL
+from agentic_rag.conversations.exchanges import Exchange
+from agentic_rag.errors import ConversationFull, MessageTooLong, NotFound
+from agentic_rag.operations.calls import Calls, Question
+from agentic_rag.store import images, prompts
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import say
+from tests.server.rig import Rig
+
+
+def calls_of(rig: Rig) -> Calls:
+    return Calls(rig.application.business.conversations, rig.application.business.deletion)
+
+
+async def count(rig: Rig, *tables: str) -> list[int]:
+    def read(conn):  # type: ignore[no-untyped-def]
+        return [conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() for table in tables]
+
+    return list(await rig.application.database.read(read))
+
+
+async def test_a_server_that_stops_in_a_call_leaves_nothing_of_it_at_its_next_start(tmp_path: Path) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    async with Rig(tmp_path, slow) as rig:
+        await calls_of(rig).ask(LOCAL, await rig.domain(), Question("Go", (Exchange("Was", "Is"),)))
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        assert await count(rig, "conversations", "turns", "messages") == [1, 2, 3]
+    async with Rig(tmp_path) as rig:
+        assert await count(rig, "conversations", "sessions", "turns", "messages", "run_events") == [0] * 5
+
+
+async def test_what_nobody_ends_is_removed_once_nothing_happens_in_it_any_more(tmp_path: Path) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    async with Rig(tmp_path, say("Read by nobody."), slow) as rig:
+        domain, deletion = await rig.domain(), rig.application.business.deletion
+        old, running = [await calls_of(rig).ask(LOCAL, domain, Question(text)) for text in ("Old", "Running")]
+        kept = await rig.conversation(domain)
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+            async for _ in rig.application.business.conversations.events(old.turn_id):
+                pass
+        await deletion.end_left_calls()
+        assert await count(rig, "conversations") == [3]
+
+        def age(conn):  # type: ignore[no-untyped-def]
+            conn.exec_driver_sql("UPDATE conversations SET updated_at = '2020-01-01T00:00:00.000Z'")
+
+        await rig.application.database.write(age)
+        await deletion.end_left_calls()
+        business = rig.application.business
+        with pytest.raises(NotFound):
+            await business.conversations.get(LOCAL, old.conversation.id)
+        assert (await business.conversations.get(LOCAL, running.conversation.id)).transient
+        assert [item["id"] for item in (await rig.ok("GET", "/api/conversations"))["items"]] == [kept]
+        await deletion.end_call(running.conversation)
+        assert await count(rig, "conversations", "sessions") == [1, 1]
+
+
+async def test_a_question_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path, quota_conversations=1) as rig:
+        domain, calls = await rig.domain(), calls_of(rig)
+        with pytest.raises(MessageTooLong):
+            await calls.ask(LOCAL, domain, Question("x" * 10_001), keep=True)
+        with pytest.raises(ConversationFull):
+            await calls.ask(LOCAL, domain, Question("Go", [Exchange("Was", "Is")] * 500))
+        assert await count(rig, "conversations", "sessions", "turns", "messages") == [0, 0, 0, 0]
+
+
+async def test_prompts_and_definitions_that_nothing_refers_to_are_forgotten(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One."), say("Two.")) as rig:
+        domain, calls = await rig.domain(), calls_of(rig)
+        await rig.say(await rig.conversation(domain), "Keep this")
+        call = await calls.ask(LOCAL, domain, Question("Go", wishes="Rhyme."))
+        async for _ in calls.events(call):
+            pass
+        assert await count(rig, "images", "prompts") == [2, 2]
+        forgotten = [
+            await rig.application.database.write(lambda conn: noun.prune(conn, "9999"))  # noqa: B023
+            for noun in (images, prompts)
+        ]
+        assert forgotten == [1, 1]
+        assert await count(rig, "images", "prompts", "conversations") == [1, 1, 1]

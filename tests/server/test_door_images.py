@@ -1,0 +1,198 @@
+"""Images that come through the doors of other protocols: the same images as any, and refusals in their own shape."""
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ag_ui.core import (
+    DataSource,
+    FileSource,
+    ImagePart,
+    RunAgentInput,
+    RunErrorEvent,
+    TextPart,
+    UrlSource,
+    UserMessage,
+)
+
+from agentic_rag.messages import plain_text
+from tests.runtime.strict_model import NAME, StrictModel, images_in
+from tests.runtime.test_pictures import image, png
+from tests.server.rig import Json, Rig
+from tests.server.test_openai import live, openai, user
+from tests.server.test_sent_images import GIF, JPEG, answering, refs
+
+PNG = base64.b64encode(png()).decode()
+URL = f"data:image/png;base64,{PNG}"
+ELSEWHERE = "https://example.com/a.png"
+
+
+def ag_ui(source: Any, **fields: Any) -> Json:
+    parts = [TextPart(text="What is it?"), ImagePart(source=source)]
+    asked = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
+    return {**asked.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
+
+
+def ui_message(url: Any, media_type: Any = "image/png", **fields: Any) -> Json:
+    file = {"type": "file", "mediaType": media_type, "filename": "a.png", "url": url}
+    message = {"id": "q", "role": "user", "parts": [file, {"type": "text", "text": "What is it?"}]}
+    return {"id": "c", "trigger": "submit-message", "messages": [message], **fields}
+
+
+def completion(url: Any, domain: str) -> Json:
+    content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"model": domain, "messages": [user(content)], "store": True}  # type: ignore[arg-type]
+
+
+def response(url: Any, domain: str) -> Json:
+    content = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": url}]
+    return {"model": domain, "input": [{"role": "user", "content": content}], "store": True}
+
+
+def shown_in(model: StrictModel) -> list[Any]:
+    """Return the sources of the images of the last request."""
+    return [block["source"] for block in images_in(model.requests[-1])]
+
+
+PICTURE = image(png())["source"]
+
+
+@asynccontextmanager
+async def seen(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
+    model = StrictModel(answering)
+    async with Rig(folder, instead=model, model=NAME) as rig:
+        yield rig, await rig.domain(), model
+
+
+async def test_an_image_of_every_door_is_shown_to_the_model_and_kept_with_its_message(tmp_path: Path) -> None:
+    async with seen(tmp_path) as (rig, domain, model):
+        sent = {
+            f"/api/ag-ui/{domain}": ag_ui(DataSource(value=PNG, mime_type="image/png")),
+            f"/api/ui-message/{domain}": ui_message(URL),
+            "/v1/chat/completions": completion(URL, domain),
+            "/v1/responses": response(URL, domain),
+        }
+        for path, body in sent.items():
+            answer = await rig.http.post(path, json=body)
+            assert (answer.status_code, "curve." in answer.text) == (200, True), answer.text
+            assert shown_in(model) == [PICTURE], path
+        listed = (await rig.ok("GET", "/api/conversations"))["items"]
+        assert len(listed) == 4
+        for each in listed:
+            question = (await rig.ok("GET", f"/api/conversations/{each['id']}/messages"))["items"][0]
+            assert question["content"] == "What is it?"
+            assert [block["type"] for block in question["blocks"]] == ["image", "text"]
+        assert len(refs(rig)) == 4
+        assert model.refused == []
+
+
+SAME: dict[str, tuple[str, str | None, bytes]] = {
+    "percent signs": ("data:image/png;base64," + PNG.replace("+", "%2B").replace("=", "%3D"), "image/png", png()),
+    "capitals": (f"DATA:Image/PNG;charset=utf-8;BASE64,{PNG}", "image/png", png()),
+    "another name": ("data:image/jpg;base64," + base64.b64encode(JPEG).decode(), "image/jpg", JPEG),
+    "no kind": ("data:;base64," + base64.b64encode(GIF).decode(), "image/*", GIF),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+async def test_an_address_of_an_image_is_read_as_browsers_write_it(tmp_path: Path, name: str) -> None:
+    url, kind, data = SAME[name]
+    async with seen(tmp_path) as (rig, domain, model):
+        await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url, kind))
+        (shown,) = images_in(model.requests[0])
+        assert base64.b64decode(shown["source"]["data"]) == data
+        await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
+        assert images_in(model.requests[1]) == [shown]
+
+
+BAD: dict[str, tuple[Any, int, str]] = {
+    "an address": (ELSEWHERE, 422, "VALIDATION_ERROR"),
+    "an address of this machine": ("http://127.0.0.1:1/a.png", 422, "VALIDATION_ERROR"),
+    "a file": ("file:///etc/passwd", 422, "VALIDATION_ERROR"),
+    "no address": ("data", 422, "VALIDATION_ERROR"),
+    "not base64": ("data:image/png,abc", 422, "VALIDATION_ERROR"),
+    "broken base64": ("data:image/png;base64,a!b", 422, "VALIDATION_ERROR"),
+    "another kind than it says": (f"data:image/gif;base64,{PNG}", 422, "VALIDATION_ERROR"),
+    "a document": ("data:application/pdf;base64,JVBERg==", 415, "IMAGE_UNSUPPORTED"),
+    "a drawing": ("data:image/svg+xml;base64,PHN2Zy8+", 415, "IMAGE_UNSUPPORTED"),
+    "too wide": ("data:image/png;base64," + base64.b64encode(png(9_000, 10)).decode(), 413, "IMAGE_TOO_LARGE"),
+}
+
+
+async def test_what_is_no_image_is_refused_in_the_words_of_the_protocol_and_nothing_is_fetched(tmp_path: Path) -> None:
+    async with seen(tmp_path) as (rig, domain, model):
+        for name, (url, status, code) in BAD.items():
+            run = await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
+            told = RunErrorEvent.model_validate(run.json())
+            assert (run.status_code, told.code) == (status, code), (name, run.text)
+            assert told.message.startswith("messages.0.content.1.source.value: "), (name, told.message)
+            chat = await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url))
+            error = chat.json()
+            assert (chat.status_code, error["type"], error["error"]["code"]) == (status, "error", code), name
+            assert error["errorText"].startswith("messages.0.parts.0.url: "), (name, error)
+            status = 400 if status == 422 else status
+            for path, body, place in (
+                ("/v1/chat/completions", completion(url, domain), "messages.0.content.1.image_url.url"),
+                ("/v1/responses", response(url, domain), "input.0.content.1.image_url"),
+            ):
+                refused = await rig.http.post(path, json=body)
+                said = refused.json()["error"]
+                assert (refused.status_code, said["code"], said["param"]) == (status, code, place), (name, said)
+                assert said["type"] == "invalid_request_error"
+        kept_elsewhere = await rig.http.post(
+            f"/api/ag-ui/{domain}", json=ag_ui(FileSource(value="file_1", provider="openai"))
+        )
+        assert (kept_elsewhere.status_code, kept_elsewhere.json()["code"]) == (422, "VALIDATION_ERROR")
+        parts = ui_message(URL)["messages"][0]["parts"][:1] * 9
+        several = {"id": "c", "messages": [{"id": "q", "role": "user", "parts": parts}]}
+        too_many = await rig.http.post(f"/api/ui-message/{domain}", json=several)
+        assert (too_many.status_code, "at most 8" in too_many.json()["errorText"]) == (422, True)
+        assert model.requests == []
+        assert refs(rig) == set()
+
+
+async def test_an_edited_message_has_the_images_that_come_with_it_and_a_regenerated_one_its_own(tmp_path: Path) -> None:
+    async with seen(tmp_path) as (rig, domain, model):
+        path = f"/api/ui-message/{domain}"
+        await rig.http.post(path, json=ui_message(URL))
+        other = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
+        for body, shown in (
+            (ui_message(URL, trigger="regenerate-message"), [PICTURE]),
+            (ui_message(other, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
+        ):
+            assert "curve." in (await rig.http.post(path, json=body)).text
+            assert shown_in(model) == shown
+        words = ui_message(URL, messageId="q")
+        del words["messages"][0]["parts"][0]
+        assert "curve." in (await rig.http.post(path, json=words)).text
+        assert shown_in(model) == []
+        assert len(refs(rig)) == 2
+
+
+async def test_openais_client_shows_images_again_where_nothing_is_kept_and_the_last_ones_where_it_is(
+    tmp_path: Path,
+) -> None:
+    model = StrictModel(answering)
+    async with live(tmp_path, instead=model, model=NAME) as rig:
+        domain = await rig.domain()
+        alone: Any = [{"type": "image_url", "image_url": {"url": URL}}]
+        both: Any = [user(alone), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
+        answer = await rig.openai.chat.completions.create(model=domain, messages=both)
+        assert answer.choices[0].message.content == "A curve."
+        assert shown_in(model) == [PICTURE]
+        assert plain_text(model.requests[-1]["messages"][0]["content"]) == "(An image.)"
+        part: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": URL, "detail": "auto"}]}]
+        first = await rig.openai.responses.create(model=domain, input=part, store=True)
+        await rig.openai.responses.create(model=domain, input="And?", previous_response_id=first.id)
+        assert shown_in(model) == [PICTURE]
+        for content, shown in (("Other", 1), (part, 2)):  # on branches of their own, with no image but their own
+            await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
+            assert len(shown_in(model)) == shown
+        part[0]["content"][0]["image_url"] = ELSEWHERE
+        with pytest.raises(openai.BadRequestError) as refused:
+            await rig.openai.responses.create(model=domain, input=part)
+        assert refused.value.param == "input.0.content.0.image_url"
+        assert model.refused == []

@@ -1,0 +1,122 @@
+"""A turn as a durable stream: caught up with, dropped, resumed and tailed by that protocol's own client."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.server.durable_streams import next_cursor, offset_of
+from agentic_rag.testing.scripted import Broken, Stalled
+from agentic_rag.testing.steps import say, use
+from tests.clients.live import delegated
+from tests.node import run_client
+from tests.server.rig import Json, Rig
+from tests.server.rig import events_of as parse_events
+from tests.waiting import pause
+from tests.ws.serving import serving
+
+AS_JSON = {"accept": "application/json"}
+
+
+async def begin(rig: Rig) -> tuple[str, str]:
+    """Send a message; return its turn's id and the path of its stream."""
+    conversation = await rig.conversation()
+    turn = await rig.ok("POST", f"/api/conversations/{conversation}/messages", {"content": "Go"}, headers=AS_JSON)
+    return turn["id"], f"/api/turns/{turn['id']}/stream"
+
+
+async def events_of(rig: Rig, turn: str) -> list[Json]:
+    return parse_events((await rig.http.get(f"/api/turns/{turn}/events")).text)
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Path, live: str) -> None:
+    slow = Stalled(say("This takes a while, and then it ends."), 3)
+    async with Rig(tmp_path, use("promptx_discover"), slow) as rig, serving(rig.application.app) as address:
+        turn, path = await begin(rig)
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        url = f"http://{address}{path}"
+        (found,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
+        first: Any = found
+        assert not first["closed"]
+        tailed: list[Any] = []
+
+        async def tail() -> None:
+            tailed.extend(await run_client("durable_streams.mjs", "tail", url, first["offset"], live))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tail)
+            slow.until.set()
+        whole = await events_of(rig, turn)
+        assert [*first["items"], *tailed[0]["items"]] == whole
+        (again,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
+        assert (again["items"], again["closed"]) == (whole, True)  # type: ignore[index]
+
+
+async def test_an_answer_says_where_it_ends_and_whether_more_will_come(tmp_path: Path) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    async with Rig(tmp_path, slow) as rig:
+        turn, path = await begin(rig)
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        found = await rig.http.get(path)
+        while found.json()[-1]["type"] != "text":
+            await pause()
+            found = await rig.http.get(path)
+        tail = found.headers["stream-next-offset"]
+        assert tail == offset_of(found.json()[-1]["seq"])
+        assert (found.headers["stream-up-to-date"], found.headers.get("stream-closed")) == ("true", None)
+        assert (await rig.http.get(path, headers={"if-none-match": found.headers["etag"]})).status_code == 304
+        assert (await rig.http.head(path)).headers["stream-next-offset"] == tail
+        now = await rig.http.get(path, params={"offset": "now"})
+        assert (now.json(), now.headers["stream-next-offset"]) == ([], tail)
+        empty = await rig.http.get(path, params={"offset": tail})
+        assert (empty.json(), empty.headers["stream-next-offset"]) == ([], tail)
+        slow.until.set()
+        rest = await rig.http.get(path, params={"offset": tail, "live": "sse"})
+        assert '"streamClosed":true' in rest.text.splitlines()[-2]
+        ended = await rig.http.get(path)
+        assert [*found.json()] == ended.json()[: len(found.json())]
+        assert ended.headers["stream-closed"] == "true"
+        assert ended.json() == await events_of(rig, turn)
+        at_end = {"offset": ended.headers["stream-next-offset"], "live": "long-poll"}
+        over = await rig.http.get(path, params=at_end)
+        assert (over.status_code, over.headers["stream-closed"]) == (204, "true")
+        assert over.headers["stream-cursor"].isdecimal()
+
+
+async def test_delegates_a_reset_and_an_interrupt_are_read_as_they_are_natively(tmp_path: Path) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    half = Broken(say("Half an answer."), 4)
+    async with Rig(tmp_path, *delegated()[:3], half, slow) as rig:
+        domain = await rig.domain(subRoleIds=["researcher", "assistant"])
+        conversation = await rig.conversation(domain)
+        messages = f"/api/conversations/{conversation}/messages"
+        turn = (await rig.ok("POST", messages, {"content": "Go"}, headers=AS_JSON))["id"]
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        await rig.ok("POST", f"/api/conversations/{conversation}/interrupt", {})
+        whole = await events_of(rig, turn)
+        assert {each.get("agent") for each in whole} == {None, "researcher", "assistant"}
+        assert {"step_reset", "interrupted"} <= {each["type"] for each in whole}
+        found = await rig.http.get(f"/api/turns/{turn}/stream", params={"offset": "-1"})
+        assert found.json() == whole
+        assert found.headers["stream-closed"] == "true"
+
+
+async def test_wrong_offsets_and_modes_are_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hi.")) as rig:
+        _, path = await begin(rig)
+        for query in ("offset=1", "offset=-2", "offset=", "offset=9999999999999999", "offset=0000000000000001,2"):
+            assert (await rig.refused("GET", f"{path}?{query}"))[:2] == (400, "VALIDATION_ERROR")
+        assert (await rig.refused("GET", f"{path}?live=sse"))[:2] == (400, "VALIDATION_ERROR")
+        assert (await rig.refused("GET", f"{path}?offset=-1&live=tail"))[:2] == (400, "VALIDATION_ERROR")
+        assert (await rig.refused("GET", "/api/turns/turn_x/stream"))[:2] == (404, "TURN_NOT_FOUND")
+
+
+def test_a_cursor_only_grows() -> None:
+    first = int(next_cursor(None, 1_800_000_000.0))
+    assert int(next_cursor(str(first), 1_800_000_000.0)) > first
+    assert next_cursor("nonsense", 1_800_000_000.0) == next_cursor(str(first - 1), 1_800_000_000.0) == str(first)

@@ -1,0 +1,85 @@
+"""Feedback on answers, and texts rendered for a page."""
+
+from pathlib import Path
+
+from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig
+
+
+async def test_an_answer_is_rated_once_changed_and_taken_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Yes."), say("No.")) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        started = (await rig.say(conversation, "Hi"))[0]
+        path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"
+        for rating, reason in (("up", ""), ("down", "It names no source.")):
+            given = await rig.ok("PUT", path, {"rating": rating, "reason": reason})
+            assert (given["rating"], given["reason"]) == (rating, reason)
+        own = (await rig.ok("GET", f"/api/conversations/{conversation}/feedback"))["items"]
+        assert [(each["messageId"], each["rating"]) for each in own] == [(started["messageId"], "down")]
+        seen = (await rig.ok("GET", f"/api/domains/{domain}/feedback?limit=1"))["items"]
+        assert [(each["userId"], each["reason"]) for each in seen] == [("local", "It names no source.")]
+        assert (await rig.ok("PUT", path, {"rating": None}))["rating"] is None
+        assert (await rig.ok("GET", f"/api/conversations/{conversation}/feedback"))["items"] == []
+        question = path.replace(started["messageId"], started["userMessageId"])
+        assert (await rig.refused("PUT", question, {"rating": "up"}))[:2] == (422, "VALIDATION_ERROR")
+        assert (await rig.refused("PUT", path, {"rating": "great"}))[0] == 422
+        await rig.ok("PUT", path, {"rating": "up"})
+        rows = (await rig.ok("GET", "/api/audit?limit=50"))["items"]
+        assert [row["target"] for row in rows if row["action"] == "feedback.give"] == [started["messageId"]] * 4
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        assert (await rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"] == []
+        other = await rig.conversation(domain)
+        theirs = (await rig.say(other, "Hi"))[0]["messageId"]
+        key = await make_key(rig, "eve", "member", domain)
+        stranger = f"/api/conversations/{other}/messages/{theirs}/feedback"
+        answer = await rig.http.put(stranger, json={"rating": "up"}, headers=bearer(key))
+        assert answer.status_code == 404
+
+
+async def test_texts_are_rendered_as_messages_are(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        mark = {"end": 9, "number": 2, "documentId": "doc_1", "documentName": '"><b>', "chunkId": "c1"}
+        texts = [
+            {"text": "**Leave** is <script>alert(1)</script> 25 days.", "citations": [mark]},
+            {"text": "one\ntwo", "breaks": True},
+        ]
+        first, second = (await rig.ok("POST", "/api/render", {"texts": texts}))["items"]
+        assert '<strong>Leave</strong><sup class="citation"' in first["html"]
+        assert 'data-number="2"' in first["html"]
+        assert "<script>" not in first["html"]
+        assert "<b>" not in first["html"]
+        assert second["html"] == "<p>one<br>\ntwo</p>\n"
+        too_long = {"texts": [{"text": "x" * 60_000}] * 3}
+        status, code, message = await rig.refused("POST", "/api/render", too_long)
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert "131072 characters" in message
+        too_many = [{"text": "x"}] * 51
+        assert (await rig.refused("POST", "/api/render", {"texts": too_many}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_an_answer_with_calls_in_it_comes_in_the_pieces_between_them(tmp_path: Path) -> None:
+    steps = (
+        Step((Think("Look."), Say("I look it up.\n"), Use("search_documents", {"query": "leave"}))),
+        Step((Say("  "), Use("search_documents", {"query": "leave days"}))),
+        Step((Say("There are "), Say("**25** days", (Cite(0),)), Say(" a year."))),
+    )
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "How many?")
+        path = f"/api/conversations/{conversation}/messages?format=html"
+        question, answer = (await rig.ok("GET", path))["items"]
+        assert "parts" not in question
+        blocks = [answer["blocks"][each["block"]] for each in answer["parts"]]
+        assert [block["text"] for block in blocks] == ["I look it up.\n", "There are "]
+        first, last = (each["html"] for each in answer["parts"])
+        assert first == "<p>I look it up.</p>\n"
+        assert "There are <strong>25</strong> days<sup" in last
+        assert first + last == answer["html"]
+        turn = answer["turnId"]
+        calls = await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId={turn}")
+        assert [each["arguments"]["query"] for each in calls["items"]] == ["leave", "leave days"]
+        assert (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId=nope"))["items"] == []

@@ -1,0 +1,204 @@
+"""What was changed in a domain is kept with its author: seen, compared, and brought back by a change of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.store.audit import Entry, append
+from tests.access.tenants import bearer, make_key
+from tests.backup.making import read_rows
+from tests.server.rig import Json, Rig
+
+ROLE = "<role>\n  <personality>\n    {}\n  </personality>\n</role>\n"
+SECRET = "a-secret-that-nobody-keeps"
+PLACE = ".promptx/resource/role/lawyer/lawyer.role.md"
+
+
+async def lines(rig: Rig, domain: str, **params: Any) -> list[Json]:
+    return list((await rig.ok("GET", f"/api/domains/{domain}/history", params=params))["items"])
+
+
+async def write_role(rig: Rig, domain: str, words: str, **options: Any) -> None:
+    files = [{"kind": "role", "id": "lawyer", "content": ROLE.format(words)}]
+    await rig.ok("PUT", f"/api/domains/{domain}/roles/lawyer", {"files": files}, **options)
+
+
+async def test_settings_and_servers_are_compared_and_brought_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain(language="de", variables={"A": "1", "B": "2"})
+        path = f"/api/domains/{domain}"
+        server = {"type": "http", "url": "https://one.example/mcp", "headers": {"Authorization": SECRET}}
+        await rig.ok("PATCH", path, {"settings": {"language": "fr", "retrievalTopK": 9}, "name": "Renamed"})
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": server}}})
+        moved = {**server, "url": "https://two.example/mcp", "headers": {"Authorization": {"set": True}}}
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": moved}}})
+        await rig.ok("PATCH", path, {"settings": {"retrievalTopK": 9}})  # as it was: no change
+        found = await lines(rig, domain)
+        assert [(each["kind"], each["subject"], each["author"]) for each in found] == [
+            ("server", "tools", "local"),
+            ("server", "tools", "local"),
+            ("settings", "", "local"),
+            ("settings", "", "local"),
+        ]
+        newest, first, renamed, made = (each["n"] for each in found)
+        shown = await rig.ok("GET", f"{path}/history/{newest}")
+        assert shown["before"] == first
+        assert shown["changes"] == [
+            {"path": "url", "before": "https://one.example/mcp", "after": "https://two.example/mcp"}
+        ]
+        shown = await rig.ok("GET", f"{path}/history/{renamed}")
+        assert {each["path"] for each in shown["changes"]} == {"name", "settings.language", "settings.retrievalTopK"}
+        back = await rig.ok("GET", f"{path}/history/{made}", params={"against": renamed})
+        assert {(each["path"], each["after"]) for each in back["changes"]} >= {("name", "Law")}
+        status, code, _ = await rig.refused("GET", f"{path}/history/{made}", params={"against": newest})
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        await rig.ok("POST", f"{path}/history/{made}/restore")
+        domain_now = await rig.ok("GET", path)
+        assert (domain_now["name"], domain_now["settings"]["language"]) == ("Law", "de")
+        assert domain_now["settings"]["retrievalTopK"] == 5
+        assert domain_now["settings"]["mcpServers"]["tools"]["url"] == "https://two.example/mcp", "servers stay"
+        await rig.ok("POST", f"{path}/history/{first}/restore")
+        tools = (await rig.ok("GET", path))["settings"]["mcpServers"]["tools"]
+        assert (tools["url"], tools["headers"]["Authorization"]["set"]) == ("https://one.example/mcp", True)
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": None}}})
+        gone, *_ = await lines(rig, domain, kind="server")
+        assert gone["gone"] is True
+        status, code, message = await rig.refused("POST", f"{path}/history/{first}/restore")
+        assert (status, code, "give the value" in message) == (422, "VALIDATION_ERROR", True), "its secret is gone"
+        assert [each["n"] for each in await lines(rig, domain, kind="settings", limit=2)] == [5, 2]
+        actions = [row["action"] for row in (await rig.ok("GET", "/api/audit"))["items"]]
+        assert actions.count("history.restore") == 2
+        rows = read_rows(rig.settings.data / "agentic-rag.db")
+    assert SECRET not in repr(rows["history"])
+    assert rows["history"]
+
+
+async def test_files_changed_through_us_and_on_disk_enter_once_with_their_authors(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path, workspace = f"/api/domains/{domain}", rig.settings.workspaces / domain
+        ann = bearer(await make_key(rig, "ann", "author", domain))
+        await rig.ok("PUT", f"{path}/prompt-components/a.md", {"content": "One.\n"}, headers=ann)
+        await write_role(rig, domain, "Calm.", headers=ann)
+        (workspace / "prompt" / "a.md").write_text("Two.\n")
+        (workspace / PLACE).write_text(ROLE.format("Quick."))
+        (workspace / "prompt" / "none.md").write_bytes(b"\xff\xfe no text")
+        await lines(rig, domain)
+        found = [(each["kind"], each["subject"], each["author"]) for each in await lines(rig, domain)]
+        assert found[:4] == [
+            ("role", PLACE, "disk"),
+            ("prompt", "a.md", "disk"),
+            ("role", PLACE, "ann"),
+            ("prompt", "a.md", "ann"),
+        ]
+        assert len(found) == 5
+        (workspace / "prompt" / "a.md").unlink()
+        newest, *_ = await lines(rig, domain)
+        assert (newest["gone"], newest["author"], newest["subject"]) == (True, "disk", "a.md")
+        shown = await rig.ok("GET", f"{path}/history/{newest['n']}")
+        assert shown["lines"].splitlines()[1:] == ["-Two."]
+        # a model wrote it in a turn of ann's: the audit log says so
+        told = Entry("ann", "role.write", f"{domain}/lawyer")
+        await rig.application.database.write(lambda conn: append(conn, told), durable=True)
+        (workspace / PLACE).write_text(ROLE.format("Written by a model."))
+        newest, *_ = await lines(rig, domain)
+        assert (newest["author"], newest["subject"]) == ("ann", PLACE)
+        count = len(await lines(rig, domain))
+    (workspace / "prompt" / "b.md").write_text("While nobody served.\n")
+    async with Rig(tmp_path) as rig:
+        key = bearer(rig.application.access.local_key)
+        answer = (await rig.http.get(f"{path}/history", headers=key)).json()["items"]
+        assert len(answer) == count + 1
+        assert (answer[0]["author"], answer[0]["subject"]) == ("disk", "b.md")
+        assert (await rig.http.get(f"{path}/history", headers=key)).json()["items"] == answer
+
+
+async def test_a_workspace_that_is_away_is_no_deletion(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": "One.\n"})
+        before = await lines(rig, domain)
+        workspace = rig.settings.workspaces / domain
+        workspace.rename(tmp_path / "away")
+        assert await lines(rig, domain) == before
+        (tmp_path / "away").rename(workspace)
+        assert await lines(rig, domain) == before
+
+
+async def test_components_and_roles_come_back_through_the_same_checks(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path, workspace = f"/api/domains/{domain}", rig.settings.workspaces / domain
+        await rig.ok("PUT", f"{path}/secrets/TOKEN", {"value": SECRET})
+        for words in ("One.\n", "Two.\n"):
+            await rig.ok("PUT", f"{path}/prompt-components/a.md", {"content": words})
+            await write_role(rig, domain, words.strip())
+        one_role, one_text = (await lines(rig, domain))[2:4]
+        await rig.ok("POST", f"{path}/history/{one_role['n']}/restore")
+        await rig.ok("POST", f"{path}/history/{one_text['n']}/restore")
+        assert (workspace / PLACE).read_text() == ROLE.format("One.")
+        assert (workspace / "prompt" / "a.md").read_text() == "One.\n"
+        assert [each["author"] for each in await lines(rig, domain, limit=2)] == ["local", "local"]
+        await rig.ok("DELETE", f"{path}/roles/lawyer")
+        removed, *_ = await lines(rig, domain)
+        assert removed["gone"] is True
+        await rig.ok("POST", f"{path}/history/{one_role['n']}/restore")
+        assert (workspace / PLACE).read_text() == ROLE.format("One.")
+        await rig.ok("POST", f"{path}/history/{removed['n']}/restore")
+        assert not (workspace / PLACE).exists()
+        (workspace / PLACE).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / PLACE).write_text("<role>\n  <personality>\n  never closed")
+        broken, *_ = await lines(rig, domain)
+        await write_role(rig, domain, "Whole.")
+        status, code, message = await rig.refused("POST", f"{path}/history/{broken['n']}/restore")
+        assert (status, code, "never closed" in message) == (422, "VALIDATION_ERROR", True)
+        (workspace / "prompt" / "a.md").write_text(f"Use {SECRET}.\n")
+        held, *_ = await lines(rig, domain)
+        assert held["redacted"] is True
+        assert SECRET not in str(await rig.ok("GET", f"{path}/history/{held['n']}"))
+        status, code, message = await rig.refused("POST", f"{path}/history/{held['n']}/restore")
+        assert (status, "a secret stood in it" in message) == (422, True)
+        rows = read_rows(rig.settings.data / "agentic-rag.db")
+    assert SECRET not in repr(rows["history"])
+
+
+async def test_authors_see_prompts_and_roles_admins_all_and_members_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        path = f"/api/domains/{domain}/history"
+        await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": "One.\n"})
+        keys = {who: bearer(await make_key(rig, who, who, domain)) for who in ("member", "author", "admin")}
+        keys["stranger"] = bearer(await make_key(rig, "eve", "admin", other))
+        kinds: dict[str, Any] = {}
+        for who, headers in keys.items():
+            answer = await rig.http.get(path, headers=headers)
+            kinds[who] = answer.status_code
+            if answer.status_code == 200:
+                kinds[who] = {each["kind"] for each in answer.json()["items"]}
+        assert kinds == {"member": 403, "author": {"prompt"}, "admin": {"prompt", "settings"}, "stranger": 404}
+        for place, method in ((f"{path}/1", "GET"), (f"{path}/1/restore", "POST")):
+            assert (await rig.http.request(method, place, headers=keys["author"])).status_code == 404
+            assert (await rig.http.request(method, place, headers=keys["member"])).status_code == 403
+        assert (await rig.http.get(f"{path}/1", headers=keys["admin"])).status_code == 200
+        assert (await rig.http.post(f"{path}/2/restore", headers=keys["author"])).status_code == 204
+
+
+@pytest.mark.parametrize("number", ["0", "99", "-1", "1e3", "x", "٣", "9" * 40])
+async def test_a_number_that_there_is_not_is_not_found(tmp_path: Path, number: str) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        assert (await rig.refused("GET", f"/api/domains/{domain}/history/{number}"))[0] == 404
+
+
+async def test_an_erased_user_is_a_number_in_the_history(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        headers = bearer(await make_key(rig, "ann", "admin", domain))
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"language": "fr"}}, headers=headers)
+        operator = bearer(await make_key(rig, "root", "operator"))
+        assert (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"][0]["author"] == "ann"
+        number = await rig.application.business.erasure.erase("ann")
+        found = (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"]
+        assert found[0]["author"] == f"#{number}"
+        assert "ann" not in {each["author"] for each in found}

@@ -1,0 +1,450 @@
+"""The MCP SDK's own client, unmodified, at `/mcp/{domain}` of a live server, in both eras of the protocol."""
+
+from base64 import b64decode
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import orjson
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, Request, RequestParams, TextContent, TextResourceContents
+from pydantic import TypeAdapter
+
+from agentic_rag.server.auth import Gate
+from agentic_rag.server.http import make_app
+from agentic_rag.server.mcp_door import SESSIONS, McpDoor
+from agentic_rag.testing.scripted import Broken, Scripted, Stalled
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Json, Rig
+from tests.server.test_waits import REMEMBER
+from tests.waiting import pause
+from tests.ws.serving import serving
+
+QUESTION = "How much does the pump hold?"
+DOCUMENT = b"# Pumps\n\nThe pump holds twelve bar."
+FOUND = (
+    use("search_documents", query="pump bar"),
+    Step((Say("It holds "), Say("twelve bar.", (Cite(0),)))),
+)
+JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+INITIALIZE: Json = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+LIST: Json = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+eras = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+class Live(Rig):
+    """A rig that is served, with a domain that has one document, and the key of ann, a member of it."""
+
+    address: str
+    pumps: str
+    ann: str
+
+    @asynccontextmanager
+    async def client(self, mode: str, key: str | None = None, **options: Any) -> AsyncGenerator[Client]:
+        """Return a connected client of the domain."""
+        async with (
+            httpx2.AsyncClient(headers=bearer(key or self.ann), trust_env=False, timeout=30) as http,
+            Client(streamable_http_client(self.url, http_client=http), mode=mode, **options) as client,
+        ):
+            assert (client.protocol_version >= "2026-07-28") == (mode == "auto")
+            yield client
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/mcp/{self.pumps}"
+
+    async def post(self, body: Any, key: str | None = None, **headers: str) -> httpx2.Response:
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            shown = bearer(key) if key else {}
+            return await http.post(self.url, json=body, headers={**JSON, **shown, **headers})
+
+    async def turns(self) -> list[str]:
+        """Return the states of all turns."""
+        return await self.application.database.read(
+            lambda conn: [row[0] for row in conn.exec_driver_sql("SELECT status FROM turns ORDER BY id")]
+        )
+
+
+@asynccontextmanager
+async def live(folder: Path, *steps: Scripted) -> AsyncGenerator[Live]:
+    async with Live(folder, *steps) as rig, serving(rig.application.app) as address:
+        rig.address = address
+        rig.pumps = await rig.domain()
+        assert (await rig.upload(rig.pumps, "pump.md", DOCUMENT))["status"] == "indexed"
+        rig.ann = await make_key(rig, "ann", "member", rig.pumps)
+        yield rig
+
+
+def text_of(result: Any) -> str:
+    return "".join(block.text for block in result.content if block.type == "text")
+
+
+@eras
+async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mode: str) -> None:
+    async with live(tmp_path) as rig, rig.client(mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search_documents", "read_document", "ask"}
+        assert tools["search_documents"].annotations is not None
+        assert tools["search_documents"].annotations.read_only_hint
+        found = await client.call_tool("search_documents", {"query": "pump bar"})
+        assert "twelve bar" in text_of(found)
+        read = await client.call_tool("read_document", {"document": "pump.md"})
+        assert "twelve bar" in text_of(read)
+        empty = await client.call_tool("search_documents", {"query": " "})
+        assert empty.is_error
+        assert "`query` is empty" in text_of(empty)
+        with pytest.raises(MCPError, match="There is no tool 'list_documents'"):
+            await client.call_tool("list_documents", {})
+
+
+@eras
+async def test_an_answer_has_the_citations_it_has_natively_and_they_can_be_read(tmp_path: Path, mode: str) -> None:
+    heard: list[tuple[float, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
+
+    async with live(tmp_path, *FOUND * 2, say("Still twelve.")) as rig:
+        native = await rig.say(await rig.conversation(rig.pumps), QUESTION)
+        (cited,) = [event for event in native if event["type"] == "source_reference"]
+        async with rig.client(mode) as client:
+            answer = await client.call_tool("ask", {"question": QUESTION}, progress_callback=hear)
+            assert (answer.is_error, text_of(answer)) == (False, "It holds twelve bar.")
+            (link,) = [block for block in answer.content if block.type == "resource_link"]
+            assert (link.name, link.description) == ("pump.md", cited["citedText"])
+            assert link.uri == f"agentic-rag://{rig.pumps}/chunks/{cited['chunkId']}"
+            structured = answer.structured_content
+            (citation,) = structured["citations"]
+            names = ("chunk_id", "document_id", "cited_text")
+            assert [citation[name] for name in names] == [cited[x] for x in ("chunkId", "documentId", "citedText")]
+            assert structured["answer"][citation["start"] : citation["end"]] == "twelve bar."
+            assert [count for count, _ in heard] == list(range(1, len(heard) + 1))
+            assert [said for _, said in heard] == [
+                "Step 1",
+                "Calling search_documents",
+                "1 found for 'pump bar'",
+                "Step 2",
+            ]
+
+            (contents,) = (await client.read_resource(link.uri)).contents
+            assert isinstance(contents, TextResourceContents)
+            assert cited["citedText"] in contents.text
+            again = await client.call_tool(
+                "ask", {"question": "Sure?", "conversation_id": structured["conversation_id"]}
+            )
+            assert text_of(again) == "Still twelve."
+            assert again.structured_content["conversation_id"] == structured["conversation_id"]
+        async with httpx2.AsyncClient(headers=bearer(rig.ann), trust_env=False) as http:
+            shown = await http.get(f"http://{rig.address}/api/conversations/{structured['conversation_id']}/messages")
+        assert [each["content"] for each in shown.json()["items"]][:2] == [QUESTION, "It holds twelve bar."]
+
+
+async def test_what_needs_a_person_is_declined_in_an_ask(tmp_path: Path) -> None:
+    async with live(tmp_path, REMEMBER, say("Done.")) as rig, rig.client("auto") as client:
+        path = f"/api/domains/{rig.pumps}"
+        await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask"}, "askUser": True}})
+        with anyio.fail_after(30):
+            assert text_of(await client.call_tool("ask", {"question": QUESTION})) == "Done."
+        assert "nobody can be asked here" in str(rig.model.requests[-1].messages)
+        assert "ask_user" not in {tool["name"] for tool in rig.model.requests[-1].tools}
+        assert (await rig.ok("GET", "/api/waits"))["items"] == []
+
+
+@eras
+async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
+    stalled = Stalled(say("It holds and holds"), 2)
+    async with live(tmp_path, stalled, say("Yes.")) as rig, rig.client(mode) as client:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "ask", {"question": QUESTION})
+                await stalled.reached.wait()
+                group.cancel_scope.cancel()
+            while await rig.turns() != ["interrupted"]:
+                await pause()
+        assert text_of(await client.call_tool("ask", {"question": QUESTION})) == "Yes."
+
+
+@eras
+async def test_what_a_step_took_back_is_no_part_of_an_answer_and_an_interrupt_elsewhere_is_said(
+    tmp_path: Path, mode: str
+) -> None:
+    stalled = Stalled(say("It holds and holds"), 2)
+    async with live(tmp_path, Broken(say("Half an answer."), 4), say("Whole."), stalled) as rig:
+        async with rig.client(mode) as client:
+            told = await client.call_tool("ask", {"question": QUESTION})
+            assert (told.is_error, text_of(told), told.structured_content["answer"]) == (False, "Whole.", "Whole.")
+            conversation = told.structured_content["conversation_id"]
+            answers: list[Any] = []
+
+            async def ask() -> None:
+                again = {"question": "Sure?", "conversation_id": conversation}
+                answers.append(await client.call_tool("ask", again))
+
+            async with anyio.create_task_group() as group, httpx2.AsyncClient(headers=bearer(rig.ann)) as http:
+                group.start_soon(ask)
+                with anyio.fail_after(30):
+                    await stalled.reached.wait()
+                    path = f"http://{rig.address}/api/conversations/{conversation}/interrupt"
+                    assert (await http.post(path, json={})).status_code == 200
+        (stopped,) = answers
+        assert (stopped.is_error, stopped.structured_content["error"]["code"]) == (True, "GENERATION_ABORTED")
+
+
+async def test_a_revoked_key_interrupts_what_was_asked_with_it(tmp_path: Path) -> None:
+    stalled = Stalled(say("It holds and holds"), 2)
+    async with live(tmp_path, stalled) as rig, anyio.create_task_group() as group:
+        (key,) = [each for each in (await rig.ok("GET", "/api/keys"))["items"] if each["userId"] == "ann"]
+        ask: Json = {**LIST, "method": "tools/call", "params": {"name": "ask", "arguments": {"question": QUESTION}}}
+        session = (await rig.post(INITIALIZE, rig.ann)).headers["mcp-session-id"]
+        answers: list[httpx2.Response] = []
+
+        async def asking() -> None:
+            answers.append(await rig.post(ask, rig.ann, **{"mcp-session-id": session}))
+
+        group.start_soon(asking)
+        with anyio.fail_after(30):
+            await stalled.reached.wait()
+            await rig.ok("DELETE", f"/api/keys/{key['id']}")
+            while await rig.turns() != ["interrupted"] or not answers:
+                await pause()
+        assert "UNAUTHENTICATED" in answers[0].text
+        assert (await rig.post(LIST, rig.ann, **{"mcp-session-id": session})).status_code == 401
+
+
+@eras
+async def test_roles_are_prompts(tmp_path: Path, mode: str) -> None:
+    async with live(tmp_path) as rig, rig.client(mode) as client:
+        prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
+        shown = await rig.ok("GET", f"/api/domains/{rig.pumps}/roles")
+        assert prompts == {role["id"] for role in shown["items"]}
+        name = sorted(prompts)[0]
+        (message,) = (await client.get_prompt(name)).messages
+        assert isinstance(message.content, TextContent)
+        assert message.content.text == (await rig.ok("GET", f"/api/domains/{rig.pumps}/roles/{name}"))["text"]
+        with pytest.raises(MCPError) as refused:
+            await client.get_prompt("nobody")
+        assert refused.value.data["code"] == "ROLE_NOT_FOUND"
+
+
+ANY: Any = TypeAdapter(Any)
+
+
+class SkillUri(RequestParams):
+    uri: str
+
+
+@eras
+async def test_skills_are_listed_with_digests_of_their_files(tmp_path: Path, mode: str) -> None:
+    text = "---\nname: tables\ndescription: Reads tables.\nlicense: MIT\n---\n\nRead rows first.\n"
+    files = {"SKILL.md": text.encode(), "assets/a b.bin": b"\xff\x00"}
+    async with live(tmp_path) as rig, rig.client(mode) as client:
+        for name, data in files.items():
+            path = rig.settings.workspaces / rig.pumps / "skills" / "tables" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        named = client.server_capabilities.extensions  # the older era has no word for them
+        assert named == ({"io.modelcontextprotocol/skills": {}} if mode == "auto" else None)
+        everything: Any = Request(method="skills/list", params=RequestParams())
+        listed: Json = (await client.session.send_request(everything, ANY))["skills"][0]
+        assert listed["frontmatter"] == {"name": "tables", "description": "Reads tables.", "license": "MIT"}
+        assert listed["uri"] == "skill://tables/SKILL.md"
+        assert [each["uri"] for each in listed["resources"]] == [listed["uri"], "skill://tables/assets/a%20b.bin"]
+        for each, data in zip(listed["resources"], files.values(), strict=True):
+            (contents,) = (await client.read_resource(each["uri"])).contents
+            got = contents.text.encode() if isinstance(contents, TextResourceContents) else b64decode(contents.blob)
+            assert (got, each["size"]) == (data, len(data))
+            assert each["digest"] == f"sha256:{sha256(data).hexdigest()}"
+        one: Any = Request(method="skills/get", params=SkillUri(uri=listed["uri"]))
+        assert (await client.session.send_request(one, ANY))["skill"] == listed
+        for uri in ("skill://tables/assets/..%2F..%2Fx", "skill://tables/a%00b", "skill://nobody/SKILL.md"):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri)
+            assert refused.value.data["code"] == "SKILL_NOT_FOUND"
+            missing: Any = Request(method="skills/get", params=SkillUri(uri=uri))
+            with pytest.raises(MCPError) as refused:
+                await client.session.send_request(missing, ANY)
+            assert refused.value.code == INVALID_PARAMS
+
+
+@eras
+async def test_what_is_not_there_or_not_ones_own_is_refused_by_its_code(tmp_path: Path, mode: str) -> None:
+    async with live(tmp_path) as rig, rig.client(mode) as client:
+        other = await rig.domain()
+        document = (await rig.upload(other, "pump.md", DOCUMENT))["id"]
+        (chunk,) = (await rig.ok("GET", f"/api/domains/{other}/documents/{document}/chunks"))["items"]
+        for uri in (
+            f"agentic-rag://{other}/chunks/{chunk['chunkId']}",
+            f"agentic-rag://{rig.pumps}/chunks/{chunk['chunkId']}",
+            f"agentic-rag://{rig.pumps}/chunks/a%00b",
+            "file:///etc/passwd",
+        ):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri)
+            assert refused.value.data["code"] in ("RESOURCE_NOT_FOUND", "CHUNK_NOT_FOUND"), uri
+        operators = await rig.conversation(rig.pumps)
+        refusals: list[tuple[Json, str]] = [
+            ({"question": "Hi", "conversation_id": operators}, "CONVERSATION_NOT_FOUND"),
+            ({"question": "Hi", "conversation_id": "a\0b"}, "VALIDATION_ERROR"),
+            ({"question": " "}, "MESSAGE_CONTENT_REQUIRED"),
+            ({"question": "x" * 10_001}, "MESSAGE_TOO_LONG"),
+            ({"question": 3}, "VALIDATION_ERROR"),
+            ({}, "VALIDATION_ERROR"),
+        ]
+        for arguments, code in refusals:
+            told = await client.call_tool("ask", arguments)
+            assert told.is_error, arguments
+            assert told.structured_content["error"]["code"] == code
+        assert await rig.turns() == []
+
+
+async def test_what_does_not_fit_is_named_in_plain_words(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig, rig.client("auto") as client:
+        calls: list[tuple[str, Json, str]] = [
+            ("search_documents", {"query": 3}, "arguments: query must be text, not a whole number."),
+            ("search_documents", {}, "arguments: query is missing: it must be text."),
+            ("search_documents", {"query": "a", "top_k": "x"}, "arguments: top_k must be a whole number, not text."),
+            ("read_document", {"document": "a", "pages": [1]}, "arguments: pages must be text, not a list."),
+            ("ask", {"question": 3}, "arguments: question must be text, not a whole number."),
+            ("ask", {}, "arguments: question is missing: it must be text."),
+        ]
+        for tool, arguments, words in calls:
+            told = await client.call_tool(tool, arguments)
+            assert (told.is_error, text_of(told)) == (True, f"VALIDATION_ERROR: {words}")
+            assert told.structured_content["error"] == {"code": "VALIDATION_ERROR", "message": words}
+        session = {"mcp-session-id": (await rig.post(INITIALIZE, rig.ann)).headers["mcp-session-id"]}
+        call: Json = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "ask", "arguments": {}}}
+        messages: list[tuple[Json, str]] = [
+            ({"params": {}}, "params.name: this key is required."),
+            ({"params": {"name": 3}}, "params.name: Input should be a valid string."),
+            ({"params": 7}, "params: Input should be an object."),
+            ({"method": 7}, "method: Input should be a valid string."),
+            ({"jsonrpc": "1.0"}, "jsonrpc: Input should be '2.0'."),
+        ]
+        for changed, words in messages:
+            answer = await rig.post({**call, **changed}, rig.ann, **session)
+            error = orjson.loads(answer.text.rpartition("data: ")[2])["error"]
+            assert (error["code"], error["message"]) == (INVALID_PARAMS, words)
+            assert (error["data"]["code"], error["data"]["requestId"]) == (
+                "VALIDATION_ERROR",
+                answer.headers["x-request-id"],
+            )
+            assert "pydantic" not in answer.text
+        odd = await rig.post([], rig.ann, **session)
+        assert (odd.status_code, "pydantic" in odd.text) == (400, False)
+
+
+async def test_the_door_is_shut_to_strangers_and_to_other_tenants(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig:
+        mallory = await make_key(rig, "mallory", "member", await rig.domain())
+        for key, status, code in [
+            (None, 401, "UNAUTHENTICATED"),
+            ("arag_wrong", 401, "UNAUTHENTICATED"),
+            (mallory, 404, "DOMAIN_NOT_FOUND"),
+        ]:
+            for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
+                refused = await rig.post(INITIALIZE, key, **version)
+                assert (refused.status_code, refused.json()["error"]["data"]["code"]) == (status, code)
+                assert refused.json()["jsonrpc"] == "2.0"
+                assert ("www-authenticate" in refused.headers) == (status == 401)
+        for header in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+            assert (await rig.post(INITIALIZE, rig.ann, **header)).status_code == 403
+
+
+async def test_a_session_is_its_owners_alone(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig:
+        begun = await rig.post(INITIALIZE, rig.ann)
+        session = {"mcp-session-id": begun.headers["mcp-session-id"]}
+        assert (await rig.post(LIST, rig.ann, **session)).status_code == 200
+        others = [await make_key(rig, user, "member", rig.pumps) for user in ("bob", "ann")]
+        for key in (*others, rig.application.access.local_key):
+            assert (await rig.post(LIST, key, **session)).status_code == 404
+            async with httpx2.AsyncClient(headers=bearer(key), trust_env=False) as http:
+                assert (await http.delete(rig.url, headers=session)).status_code == 404
+        second = await rig.domain()
+        rig.pumps, first = second, rig.pumps
+        operator = rig.application.access.local_key
+        assert (await rig.post(LIST, operator, **session)).status_code == 404
+        rig.pumps = first
+        async with httpx2.AsyncClient(headers=bearer(rig.ann), trust_env=False) as http:
+            assert (await http.delete(rig.url, headers=session)).status_code == 200
+        assert (await rig.post(LIST, rig.ann, **session)).status_code == 404
+
+
+async def test_sessions_are_bounded_by_key_and_requests_by_size(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig:
+        bob = await make_key(rig, "bob", "member", rig.pumps)
+        for _ in range(SESSIONS):
+            assert (await rig.post(INITIALIZE, bob)).status_code == 200
+        assert (await rig.post(INITIALIZE, bob)).status_code == 503
+        assert (await rig.post(INITIALIZE, rig.ann)).status_code == 200
+        large = {**LIST, "params": {"cursor": "x" * 2**20}}
+        for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
+            assert (await rig.post(large, rig.ann, **version)).status_code == 413
+            async with httpx2.AsyncClient(headers={**JSON, **bearer(rig.ann), **version}, trust_env=False) as http:
+                deep = await http.post(rig.url, content=b'{"a":' + b"[" * 100_000)
+                assert deep.status_code == 400
+                assert deep.json()["error"]["code"] == -32700
+                assert (await http.get(rig.url)).status_code == 405
+
+
+async def test_a_session_in_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path, application = f"/mcp/{await rig.domain()}", rig.application
+        async with McpDoor(application.business, sessions=1, idle_seconds=0.2) as door:
+            app = make_app(application.business, application.access, application.ground.audit, Gate(), door)
+            transport = httpx2.ASGITransport(app)
+            async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=JSON, transport=transport) as http:
+                first = (await http.post(path, json=INITIALIZE)).headers["mcp-session-id"]
+                with anyio.fail_after(30):
+                    while (await http.post(path, json=INITIALIZE)).status_code == 503:
+                        await pause()
+                assert (await http.post(path, json=LIST, headers={"mcp-session-id": first})).status_code == 404
+
+
+async def test_odd_messages_are_refused_and_nothing_fails(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:  # its client finds each status in the OpenAPI document
+        path, modern = f"/mcp/{await rig.domain()}", "2026-07-28"
+        for version in ({}, {"mcp-protocol-version": modern}, {"mcp-protocol-version": "1999-01-01"}):
+            for kind, body in [
+                ("text/plain", b"x"),
+                ("application/json", b""),
+                ("application/json", b"[]"),
+                ("application/json", b'{"jsonrpc": "2.0", "id": 1, "method": "nope"}'),
+            ]:
+                headers = {**JSON, **version, "content-type": kind}
+                assert (await rig.http.post(path, content=body, headers=headers)).status_code == 400
+            ended = await rig.http.delete(path, headers=version)
+            assert ended.status_code == (405 if version else 400)
+        meta = {"protocolVersion": modern, "clientCapabilities": {}}
+        odd = r"\ud800"
+        for method, name, params in [
+            ("tools/call", "ask", f'"name": "ask", "arguments": {{"question": "{odd}"}}'),
+            ("tools/call", "search_documents", f'"name": "search_documents", "arguments": {{"query": "{odd}"}}'),
+            ("resources/read", "x", f'"uri": "agentic-rag://{odd}/chunks/x"'),
+            ("prompts/get", "x", f'"name": "{odd}"'),
+        ]:
+            named = ", ".join(
+                f'"io.modelcontextprotocol/{key}": {orjson.dumps(value).decode()}' for key, value in meta.items()
+            )
+            message = (
+                f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {{"_meta": {{{named}}}, {params}}}}}'
+            )
+            headers = {**JSON, "mcp-protocol-version": modern, "mcp-method": method, "mcp-name": name}
+            told = (await rig.http.post(path, content=message.encode(), headers=headers)).json()
+            assert "error" in told or told["result"]["isError"], told
+            assert "INTERNAL_ERROR" not in str(told), told
+            assert "-32603" not in str(told), told

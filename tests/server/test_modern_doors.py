@@ -1,0 +1,130 @@
+"""What the doors of AG-UI and of the AI SDK refuse, in the words of their protocols, and whose ids they know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ag_ui.core import RunErrorEvent
+
+from agentic_rag.testing.steps import say
+from tests.access.tenants import bearer, tenants
+from tests.server.rig import Rig
+
+Json = dict[str, Any]
+USER: Json = {"id": "u", "role": "user", "content": "Hi"}
+PART: Json = {"type": "text", "text": "Hi"}
+CALL: Json = {"id": "c", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+
+
+def run_of(*messages: Json, **fields: Any) -> Json:
+    return {"threadId": "t", "runId": "r", "messages": list(messages or (USER,)), **fields}
+
+
+BAD_RUNS: dict[str, tuple[Any, str]] = {
+    "no object": ([], "body"),
+    "no run": ({"threadId": "t", "messages": [USER]}, "runId"),
+    "an odd role": (run_of({"id": "u", "role": "boss", "content": "x"}), "messages.0"),
+    "a system message": (run_of({"id": "s", "role": "system", "content": "x"}, USER), "messages.0.role"),
+    "a developer's message": (run_of({"id": "s", "role": "developer", "content": "x"}, USER), "messages.0.role"),
+    "a result of no call": (run_of({"id": "t", "role": "tool", "toolCallId": "c", "content": "x"}, USER), "toolCallId"),
+    "a result at the end": (
+        run_of(
+            USER,
+            {"id": "a", "role": "assistant", "toolCalls": [CALL]},
+            {"id": "t", "role": "tool", "toolCallId": "c", "content": "x"},
+        ),
+        "messages",
+    ),
+    "no question": (run_of(USER, {"id": "a", "role": "assistant", "content": "x"}), "messages"),
+    "an image": (
+        run_of({"id": "u", "role": "user", "content": [{"type": "image", "source": {"type": "url", "value": "x"}}]}),
+        "content.0.source.value",
+    ),
+    "a document": (
+        run_of({"id": "u", "role": "user", "content": [{"type": "document", "source": {"type": "url", "value": "x"}}]}),
+        "content.0.type",
+    ),
+    "no answer": (run_of(resume=[{"interruptId": "i", "status": "later"}]), "resume.0.status"),
+    "a long id": (run_of(runId="r" * 201), "runId"),
+    "a NUL": (run_of(threadId="a\0"), "threadId"),
+}
+
+
+async def test_bad_input_is_refused_with_its_place_and_begins_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/ag-ui/{await rig.domain()}"
+        for name, (body, place) in BAD_RUNS.items():
+            refused = await rig.http.post(path, json=body)
+            assert refused.status_code == 422, name
+            told = RunErrorEvent.model_validate(refused.json())
+            assert (told.code, place in told.message) == ("VALIDATION_ERROR", True), (name, told.message)
+        for body in (
+            {},
+            {"id": "c", "messages": []},
+            {"id": "c", "messages": [{"id": "a", "role": "assistant", "parts": []}]},
+            {"id": "c", "messages": [{"id": "u", "role": "user", "parts": [{"type": "file", "url": "x"}]}]},
+            {
+                "id": "c",
+                "messages": [
+                    {"id": "s", "role": "system", "parts": [PART]},
+                    {"id": "u", "role": "user", "parts": [PART]},
+                ],
+            },
+        ):
+            refused = await rig.http.post(path.replace("ag-ui", "ui-message"), json=body)
+            assert (refused.status_code, refused.json()["type"], refused.json()["error"]["code"]) == (
+                422,
+                "error",
+                "VALIDATION_ERROR",
+            )
+        unknown = await rig.http.post("/api/ag-ui/dom_none", json=run_of())
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "DOMAIN_NOT_FOUND")
+        assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
+
+
+async def test_a_run_is_resumed_by_its_own_offsets_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("One."), say("Two.")) as rig:
+        path = f"/api/ag-ui/{await rig.domain()}"
+        one = (await rig.http.post(path, json=run_of())).text
+        two = (await rig.http.post(path, json=run_of(runId="r2"))).text
+        ids = [[line[4:] for line in text.splitlines() if line.startswith("id: ")] for text in (one, two)]
+        whole = (await rig.http.get(path, params={"runId": "r", "offset": "-1"})).text
+        assert whole == one
+        rest = (await rig.http.get(path, params={"runId": "r"}, headers={"last-event-id": ids[0][2]})).text
+        assert one.endswith(rest)
+        assert rest.startswith(f"id: {ids[0][3]}\n")
+        again = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[0][2]})
+        assert again.text == rest
+        turn = ids[0][0].partition(":")[0]
+        for params, status in [
+            ({"runId": "r"}, 422),
+            ({"runId": "r", "offset": "x"}, 422),
+            ({"runId": "r", "offset": ids[1][0]}, 422),
+            ({"runId": "r", "offset": f"{turn}:999"}, 422),
+            ({"runId": "r", "offset": "turn_none:1"}, 404),
+            ({"runId": "none", "offset": "-1"}, 404),
+        ]:
+            refused = await rig.http.get(path, params=params)
+            assert (refused.status_code, refused.json()["type"]) == (status, "RUN_ERROR"), params
+        wrong = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[1][0]})
+        assert wrong.status_code == 422
+        other = await rig.http.post(path, json=run_of({**USER, "content": "Else"}))
+        assert other.json()["code"] == "IDEMPOTENCY_MISMATCH"
+
+
+@pytest.mark.attack(kind="web")
+async def test_another_users_ids_are_unknown_at_these_doors(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as found:
+        mallory, theirs = bearer(found.mallory), found.ids["conversation"]
+        own = f"/api/ag-ui/{found.own_domain}"
+        refused = await found.rig.http.post(own, json=run_of(threadId=theirs), headers=mallory)
+        nobodys = await found.rig.http.post(own, json=run_of(threadId="conv_none"), headers=mallory)
+        for each in (refused, nobodys):
+            assert (each.status_code, each.json()["code"]) == (404, "CONVERSATION_NOT_FOUND")
+        turn = found.ids["turn"]
+        resumed = await found.rig.http.get(own, params={"runId": "r", "offset": f"{turn}:1"}, headers=mallory)
+        assert (resumed.status_code, resumed.json()["code"]) == (404, "TURN_NOT_FOUND")
+        chat = await found.rig.http.get(f"/api/ui-message/{found.own_domain}/{theirs}/stream", headers=mallory)
+        assert chat.status_code == 404
+        fresh = await found.rig.http.get(f"/api/ui-message/{found.own_domain}/fresh/stream", headers=mallory)
+        assert (fresh.status_code, fresh.content) == (204, b"")

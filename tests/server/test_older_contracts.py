@@ -1,0 +1,235 @@
+"""The older contracts at their own paths, as clients that nobody will change use them."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import orjson
+
+from agentic_rag.access.users import User
+from agentic_rag.errors import ModelError
+from agentic_rag.server.older_routes import PAGE
+from agentic_rag.testing.scripted import Broken, Stalled
+from agentic_rag.testing.steps import Cite, Say, Step, say, use
+from tests.server.dialects.reading import Said, parse_sse
+from tests.server.dialects.test_older_contracts import older_parser
+from tests.server.rig import Rig
+from tests.ws.serving import serving
+
+LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
+SEARCH = use("search_documents", query="paid leave")
+MORE = PAGE // 2 + 1
+"""Turns whose messages fill more than one page."""
+CITED = say("You have 27 days of paid leave.", Cite(0))
+
+
+async def at_home(tmp_path: Path, *steps: Any) -> tuple[str, Rig]:
+    """Make a domain, and return a rig of which it is the default one."""
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "Leave.md", LEAVE)
+        assert document["status"] == "indexed"
+    return domain, Rig(tmp_path, *steps, default_domain=domain)
+
+
+async def ask(rig: Rig, path: str, **body: Any) -> list[Said]:
+    response = await rig.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return parse_sse(response.text)
+
+
+async def test_a_knowledge_client_lives_at_its_own_path(tmp_path: Path) -> None:
+    _, opening = await at_home(tmp_path, SEARCH, CITED, *[say(f"Answer {n}.") for n in range(MORE)])
+    async with opening as rig:
+        made = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "whoever"})
+        assert made.keys() == {
+            *("id", "title", "userId", "contextEntityIds", "messageCount", "createdAt", "updatedAt"),
+        }
+        assert (made["title"], made["userId"], made["contextEntityIds"]) == ("Leave", "local", [])
+        path = f"/api/conversation/{made['id']}"
+        said = await ask(rig, f"{path}/message", content="How much leave?", userId="whoever")
+        assert [each.event for each in said][:2] == ["user_message", "context_ready"]
+        (found,) = orjson.loads(said[1].data)["references"]
+        assert found["entityName"] == "Leave.md"
+        answer = "".join(each.data for each in said if each.event == "chunk")
+        assert answer == "You have 27 days of paid leave.[[Leave.md]]"
+        done = orjson.loads(said[-1].data)
+        assert (said[-1].event, [each["entityName"] for each in done["references"]]) == ("done", ["Leave.md"])
+        assert "27 days" in done["references"][0]["snippet"]
+        question, shown = await rig.ok("GET", f"{path}/messages")
+        assert question["id"] == orjson.loads(said[0].data)["id"]
+        assert (question["role"], question["content"]) == ("user", "How much leave?")
+        assert (shown["id"], shown["references"]) == (done["id"], done["references"])
+        assert shown["content"] == answer
+        assert [each["id"] for each in await rig.ok("GET", "/api/conversation")] == [made["id"]]
+        assert (await rig.ok("GET", path))["messageCount"] == 2
+        for n in range(MORE):
+            await rig.say(made["id"], f"Question {n}")
+        later = [each["content"] for each in await rig.ok("GET", f"{path}/messages")][2:]
+        assert later == [text for n in range(MORE) for text in (f"Question {n}", f"Answer {n}.")]
+        await rig.ok("DELETE", path)
+        assert await rig.ok("GET", "/api/conversation") == []
+        assert (await rig.refused("GET", path))[:2] == (404, "CONVERSATION_NOT_FOUND")
+
+
+async def test_the_line_parser_of_older_clients_reads_the_whole_answer_off_the_wire(tmp_path: Path) -> None:
+    words = "  Leave:\n\n- 27 days , paid\n-  part-time staff: *pro rata* \r\n\nAsk  HR.\n"
+    pieces = tuple(words[at : at + 3] for at in range(0, len(words), 3))
+    _, opening = await at_home(tmp_path, Step((Say(words, pieces=pieces),)))
+    async with opening as rig, serving(rig.application.app) as address:
+        made = await rig.ok("POST", "/api/conversation", {})
+        url = f"http://{address}/api/conversation/{made['id']}/message"
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            text = (await http.post(url, json={"content": "Go"})).text
+        shown = await rig.ok("GET", f"/api/conversation/{made['id']}/messages")
+    whole = shown[1]["content"]
+    assert whole.split() == words.split()
+    assert older_parser(text) == "".join(line.strip() for line in whole.splitlines())
+    assert text.count("event: chunk") > 5
+
+
+async def test_context_entities_of_a_message_limit_its_own_searches_only(tmp_path: Path) -> None:
+    domain, opening = await at_home(tmp_path, SEARCH, say("Nothing."), SEARCH, say("Found."))
+    async with opening as rig:
+        other = await rig.upload(domain, "Other.md", b"# Parking\n\nParking is free.\n")
+        made = await rig.ok("POST", "/api/conversation", {})
+        path = f"/api/conversation/{made['id']}/message"
+        names = []
+        for context in ([other["id"]], []):
+            said = await ask(rig, path, content="How much leave?", contextEntityIds=context)
+            names.append({each["entityName"] for each in orjson.loads(said[1].data)["references"]})
+        assert "Leave.md" not in names[0]
+        assert "Leave.md" in names[1]
+        body = {"content": "Hi", "contextEntityIds": ["doc_nowhere"]}
+        assert (await rig.refused("POST", path, body))[:2] == (404, "DOCUMENT_NOT_FOUND")
+
+
+async def test_knowledge_knows_ones_own_conversations_of_the_default_domain_only(tmp_path: Path) -> None:
+    domain, opening = await at_home(tmp_path)
+    async with opening as rig:
+        elsewhere = await rig.conversation()
+        business = rig.application.business.conversations
+        anothers = (await business.create(User("eve", operator=True), domain)).id
+        for conversation in (elsewhere, anothers, "conv_none"):
+            path = f"/api/conversation/{conversation}"
+            for method, at in [
+                ("GET", path),
+                ("DELETE", path),
+                ("GET", f"{path}/messages"),
+                ("POST", f"{path}/message"),
+            ]:
+                response = await rig.http.request(method, at, json={"content": "Hi"} if method == "POST" else None)
+                refused = response.json()
+                assert response.status_code == 404
+                assert refused["code"] == refused["error"]["code"] == "CONVERSATION_NOT_FOUND"
+                assert refused["message"] == refused["error"]["message"]
+        refused = await rig.refused("POST", "/api/v1/chat", {"message": "Hi", "session_id": anothers})
+        assert refused[:2] == (404, "CONVERSATION_NOT_FOUND")
+        assert await rig.ok("GET", "/api/conversation") == []
+        assert (await rig.ok("GET", f"/api/conversations/{elsewhere}"))["domainId"] != domain
+
+
+async def test_a_chat_client_needs_one_call(tmp_path: Path) -> None:
+    domain, opening = await at_home(tmp_path, SEARCH, CITED, say("Yes."))
+    async with opening as rig:
+        said = await ask(rig, "/api/v1/chat", message="How much leave?")
+        assert said[-1].data == "[DONE]"
+        parts = [orjson.loads(each.data) for each in said[:-1]]
+        session = parts[0]["data"]["session_id"]
+        assert parts[0]["type"] == "session_created"
+        assert (await rig.ok("GET", f"/api/conversations/{session}"))["domainId"] == domain
+        done = parts[-1]["data"]
+        assert done["final_message"] == "You have 27 days of paid leave."
+        assert [call["tool_name"] for call in done["tool_calls"]] == ["search_documents"]
+        again = await ask(rig, "/api/v1/chat", message="Sure?", session_id=session, agent_id=domain)
+        assert orjson.loads(again[0].data)["data"]["session_id"] == session
+        assert (await rig.ok("GET", f"/api/conversations/{session}"))["messageCount"] == 4
+
+
+BAD_CHATS: list[tuple[Any, int, str]] = [
+    ({}, 422, "VALIDATION_ERROR"),
+    ({"message": " "}, 400, "MESSAGE_CONTENT_REQUIRED"),
+    ({"message": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
+    ({"message": "Hi", "agent_id": "dom_none"}, 404, "DOMAIN_NOT_FOUND"),
+    ({"message": "Hi", "session_id": "conv_none"}, 404, "CONVERSATION_NOT_FOUND"),
+    ({"message": "Hi", "session_id": "conv_\0"}, 422, "VALIDATION_ERROR"),
+    ({"message": "Hi", "session_id": "x" * 201}, 422, "VALIDATION_ERROR"),
+    ({"message": ["Hi"]}, 422, "VALIDATION_ERROR"),
+    ([], 422, "VALIDATION_ERROR"),
+]
+
+
+async def test_a_bad_chat_is_refused_as_the_contract_says_errors_and_begins_no_conversation(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        for body, status, code in BAD_CHATS:
+            response = await rig.http.post("/api/v1/chat", json=body)
+            refused = response.json()
+            assert (response.status_code, refused["data"]["code"], refused["error"]["code"]) == (status, code, code)
+            assert (refused["type"], refused["data"]["error"]) == ("error", refused["error"]["message"])
+        assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
+        session, other = await rig.conversation(), await rig.domain()
+        body = {"message": "Hi", "session_id": session, "agent_id": other}
+        assert (await rig.refused("POST", "/api/v1/chat", body))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_an_interrupt_is_an_error_of_these_contracts_and_the_turn_can_be_read_again(tmp_path: Path) -> None:
+    stalled = Stalled(say("This takes long."), 3)
+    _, opening = await at_home(tmp_path, stalled)
+    async with opening as rig:
+        made = await rig.ok("POST", "/api/conversation", {})
+        path = f"/api/conversations/{made['id']}/messages"
+        turn = (await rig.http.post(path, json={"content": "Go"}, headers={"accept": "application/json"})).json()
+        await stalled.reached.wait()
+        await rig.ok("POST", f"/api/conversations/{made['id']}/interrupt", {})
+        stream = f"/api/turns/{turn['id']}/events"
+        for dialect in ("knowledge", "chat", "message", "agentx", "observable"):
+            said = parse_sse((await rig.http.get(stream, params={"dialect": dialect})).text)
+            word = "interrupted" if dialect in ("agentx", "observable") else "GENERATION_ABORTED"
+            assert any(word in each.data for each in said)
+            ids = [each.id for each in said]
+            assert (set(ids) == {None}) == (dialect == "chat")
+            for ident in set(ids) - {None, ids[-1]}:
+                last = {"last-event-id": str(ident)}
+                rest = parse_sse((await rig.http.get(stream, params={"dialect": dialect}, headers=last)).text)
+                following = said[ids.index(ident) + 1 :]
+                assert [(each.event, each.data) for each in rest] == [(each.event, each.data) for each in following]
+
+
+async def test_a_message_client_names_assistants_and_waits_for_json(tmp_path: Path) -> None:
+    broken = Broken(say("Never."), 0, ModelError("The model gives no answer."))
+    stalled = Stalled(say("This takes long."), 3)
+    domain, opening = await at_home(tmp_path, SEARCH, CITED, broken, stalled)
+    async with opening as rig:
+        made = await rig.ok("POST", "/api/conversations", {"assistantId": domain})
+        assert made["assistantId"] == made["domainId"] == domain
+        assert (await rig.refused("POST", "/api/conversations", {"assistantId": domain, "domainId": "dom_x"}))[:2] == (
+            422,
+            "VALIDATION_ERROR",
+        )
+        listed = await rig.ok("GET", "/api/conversations", params={"assistantId": domain})
+        assert [each["assistantId"] for each in listed["items"]] == [domain]
+        path = f"/api/conversations/{made['id']}/messages"
+        waiting: Any = {"params": {"dialect": "message"}, "headers": {"accept": "application/json"}}
+        answer = await rig.ok("POST", path, {"content": "How much leave?"}, **waiting)
+        shown = (await rig.ok("GET", path))["items"][1]
+        for name in ("id", "conversationId", "turnId", "parentMessageId", "role", "content", "references"):
+            assert answer[name] == shown[name]
+        (source,) = shown["metadata"]["sources"]
+        assert (source["documentName"], source["content"][:5]) == ("Leave.md", answer["references"][0]["citedText"][:5])
+        usage = shown["metadata"]["usage"]
+        assert shown["metadata"]["tokensUsed"] == usage["inputTokens"] + usage["outputTokens"]
+        assert {name: shown["metadata"][name] for name in answer["metadata"]} == answer["metadata"]
+        refused = await rig.refused("POST", path, {"content": "Again?"}, **waiting)
+        assert refused == (502, "LLM_SERVICE_ERROR", refused[2])
+        outcome: list[tuple[int, str, str]] = []
+
+        async def wait_for_it() -> None:
+            outcome.append(await rig.refused("POST", path, {"content": "And now?"}, **waiting))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait_for_it)
+            await stalled.reached.wait()
+            await rig.ok("POST", f"/api/conversations/{made['id']}/interrupt", {})
+        assert outcome[0][:2] == (499, "GENERATION_ABORTED")

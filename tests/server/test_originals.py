@@ -1,0 +1,86 @@
+"""A document's file as it was uploaded: whole, in part, by its own name, and never run by a browser."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig
+
+TEXT = b"# Leave\n\nTwenty-five days a year.\n" * 40
+
+
+def path_of(domain: str, document: str) -> str:
+    return f"/api/domains/{domain}/documents/{document}/file"
+
+
+async def test_a_member_gets_the_original_by_its_name_and_no_browser_runs_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        name = '请假 "Leave"; x=é.md'
+        document = await rig.upload(domain, name, TEXT)
+        member, stranger = await make_key(rig, "ann", "member", domain), await make_key(rig, "bob", "member", other)
+        answer = await rig.http.get(path_of(domain, document["id"]), headers=bearer(member))
+        assert (answer.status_code, answer.content) == (200, TEXT)
+        assert answer.headers["content-type"] == document["mediaType"]
+        disposition = answer.headers["content-disposition"]
+        assert disposition.startswith('attachment; filename="')
+        assert disposition.endswith(f"filename*=UTF-8''{quote(document['name'], safe='')}")
+        assert disposition.isascii()
+        assert disposition.count('"') == 2
+        policy = answer.headers["content-security-policy"]
+        assert "sandbox" in policy
+        assert "default-src 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        for key, domain_named in ((stranger, domain), (stranger, other)):
+            refused = await rig.http.get(path_of(domain_named, document["id"]), headers=bearer(key))
+            assert refused.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "shown"),
+    [
+        ("bytes=0-3", 206, TEXT[:4]),
+        ("bytes=4-", 206, TEXT[4:]),
+        ("bytes=-5", 206, TEXT[-5:]),
+        (f"bytes=10-{len(TEXT) * 9}", 206, TEXT[10:]),
+        (f"bytes={len(TEXT)}-", 416, None),
+        ("bytes=-0", 416, None),
+        ("bytes=0-1,5-6", 200, TEXT),
+        ("lines=0-1", 200, TEXT),
+        ("bytes=x-y", 200, TEXT),
+        ("bytes=5-2", 200, TEXT),
+        ("bytes=" + "9" * 5000 + "-", 200, TEXT),
+    ],
+)
+async def test_a_part_of_it_is_what_was_asked_for(tmp_path: Path, asked: str, status: int, shown: bytes | None) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        answer = await rig.http.get(path_of(domain, document["id"]), headers={"range": asked})
+        assert answer.status_code == status
+        assert answer.headers["accept-ranges"] == "bytes"
+        if shown is None:
+            assert answer.headers["content-range"] == f"bytes */{len(TEXT)}"
+            assert answer.content == b""
+            return
+        assert answer.content == shown
+        assert answer.headers["content-length"] == str(len(shown))
+        if status == 206:
+            start = TEXT.rindex(shown) if asked.startswith("bytes=-") else int(asked[6:].partition("-")[0])
+            assert answer.headers["content-range"] == f"bytes {start}-{start + len(shown) - 1}/{len(TEXT)}"
+
+
+async def test_a_file_that_is_gone_or_a_link_now_is_not_shown(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "a.md", TEXT)
+        stored = rig.settings.workspaces / domain / "documents" / "a.md"
+        stored.unlink()
+        assert (await rig.refused("GET", path_of(domain, document["id"])))[:2] == (404, "FILE_NOT_FOUND")
+        outside = tmp_path / "outside"
+        outside.write_bytes(b"of others")
+        stored.symlink_to(outside)
+        assert (await rig.refused("GET", path_of(domain, document["id"])))[:2] == (404, "FILE_NOT_FOUND")
+        assert (await rig.refused("GET", path_of(domain, "doc_x")))[:2] == (404, "DOCUMENT_NOT_FOUND")

@@ -1,0 +1,420 @@
+"""One question to one scripted model through every door: the same turn is stored, and each stream tells of it."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx2
+import orjson
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ResourceLink, TextContent
+
+from agentic_rag.messages import plain_text
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
+from tests.access.tenants import bearer
+from tests.server.dialects.reading import parse_sse
+from tests.server.rig import Json, Rig
+from tests.ws.serving import client, serving
+
+QUESTION = "How much leave is there, and how do I travel?"
+ANSWER = "There are 27 days. Go by train."
+LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
+TRAVEL = b"# Travel\n\nJourneys below 600 km are made by train.\n"
+
+LOOK = Step((Use("promptx_recall", {"query": "leave"}), Use("search_documents", {"query": "paid leave"})))
+HAND_OVER = Step(
+    (
+        Use("delegate", {"role": "researcher", "task": "Leave"}),
+        Use("delegate", {"role": "assistant", "task": "Travel"}),
+    )
+)
+DAYS = (Say("There are "), Say("27 days.", (Cite(0),)), Say(" "))
+CITED = Step((*DAYS, Say("Go by train.")))
+CITED_TWICE = Step((*DAYS, Say("Go by train.", (Cite(1),))))
+
+Scripts = dict[str, tuple[Step, ...]]
+"""The steps of each task."""
+
+ALONE: Scripts = {QUESTION: (LOOK, CITED)}
+WITH_DELEGATES: Scripts = {
+    QUESTION: (HAND_OVER, CITED_TWICE),
+    "Leave": (use("search_documents", query="paid leave"), say("It is 27 days.", Cite(0))),
+    "Travel": (use("search_documents", query="journeys by train"), say("By train.", Cite(0))),
+}
+STORED_CALLS = {
+    "alone": [
+        ("", "promptx_recall", {"query": "leave"}, "ok"),
+        ("", "search_documents", {"query": "paid leave"}, "ok"),
+    ],
+    "with delegates": [
+        ("", "delegate", {"role": "assistant", "task": "Travel"}, "ok"),
+        ("", "delegate", {"role": "researcher", "task": "Leave"}, "ok"),
+        ("assistant", "search_documents", {"query": "journeys by train"}, "ok"),
+        ("researcher", "search_documents", {"query": "paid leave"}, "ok"),
+    ],
+}
+SCRIPTS = {"alone": ALONE, "with delegates": WITH_DELEGATES}
+SOURCES = {"alone": {"Leave.md"}, "with delegates": {"Leave.md", "Travel.md"}}
+"""What the answer cites; with delegates the documents that they found."""
+WITHOUT_CHUNKS = {"message", "knowledge", "chat"}
+"""Formats that name the documents of citations only."""
+
+
+def answer(scripts: Scripts, request: ModelRequest) -> Step:
+    """Return the next step of the task that a request is about; delegates ask side by side."""
+    first = plain_text(request.messages[0]["content"])
+    (task,) = [each for each in scripts if first.startswith(each)]
+    return scripts[task][sum(message["role"] == "assistant" for message in request.messages)]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a stream says of a turn, as far as its format can.
+
+    ``cited``: the citations in the text, as document and chunk, which some formats do not name; ``listed``: those that
+    its end lists. ``calls``: the main agent's. None: the format has no place for it.
+    """
+
+    text: str
+    cited: set[tuple[str, str | None]] | None = None
+    listed: set[tuple[str, str | None]] | None = None
+    calls: list[tuple[str, Any]] | None = None
+
+
+def cited_by(references: Iterable[Json], document: str = "documentId", chunk: str = "chunkId") -> set[Any]:
+    return {(each[document], each.get(chunk)) for each in references}
+
+
+def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
+    """Return what is the main agent's."""
+    return [each for each in items if not each.get(field)]
+
+
+def from_native(events: list[Json]) -> Told:
+    mine = own(events)
+    assert mine[-1]["type"] == "done"
+    return Told(
+        "".join(each["text"] for each in mine if each["type"] == "text"),
+        cited_by(each for each in mine if each["type"] == "source_reference"),
+        cited_by(mine[-1]["references"]),
+        [(each["toolName"], each["arguments"]) for each in mine if each["type"] == "tool_call"],
+    )
+
+
+def from_observable(events: list[Json]) -> Told:
+    mine = own(events)
+    assert mine[-1]["type"] == "done"
+    return Told(
+        "".join(each["text"] for each in mine if each["type"] == "text"),
+        cited_by((each for each in mine if each["type"] == "source_reference"), "document_id", "chunk_id"),
+        cited_by(mine[-1]["references"], "document_id", "chunk_id"),
+        [(each["tool_name"], each["arguments"]) for each in mine if each["type"] == "tool_call"],
+    )
+
+
+def from_message(said: list[tuple[str, Any]]) -> Told:
+    assert said[-1][0] == "message_complete"
+    return Told(
+        "".join(data["delta"] for kind, data in said if kind == "content_delta"),
+        cited_by(data for kind, data in said if kind == "source_reference"),
+    )
+
+
+def from_agentx(said: list[tuple[str, Any]]) -> Told:
+    (done,) = [frame["data"] for kind, frame in said if kind == "message_complete"]
+    executing = own(frame["data"] for kind, frame in said if kind == "tool_executing")
+    return Told(
+        "".join(frame["data"]["text"] for kind, frame in said if kind == "text_delta"),
+        None,
+        cited_by(done["references"]),
+        [(each["toolName"], each["arguments"]) for each in executing],
+    )
+
+
+def from_knowledge(said: list[tuple[str, Any]]) -> Told:
+    kind, done = said[-1]
+    assert kind == "done"
+    text = "".join(data for kind, data in said if kind == "chunk")
+    marked = {f"[[{each['entityName']}]]" for each in done["references"]}
+    assert {mark for mark in marked if text.count(mark) == 1} == marked
+    for mark in marked:
+        text = text.replace(mark, "")
+    return Told(text, None, cited_by(done["references"], "entityId"))
+
+
+def from_chat(said: list[tuple[str, Any]]) -> Told:
+    parts = [data for _, data in said[:-1]]
+    assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
+    done = parts[-1]["data"]
+    text = "".join(each["data"]["content"] for each in parts if each["type"] == "text")
+    assert done["final_message"] == text
+    calls = [(each["tool_name"], each["arguments"]) for each in done["tool_calls"]]
+    return Told(text, None, cited_by(done["references"], "document_id"), calls)
+
+
+def from_ag_ui(said: list[tuple[str, Any]]) -> Told:
+    events = own((data for _, data in said), "subagentRunId")
+    assert events[-1]["type"] == "RUN_FINISHED"
+    names = {each["toolCallId"]: each["toolCallName"] for each in events if each["type"] == "TOOL_CALL_START"}
+    arguments = dict.fromkeys(names, "")
+    for each in events:
+        if each["type"] == "TOOL_CALL_ARGS":
+            arguments[each["toolCallId"]] += each["delta"]
+    return Told(
+        "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT"),
+        cited_by(each["value"] for each in events if each.get("name") == "source_reference"),
+        cited_by(events[-1]["result"]["references"]),
+        [(name, orjson.loads(arguments[call])) for call, name in names.items()],
+    )
+
+
+def from_ui_message(said: list[tuple[str, Any]]) -> Told:
+    parts = [data for _, data in said[:-1]]
+    assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "finish")
+    cited = [
+        citation["source"] for each in parts if each["type"] == "text-end" for citation in each.get("citations", ())
+    ]
+    sources = [each for each in parts if each["type"] == "source-document"]
+    return Told(
+        "".join(each["delta"] for each in parts if each["type"] == "text-delta"),
+        cited_by(each["providerMetadata"]["agentic-rag"] for each in cited),
+        cited_by(each["providerMetadata"]["agentic-rag"] for each in sources),
+        [(each["toolName"], each["input"]) for each in parts if each["type"] == "tool-input-available"],
+    )
+
+
+def from_completion(said: list[tuple[str, Any]]) -> Told:
+    assert said[-1][1] == "[DONE]"
+    chunks = [data for _, data in said[:-1]]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    more = chunks[-1]["agentic_rag"]
+    return Told(
+        "".join(delta.get("content") or "" for delta in deltas),
+        cited_by(each["agentic_rag"] for delta in deltas for each in delta.get("annotations", ())),
+        cited_by(more["references"]),
+        [(each["toolName"], each["arguments"]) for each in own(more["toolCalls"])],
+    )
+
+
+def from_response(said: list[tuple[str, Any]]) -> Told:
+    kind, last = said[-1]
+    assert kind == "response.completed"
+    response = last["response"]
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    text = "".join(data["delta"] for kind, data in said if kind == "response.output_text.delta")
+    assert "".join(part["text"] for part in parts) == text
+    assert {note["file_id"] for part in parts for note in part["annotations"]} <= {
+        each["documentId"] for each in response["agentic_rag"]["references"]
+    }
+    made = [item for item in response["output"] if item["type"] == "mcp_call"]
+    assert len(made) == len(response["agentic_rag"]["toolCalls"])
+    return Told(
+        text,
+        {(note["file_id"], note["agentic_rag"]["chunkId"]) for part in parts for note in part["annotations"]},
+        cited_by(response["agentic_rag"]["references"]),
+        [(each["toolName"], each["arguments"]) for each in own(response["agentic_rag"]["toolCalls"])],
+    )
+
+
+# The doors
+
+
+def parsed(text: str) -> list[tuple[str, Any]]:
+    """Return the names and the data of a stream's events."""
+    return [(each.event, _value(each.data)) for each in parse_sse(text)]
+
+
+def _value(data: str) -> Any:
+    return orjson.loads(data) if data.startswith("{") else data
+
+
+async def ask(rig: Rig, path: str, body: Json) -> list[tuple[str, Any]]:
+    response = await rig.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return parsed(response.text)
+
+
+async def by_stream(rig: Rig, domain: str, dialect: str) -> list[tuple[str, Any]]:
+    path = f"/api/conversations/{await rig.conversation(domain)}/messages?dialect={dialect}"
+    return await ask(rig, path, {"content": QUESTION})
+
+
+async def native_stream(rig: Rig, domain: str) -> Told:
+    return from_native([data for _, data in await by_stream(rig, domain, "native")])
+
+
+async def native_socket(rig: Rig, domain: str) -> Told:
+    conversation = await rig.conversation(domain)
+    async with serving(rig.application.app) as address, client(address) as c:
+        assert (await c.ask("message", conversationId=conversation, content=QUESTION))["type"] == "accepted"
+        return from_native(await c.hear_turn())
+
+
+async def durable_stream(rig: Rig, domain: str) -> Told:
+    path = f"/api/conversations/{await rig.conversation(domain)}/messages"
+    turn = await rig.ok("POST", path, {"content": QUESTION}, headers={"accept": "application/json"})
+    events: list[Json] = []
+    params = {"offset": "-1", "live": "long-poll"}
+    while True:
+        found = await rig.http.get(f"/api/turns/{turn['id']}/stream", params=params)
+        events += found.json() if found.status_code == 200 else []
+        if found.headers.get("stream-closed"):
+            return from_native(events)
+        params["offset"] = found.headers["stream-next-offset"]
+
+
+async def observable(rig: Rig, domain: str) -> Told:
+    return from_observable([data for _, data in await by_stream(rig, domain, "observable")])
+
+
+async def message(rig: Rig, domain: str) -> Told:
+    return from_message(await by_stream(rig, domain, "message"))
+
+
+async def agentx(rig: Rig, domain: str) -> Told:
+    return from_agentx(await by_stream(rig, domain, "agentx"))
+
+
+async def knowledge(rig: Rig, domain: str) -> Told:
+    made = await rig.ok("POST", "/api/conversation", {})
+    return from_knowledge(await ask(rig, f"/api/conversation/{made['id']}/message", {"content": QUESTION}))
+
+
+async def chat(rig: Rig, domain: str) -> Told:
+    return from_chat(await ask(rig, "/api/v1/chat", {"message": QUESTION, "agent_id": domain}))
+
+
+async def ag_ui(rig: Rig, domain: str) -> Told:
+    run = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": QUESTION}]}
+    return from_ag_ui(await ask(rig, f"/api/ag-ui/{domain}", run))
+
+
+async def ui_message(rig: Rig, domain: str) -> Told:
+    sent = {"id": "u", "role": "user", "parts": [{"type": "text", "text": QUESTION}]}
+    return from_ui_message(await ask(rig, f"/api/ui-message/{domain}", {"id": "c", "messages": [sent]}))
+
+
+async def completion(rig: Rig, domain: str) -> Told:
+    body = {"model": domain, "messages": [{"role": "user", "content": QUESTION}], "stream": True, "store": True}
+    return from_completion(await ask(rig, "/v1/chat/completions", body))
+
+
+async def response(rig: Rig, domain: str) -> Told:
+    body = {"model": domain, "input": QUESTION, "stream": True, "store": True}
+    return from_response(await ask(rig, "/v1/responses", body))
+
+
+async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:
+    shown = bearer(rig.application.access.local_key)
+    async with (
+        serving(rig.application.app) as address,
+        httpx2.AsyncClient(headers=shown, trust_env=False, timeout=30) as http,
+        Client(streamable_http_client(f"http://{address}/mcp/{domain}", http_client=http), mode=mode) as mcp_client,
+    ):
+        told = await mcp_client.call_tool("ask", {"question": QUESTION})
+    text, *links = told.content
+    assert isinstance(text, TextContent)
+    assert told.structured_content is not None
+    assert told.structured_content["answer"] == text.text
+    citations = told.structured_content["citations"]
+    linked = {link.uri.rpartition("/")[2] for link in links if isinstance(link, ResourceLink)}
+    assert linked == {each["chunk_id"] for each in citations}
+    return Told(text.text, cited_by(citations, "document_id", "chunk_id"))
+
+
+async def mcp(rig: Rig, domain: str) -> Told:
+    return await _mcp(rig, domain, "auto")
+
+
+async def mcp_of_the_older_era(rig: Rig, domain: str) -> Told:
+    return await _mcp(rig, domain, "legacy")
+
+
+DOORS: tuple[Callable[[Rig, str], Awaitable[Told]], ...] = (
+    native_stream,
+    native_socket,
+    durable_stream,
+    observable,
+    message,
+    agentx,
+    knowledge,
+    chat,
+    ag_ui,
+    ui_message,
+    completion,
+    response,
+    mcp,
+    mcp_of_the_older_era,
+)
+
+
+@asynccontextmanager
+async def at_home(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, str, dict[str, str]]]:
+    """Open a rig whose default domain has two documents; yield it, the domain, and the documents' ids by name."""
+    async with Rig(folder) as rig:
+        domain = await rig.domain(subRoleIds=["researcher", "assistant"])
+        made = [await rig.upload(domain, name, text) for name, text in (("Leave.md", LEAVE), ("Travel.md", TRAVEL))]
+        documents = {each["name"]: each["id"] for each in made}
+    model = ScriptedModel(then=partial(answer, scripts))
+    async with Rig(folder, instead=model, default_domain=domain) as rig:
+        yield rig, domain, documents
+    model.assert_consumed()
+
+
+async def conversations(rig: Rig) -> set[str]:
+    listed = await rig.ok("GET", "/api/conversations", params={"pageSize": 100})
+    return {each["id"] for each in listed["items"]}
+
+
+async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
+    """Return what is kept of a conversation's one turn, without its ids and times.
+
+    Which of two delegates is done first is not the door's: their calls and passages are sorted, and have no numbers.
+    """
+    asked, answered = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+    calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
+    names = ("documentId", "chunkId", "documentName", "citedText", "score", "page", "agent", "verified")
+    references = [{name: each.get(name) for name in names} for each in answered["references"]]
+    return (
+        [(each["role"], each["content"]) for each in (asked, answered)],
+        sorted(references, key=orjson.dumps),
+        sorted(
+            ((each["agent"], each["toolName"], each["arguments"], each["status"]) for each in calls),
+            key=lambda call: orjson.dumps(call),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_every_door_stores_the_same_turn_and_tells_of_it(tmp_path: Path, name: str) -> None:
+    async with at_home(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
+        first: tuple[Any, ...] | None = None
+        for door in DOORS:
+            before = await conversations(rig)
+            told = await door(rig, domain)
+            (conversation,) = await conversations(rig) - before
+            kept = await stored(rig, conversation)
+            said, references, calls = first = first or kept
+            assert kept == first, door.__name__
+            assert said == [("user", QUESTION), ("assistant", ANSWER)]
+            assert calls == STORED_CALLS[name]
+            passages = {(each["documentId"], each["chunkId"]) for each in references}
+            assert sorted(document for document, _ in passages) == sorted(documents[each] for each in SOURCES[name])
+            check_told(told, passages, name, door.__name__)
+
+
+def check_told(told: Told, passages: set[tuple[str, str]], name: str, door: str) -> None:
+    """Check what a stream said against what is stored, and cited."""
+    assert told.text == ANSWER, door
+    cited = {(document, None) for document, _ in passages} if door in WITHOUT_CHUNKS else passages
+    assert [each for each in (told.cited, told.listed) if each is not None] in ([cited], [cited, cited]), door
+    if told.calls is not None:
+        mine = [(tool, arguments) for agent, tool, arguments, _ in STORED_CALLS[name] if not agent]
+        assert sorted(told.calls, key=orjson.dumps) == mine, door

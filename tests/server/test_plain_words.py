@@ -1,0 +1,77 @@
+"""What members are told of a failure names no address, no path and no library; operators read the reason."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.errors import (
+    AgenticRagError,
+    IndexUnavailable,
+    ModelError,
+    StorageDamaged,
+    StorageFull,
+    StorageUnavailable,
+    WorkspaceUnavailable,
+)
+from agentic_rag.messages import plain_text
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.log.runlog import Stall
+from agentic_rag.server import frames, replies
+from agentic_rag.testing.steps import Step, say, use
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig, events_of
+
+ADDRESS = "connection to server at 10.0.0.7, port 5432 failed: FATAL: /srv/data/pg (asyncpg)"
+TELLING = ("10.0.0.7", "5432", "/srv", "asyncpg", "FATAL", "qdrant", "127.0.0.1:9", "httpx")
+FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, IndexUnavailable]
+
+
+def tells(text: str) -> list[str]:
+    return [word for word in TELLING if word in text]
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_refusal_gives_its_reason_to_operators_alone(kind: type[AgenticRagError]) -> None:
+    error = kind(ADDRESS)
+    member, operator = replies.refusal(error, "r"), replies.refusal(error, "r", whole=True)
+    assert tells(bytes(member.body).decode()) == []
+    assert tells(bytes(operator.body).decode())
+    frame = frames.refuse(error, {}, lambda body: body, whole=False)
+    assert (frame.code, tells(frame.message)) == (error.code, [])
+    assert error.plain.endswith(".")
+
+
+@pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull, StorageDamaged])
+def test_who_follows_a_turn_is_told_that_it_waits_and_not_where_the_store_is(kind: type[StorageFull]) -> None:
+    notice = Stall(kind(ADDRESS)).notice
+    assert (notice.code, tells(notice.message)) == ("STORAGE_STALLED", [])
+    assert "Nothing is lost" in notice.message
+
+
+async def test_a_member_hears_of_a_retry_and_of_an_index_that_is_away_in_plain_words(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def answer(request: ModelRequest) -> Step:
+        told.extend(plain_text(block["content"]) for block in request.messages[-1]["content"] if "content" in block)
+        return say("It is away.")
+
+    slow = ModelError(
+        f"overloaded at https://10.0.0.7:443 {ADDRESS}", http_status=529, retryable=True, retry_after=0.01
+    )
+    steps = (slow, use("search_documents", query="leave"), answer)
+    async with Rig(tmp_path, *steps, qdrant_url="http://127.0.0.1:9") as rig:
+        domain = await rig.domain()
+        key = bearer(await make_key(rig, "mia", "member", domain))
+        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
+        path = f"/api/conversations/{made['id']}/messages"
+        text = (await rig.http.post(path, json={"content": "Leave?"}, headers=key)).text
+        events = events_of(text)
+        (retrying,) = [event for event in events if event["type"] == "retrying"]
+        assert retrying["reason"]
+        assert events[-1]["type"] == "done"
+        assert tells(text) == []
+        assert told
+        assert tells(" ".join(told)) == []
+        chunk = f"/api/domains/{domain}/chunks/00000000-0000-0000-0000-000000000000"
+        status, code, message = await rig.refused("GET", chunk, headers=key)
+        assert (status, code, tells(message)) == (503, "INDEX_UNAVAILABLE", [])

@@ -1,0 +1,12 @@
+"""docs/settings.md says what the settings class says, and the class says what each setting does."""
+
+from agentic_rag.settings import Settings
+from tests.settings_page import PAGE, docs_of_fields, make_page
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert [name for name in Settings.model_fields if len(docs_of_fields().get(name, "")) < 10] == []
+
+
+def test_the_page_is_what_the_settings_class_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == make_page(), "write it anew: scripts/write_settings"

@@ -1,0 +1,164 @@
+"""OpenAI's own client asks for responses that were kept, and deletes them."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.errors import ModelError
+from agentic_rag.store import run_events
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import Step, Use, say, use
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig
+from tests.server.test_openai import FOUND, Live, assistant, live, openai, own, read, user
+from tests.server.test_parity import CITED_TWICE, HAND_OVER, WITH_DELEGATES, at_home
+
+REFUSED = (openai.NotFoundError, "response_not_found", "response_id")
+
+
+async def forget_logs(rig: Rig) -> None:
+    """Forget the logs of all turns, as upkeep does after a day."""
+    await rig.application.database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete()))
+
+
+def shown(response: Any) -> Any:
+    """Return what two responses of one turn have in common, wherever they were read from."""
+    output = [item for item in response.output if item.type == "mcp_call"]
+    notes = [
+        (note.file_id, own(note)["chunkId"], note.end_index if hasattr(note, "end_index") else None)
+        for item in response.output
+        if item.type == "message"
+        for part in item.content
+        for note in part.annotations
+    ]
+    calls = [(call.name, call.status, call.arguments, "twelve bar" in call.output) for call in output]
+    names = ("model", "status", "usage", "conversation", "created_at", "previous_response_id", "store", "error")
+    return [getattr(response, name) for name in names], response.output_text, calls, notes
+
+
+async def test_a_kept_response_is_given_again_as_it_was_and_from_the_messages_once_its_log_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with live(tmp_path, *FOUND, say("Still twelve.")) as rig:
+        domain = await rig.pumps()
+        made = await rig.openai.responses.create(model=domain, input="How much does the pump hold?", store=True)
+        again = await rig.openai.responses.retrieve(made.id)
+        assert again == made
+        assert again.store
+        next_one = await rig.openai.responses.create(model=domain, input="Sure?", previous_response_id=made.id)
+        assert next_one.previous_response_id == made.id
+        assert await rig.openai.responses.retrieve(next_one.id) == next_one
+        streamed = await read(await rig.openai.responses.retrieve(made.id, stream=True))
+        assert (streamed[0].type, streamed[-1].type) == ("response.created", "response.completed")
+        assert streamed[-1].response == made
+        rest = await read(await rig.openai.responses.retrieve(made.id, stream=True, starting_after=4))
+        assert rest == streamed[5:]
+        await forget_logs(rig)
+        for each in (made, next_one):
+            later = await rig.openai.responses.retrieve(each.id)
+            assert shown(later) == shown(each)
+            assert own(later)["references"] == own(each)["references"]
+        ended = await read(await rig.openai.responses.retrieve(made.id, stream=True))
+        assert ended[-1].response.output_text == made.output_text
+
+
+async def test_what_delegates_called_is_in_the_response_with_and_without_a_log(tmp_path: Path) -> None:
+    async with at_home(tmp_path, WITH_DELEGATES) as (rig, domain, _):
+        body = {"model": domain, "input": "How much leave is there, and how do I travel?", "store": True}
+        made = await rig.ok("POST", "/v1/responses", body)
+        path = f"/v1/responses/{made['id']}"
+        assert await rig.ok("GET", path) == made
+        await forget_logs(rig)
+        later = await rig.ok("GET", path)
+
+        def calls(response: Any) -> Any:
+            found = [item for item in response["output"] if item["type"] == "mcp_call"]
+            return sorted((item["name"], item["arguments"], item.get("agentic_rag", {}).get("agent")) for item in found)
+
+        assert calls(later) == calls(made)
+        assert len(calls(made)) == len(HAND_OVER.blocks) + 2
+        assert later["output"][-1]["content"][0]["text"] == made["output"][-1]["content"][0]["text"]
+        assert len(later["output"][-1]["content"][0]["annotations"]) == len(CITED_TWICE.blocks) - 2
+
+
+async def test_a_response_that_runs_is_shown_as_it_stands_and_one_that_failed_or_was_stopped_says_so(
+    tmp_path: Path,
+) -> None:
+    slow = Stalled(say("This takes long."), 3)
+    refused = ModelError("The key is wrong.", http_status=401)
+    async with live(tmp_path, slow, refused) as rig:
+        domain = await rig.domain()
+        stream = await rig.openai.responses.create(model=domain, input="Go", stream=True, store=True)
+        first = await anext(aiter(stream))
+        with anyio.fail_after(30):
+            await slow.reached.wait()
+        running = await rig.openai.responses.retrieve(first.response.id)
+        assert running.status == "in_progress"
+        await rig.ok("POST", f"/api/conversations/{first.response.conversation.id}/interrupt", {})
+        events = await read(stream)
+        stopped = await rig.openai.responses.retrieve(first.response.id)
+        assert stopped == events[-1].response
+        assert stopped.error.type == "GENERATION_ABORTED"
+        failed = [
+            each async for each in await rig.openai.responses.create(model=domain, input="Go", stream=True, store=True)
+        ]
+        ident = failed[0].response.id
+        assert await rig.openai.responses.retrieve(ident) == failed[-1].response
+        await forget_logs(rig)
+        for each, code in ((first.response.id, "GENERATION_ABORTED"), (ident, "LLM_SERVICE_ERROR")):
+            later = await rig.openai.responses.retrieve(each)
+            assert (later.status, later.error.type) == ("failed", code)
+
+
+async def test_a_response_is_deleted_with_its_conversation_unless_that_holds_others(tmp_path: Path) -> None:
+    async with live(tmp_path, *(say(f"Answer {number}.") for number in range(3))) as rig:
+        domain = await rig.domain()
+        history: Any = [user("Before"), assistant("Indeed."), user("Now")]
+        alone = await rig.openai.responses.create(model=domain, input=history, store=True)
+        assert alone.previous_response_id is None
+        assert (await rig.openai.responses.retrieve(alone.id)).previous_response_id is None
+        await rig.openai.responses.delete(alone.id)
+        for again in (rig.openai.responses.retrieve, rig.openai.responses.delete):
+            await not_found(again, alone.id)
+        assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
+        first = await rig.openai.responses.create(model=domain, input="One", store=True)
+        second = await rig.openai.responses.create(model=domain, input="Two", previous_response_id=first.id)
+        for each in (first, second):
+            with pytest.raises(openai.ConflictError) as refused:
+                await rig.openai.responses.delete(each.id)
+            assert refused.value.code == "RESPONSE_NOT_ALONE"
+            assert first.conversation.id in str(refused.value)
+        assert (await rig.openai.responses.retrieve(first.id)).output_text == "Answer 1."
+
+
+async def not_found(ask: Any, ident: str) -> None:
+    kind, code, param = REFUSED
+    with pytest.raises(kind) as refused:
+        await ask(ident)
+    assert (refused.value.code, refused.value.param, refused.value.type) == (code, param, "invalid_request_error")
+
+
+async def test_a_response_is_its_owners_and_what_was_not_kept_or_is_a_delegates_is_none(tmp_path: Path) -> None:
+    async with live(tmp_path, say("Kept."), say("Not kept.")) as rig:
+        domain = await rig.domain()
+        kept = await rig.openai.responses.create(model=domain, input="Hi", store=True)
+        gone = await rig.openai.responses.create(model=domain, input="Hi")
+        for ident in (gone.id, "resp_none", "resp_", kept.id.replace("resp_", "turn_") + "x"):
+            await not_found(rig.openai.responses.retrieve, ident)
+        eve = bearer(await make_key(rig, "eve", "member", domain))
+        for method in ("GET", "DELETE"):
+            answer = await rig.http.request(method, f"/v1/responses/{kept.id}", headers=eve)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_delegates_turn_is_no_response(tmp_path: Path) -> None:
+    task = Use("delegate", {"role": "researcher", "task": "One"})
+    async with Live(tmp_path, Step((task,)), use("promptx_discover"), say("1"), say("2")) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        made = await rig.ok("POST", "/v1/responses", {"model": domain, "input": "Go", "store": True})
+        turn = made["id"].replace("resp_", "turn_")
+        (child,) = (await rig.ok("GET", f"/api/turns/{turn}/children"))["items"]
+        ident = child["turn"]["id"].replace("turn_", "resp_")
+        assert (await rig.http.get(f"/v1/responses/{ident}")).status_code == 404

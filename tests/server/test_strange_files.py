@@ -1,0 +1,62 @@
+"""Files in a workspace whose names are no text, or whose text no store takes: they stop nothing and nobody."""
+
+import os
+from pathlib import Path
+
+from tests.bundles.making import bring_over, export
+from tests.server.rig import Rig
+
+ROLE = b"<role>\n  <personality>\n    You know the law.\n  </personality>\n</role>\n"
+
+
+def spoil(workspace: Path) -> None:
+    """Put files of every kind into a workspace whose names are not UTF-8, and one text with a NUL."""
+    role = workspace / ".promptx" / "resource" / "role" / "lawyer"
+    role.mkdir(parents=True)
+    skill = workspace / "skills" / "sums"
+    skill.mkdir(parents=True)
+    for folder, name, content in (
+        (workspace / "prompt", b"\xff.md", b"Be calm.\n"),
+        (workspace / "documents", b"\xff.md", b"# A\n\nSome text.\n"),
+        (role, b"\xff.role.md", ROLE),
+        (skill, b"\xff.md", b"More.\n"),
+    ):
+        (folder / os.fsdecode(name)).write_bytes(content)
+    (workspace / "prompt" / "nul.md").write_bytes(b"Be\0calm.\n")
+
+
+async def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        path, workspace = f"/api/domains/{domain}", rig.settings.workspaces / domain
+        spoil(workspace)
+        (workspace / "prompt" / "good.md").write_text("Be kind.\n")
+        (workspace / "documents" / "good.md").write_text("# Good\n\nSome other text.\n")
+        history = (await rig.ok("GET", f"{path}/history"))["items"]
+        assert [(each["kind"], each["subject"]) for each in history if each["kind"] != "settings"] == [
+            ("prompt", "good.md")
+        ]
+        await rig.ok("POST", f"{path}/documents/rescan")
+        await rig.taken_up(domain)
+        assert [each["name"] for each in (await rig.ok("GET", f"{path}/documents"))["items"]] == ["good.md"]
+        names = [each["name"] for each in (await rig.ok("GET", f"{path}/prompt-components"))["items"]]
+        assert names == ["good.md", "nul.md"]
+        for each in ("roles", "roles/check", "skills", "effective-prompt"):
+            answer = await rig.http.get(f"{path}/{each}")
+            assert answer.status_code in (200, 404, 405), answer.text
+        done = await bring_over(rig, domain, await export(rig, domain), removeOthers="true")
+        assert {each["action"] for each in done["differences"]} <= {"add"}
+
+
+async def test_one_domain_that_cannot_be_looked_into_keeps_no_other_from_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scan_seconds=0.01) as rig:
+        strange, other = await rig.domain(), await rig.domain()
+        for domain in (strange, other):
+            workspace = rig.settings.workspaces / domain
+            (workspace / "prompt" / "good.md").write_text("Be kind.\n")
+            (workspace / "documents" / "good.md").write_text(f"# Good\n\nSome text of {domain}.\n")
+        spoil(rig.settings.workspaces / strange)
+        rig.application.begin()
+        await rig.taken_up(strange)
+        await rig.taken_up(other)

@@ -1,0 +1,293 @@
+"""A conversation's title: of its first message at once, then a model's, which may fail in any way it likes."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.conversations import naming
+from agentic_rag.conversations.naming import AGENT, CALL_SECONDS
+from agentic_rag.conversations.titles import MAX_CHARACTERS, read_title, title_of
+from agentic_rag.errors import ModelError
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from agentic_rag.testing.scripted import Broken, Scripted, Stalled
+from agentic_rag.testing.steps import Say, Step, say
+from tests.server.rig import Rig, types_of
+from tests.ws.serving import client, serving
+
+QUESTION = "How many days of paid leave do full-time staff have?"
+
+
+async def name(rig: Rig) -> None:
+    """Have every title asked for that is due."""
+    await rig.application.machinery.naming.run()
+
+
+async def title(rig: Rig, conversation: str) -> str:
+    return str((await rig.ok("GET", f"/api/conversations/{conversation}"))["title"])
+
+
+async def calls(rig: Rig) -> int:
+    """Return how many calls for titles the usage counts."""
+    used = await rig.ok("GET", "/api/usage?groupBy=agent")
+    return sum(each["calls"] for each in used["items"] if each["agent"] == AGENT)
+
+
+async def test_a_model_names_a_conversation_after_its_first_turn_and_only_once(tmp_path: Path) -> None:
+    steps = (say("27 days."), say('**"Paid leave of full-time staff"**.'), say("Also 27."))
+    async with Rig(tmp_path, *steps, titles="model") as rig:
+        domain = await rig.domain(model="claude-of-the-domain")
+        talk = await rig.conversation(domain)
+        events = await rig.say(talk, QUESTION)
+        assert [each["title"] for each in events if each["type"] == "title"] == [QUESTION]
+        await name(rig)
+        found = await rig.ok("GET", f"/api/conversations/{talk}")
+        assert (found["title"], found["titleSource"]) == ("Paid leave of full-time staff", "auto")
+        asked = rig.model.requests[1]
+        assert (asked.model, asked.tools, asked.thinking) == ("claude-of-the-domain", (), "off")
+        assert QUESTION in str(asked.messages)
+        assert "27 days" not in str(asked)
+        assert await calls(rig) == 1
+        more = await rig.say(talk, "And next year?")
+        await name(rig)
+        assert "title" not in types_of(more)
+        assert await title(rig, talk) == "Paid leave of full-time staff"
+
+
+FAILING: dict[str, Scripted] = {
+    "failing": ModelError("overloaded", http_status=529),
+    "breaking off": Broken(say("Paid leave"), 3),
+    "refusing": Step((Say("I cannot"),), stop_reason="refusal"),
+    "cut off": Step((Say("Paid leave of all"),), stop_reason="max_tokens"),
+    "saying nothing": say("\n"),
+    "talkative": say("Sure! Here is a title:\n\nPaid leave"),
+    "too long": say("leave " * 12),
+    "json": say('{"title": "Paid leave"}'),
+    "html": say("<b>Paid leave</b>"),
+    "punctuation": say("“…”"),
+    "repeating": say(QUESTION),
+}
+
+
+@pytest.mark.parametrize("step", FAILING.values(), ids=FAILING)
+async def test_a_model_that_gives_no_title_leaves_the_first_one(tmp_path: Path, step: Scripted) -> None:
+    async with Rig(tmp_path, say("27 days."), step, titles="model") as rig:
+        talk = await rig.conversation()
+        assert types_of(await rig.say(talk, QUESTION))[-1] == "done"
+        await name(rig)
+        assert len(rig.model.requests) == 2
+        assert await title(rig, talk) == QUESTION
+
+
+async def test_a_slow_model_is_given_up_and_a_turn_meanwhile_does_not_wait_for_it(tmp_path: Path) -> None:
+    slow = Stalled(say("Never."), 1)
+    open_streams = []
+
+    def answer(request: ModelRequest) -> Step:
+        open_streams.append(rig.model.open_streams)
+        return say("Also 27.")
+
+    async with Rig(tmp_path, say("27 days."), slow, answer, titles="model") as rig:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(name, rig)
+            await slow.reached.wait()
+            assert types_of(await rig.say(talk, "And next year?"))[-1] == "done"
+        assert open_streams == [1]  # it was still being asked for a title
+        assert rig.model.open_streams == 0
+        assert await title(rig, talk) == QUESTION
+        assert await calls(rig) == 1
+
+
+async def test_a_server_that_drains_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "CALL_SECONDS", 3_600.0)  # else it would end by itself
+    slow = Stalled(say("Never."), 1)
+    async with Rig(tmp_path, say("27 days."), slow, titles="model") as rig:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(name, rig)
+            await slow.reached.wait()
+            assert await rig.application.drain(0) == 0
+            assert rig.model.open_streams == 0
+            assert await calls(rig) == 1
+        assert await title(rig, talk) == QUESTION
+
+
+async def test_a_name_that_the_user_gives_meanwhile_stays(tmp_path: Path) -> None:
+    titled = Stalled(say("Paid leave"), 1)
+    async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        tasks.start_soon(name, rig)
+        await titled.reached.wait()
+        await rig.ok("PATCH", f"/api/conversations/{talk}", {"title": "Mine"})
+        titled.until.set()
+        await name(rig)
+        assert await title(rig, talk) == "Mine"
+
+
+async def test_a_conversation_that_is_deleted_meanwhile_is_gone_and_its_call_is_counted(tmp_path: Path) -> None:
+    titled = Stalled(say("Paid leave"), 1)
+    async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        tasks.start_soon(name, rig)
+        await titled.reached.wait()
+        await rig.ok("DELETE", f"/api/conversations/{talk}")
+        titled.until.set()
+        await name(rig)
+        assert (await rig.http.get(f"/api/conversations/{talk}")).status_code == 404
+        assert await calls(rig) == 1
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+async def test_a_kill_before_the_title_leaves_the_first_one_and_the_next_start_asks_nothing(tmp_path: Path) -> None:
+    def kill(request: ModelRequest) -> Step:
+        raise Killed
+
+    async with Rig(tmp_path, say("27 days."), kill, titles="model") as rig:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        with pytest.raises(BaseExceptionGroup) as killed:
+            await name(rig)
+        assert killed.group_contains(Killed)
+    async with Rig(tmp_path, titles="model") as rig:
+        await name(rig)
+        assert rig.model.requests == []
+        assert await title(rig, talk) == QUESTION
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"titles": "message"}, {}), ({"titles": "model"}, {"title": "Mine"})],
+    ids=["the operator wants none", "the user has named it"],
+)
+async def test_nothing_is_asked_where_no_title_is_wanted(
+    tmp_path: Path, given: dict[str, Any], named: dict[str, str]
+) -> None:
+    async with Rig(tmp_path, say("27 days."), **given) as rig:
+        talk = await rig.conversation(**named)
+        await rig.say(talk, QUESTION)
+        await name(rig)
+        assert len(rig.model.requests) == 1
+        assert await title(rig, talk) == named.get("title", QUESTION)
+
+
+async def test_a_turn_that_failed_and_a_call_that_keeps_nothing_ask_for_no_title(tmp_path: Path) -> None:
+    refused = ModelError("no", http_status=400, kind="invalid_request_error")
+    async with Rig(tmp_path, refused, say("27 days."), titles="model") as rig:
+        domain = await rig.domain()
+        assert types_of(await rig.say(await rig.conversation(domain), QUESTION))[-1] == "error"
+        body = {"model": domain, "messages": [{"role": "user", "content": QUESTION}]}
+        await rig.ok("POST", "/v1/chat/completions", body)
+        await name(rig)
+        assert len(rig.model.requests) == 2
+
+
+async def test_without_a_language_model_nothing_is_asked(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scripted=False, titles="model") as rig:
+        talk = await rig.conversation()
+        await rig.say(talk, QUESTION)
+        await name(rig)
+        assert await calls(rig) == 0
+        assert await title(rig, talk) == QUESTION
+
+
+async def test_an_answer_that_is_tried_again_keeps_the_title_and_other_words_change_it(tmp_path: Path) -> None:
+    steps = (say("1"), say("Paid leave"), say("2"), say("3"), say("Sick leave"))
+    async with Rig(tmp_path, *steps, titles="model") as rig:
+        talk = await rig.conversation()
+        first = (await rig.say(talk, QUESTION))[0]["userMessageId"]
+        await name(rig)
+        path = f"/api/conversations/{talk}/messages/{first}"
+        assert "title" not in (await rig.http.post(f"{path}/retry", json={})).text
+        await name(rig)
+        assert await title(rig, talk) == "Paid leave"
+        assert "title" in (await rig.http.post(f"{path}/edit", json={"content": "What of sick leave?"})).text
+        assert await title(rig, talk) == "What of sick leave?"
+        await name(rig)
+        assert await title(rig, talk) == "Sick leave"
+
+
+SPEAK = {"native": True, "observable": True, "knowledge": False, "ag-ui": False}
+
+
+@pytest.mark.parametrize(("dialect", "hears"), SPEAK.items())
+async def test_sockets_that_follow_hear_of_it_between_turns(tmp_path: Path, dialect: str, hears: bool) -> None:
+    async with AsyncExitStack() as stack:
+        rig = await stack.enter_async_context(Rig(tmp_path, say("27 days."), say("Paid leave"), titles="model"))
+        talk = await rig.conversation()
+        address = await stack.enter_async_context(serving(rig.application.app))
+        socket = await stack.enter_async_context(client(address, dialect))
+        await socket.say("subscribe", conversationId=talk)
+        await socket.say("ping")
+        while "pong" not in str(await socket.hear()):
+            pass
+        await rig.say(talk, QUESTION)
+        await name(rig)
+        await socket.say("ping")
+        heard: list[dict[str, Any]] = []
+        while not heard or "pong" not in str(heard[-1]):
+            heard.append(await socket.hear())
+        told = [each for each in heard if each.get("type") == "title" and "seq" not in each]
+        assert [each["title"] for each in told] == (["Paid leave"] if hears else [])
+
+
+async def test_a_title_comes_over_the_messages_api_in_a_call_of_its_own(tmp_path: Path) -> None:
+    async with FakeMessagesAPI(say("27 days."), say("Paid leave")) as api:
+        async with Rig(tmp_path, instead=AnthropicModel(api.key or "", api.url), titles="model") as rig:
+            talk = await rig.conversation()
+            await rig.say(talk, QUESTION)
+            await name(rig)
+            assert await title(rig, talk) == "Paid leave"
+        assert not api.requests[1].get("tools")
+
+
+def test_the_wait_for_a_title_is_short() -> None:
+    assert CALL_SECONDS <= 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        ("Paid leave", "Paid leave"),
+        (" «Bezahlter Urlaub» \n", "Bezahlter Urlaub"),
+        ("《年假天数》", "年假天数"),
+        ("# `Paid` *leave*.", "Paid leave"),
+        ("\u202ePaid\u202c leave", "Paid leave"),
+        ("One\nTwo", None),
+        ("x" * (MAX_CHARACTERS + 1), None),
+        ("", None),
+        ("---", None),
+    ],
+)
+def test_an_answer_is_a_title_or_it_is_none(answer: str, read: str | None) -> None:
+    assert read_title(answer, "end_turn") == read
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("# Leave\n\nHow *many* days?", "Leave How many days?"),
+        ("- **27** days\n- `none`", "27 days none"),
+        ("[the handbook](https://example.com/a) and ![a picture](b.png)", "the handbook and a picture"),
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("> quoted ~~not~~", "quoted not"),
+        ("2 * 3 * 4 in snake_case_name", "2 * 3 * 4 in snake_case_name"),
+        ("a < b & c > d", "a < b & c > d"),
+        ("**年假**有多少天？", "年假有多少天？"),
+        ("---", "---"),
+        ("[x]: http://nowhere", "[x]: http://nowhere"),
+    ],
+)
+def test_a_title_has_no_markup(content: str, shown: str) -> None:
+    assert title_of(content) == shown

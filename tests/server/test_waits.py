@@ -1,0 +1,247 @@
+"""What turns wait for, as people meet it: over REST and `/ws`, with the rights of owners, admins and strangers."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import Form, read_form
+from agentic_rag.server.frames import AnswerFrame
+from agentic_rag.server.wait_routes import Answer
+from agentic_rag.testing.steps import say, use
+from tests.access.tenants import as_operator, audited, bearer, make_key, socket, tenants
+from tests.server.rig import Json, Rig
+from tests.tools.support import SERVERS
+from tests.waiting import pause
+from tests.ws.serving import client, serving
+
+ENGRAM = {"content": "Ann likes tea.", "schema": "ann\n  tea", "strength": 0.5, "type": "ATOMIC"}
+REMEMBER = use("promptx_remember", engrams=[ENGRAM])
+
+
+async def open_wait(rig: Rig) -> Json:
+    """Return the first wait that is open, once there is one."""
+    with anyio.fail_after(30):
+        while True:
+            found = await rig.ok("GET", "/api/waits?state=open")
+            if found["items"]:
+                assert found["total"] == len(found["items"])
+                return dict(found["items"][0])
+            await pause()
+
+
+async def send(rig: Rig, conversation: str) -> str:
+    """Send a message, and return its turn without waiting for the answer."""
+    path, headers = f"/api/conversations/{conversation}/messages", {"accept": "application/json"}
+    return str((await rig.ok("POST", path, {"content": "Remember."}, headers=headers))["id"])
+
+
+async def ended(rig: Rig, turn: str) -> Json:
+    with anyio.fail_after(30):
+        while (found := await rig.ok("GET", f"/api/turns/{turn}"))["status"] in ("running", "waiting"):
+            await pause()
+    return dict(found)
+
+
+async def test_a_turn_waits_is_listed_refuses_what_does_not_fit_and_goes_on_with_the_first_answer(
+    tmp_path: Path,
+) -> None:
+    rules = {"promptx_remember": "ask"}
+    async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
+        domain = await rig.domain(toolPolicy=rules)
+        conversation = await rig.conversation(domain)
+        turn = await send(rig, conversation)
+        wait = await open_wait(rig)
+        assert (wait["kind"], wait["state"], wait["answerer"]) == ("approval", "open", "owner")
+        assert (wait["turnId"], wait["conversationId"], wait["domainId"]) == (turn, conversation, domain)
+        assert wait["arguments"]["engrams"][0]["content"] == "Ann likes tea."
+        assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "waiting"
+        assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["turn"]["status"] == "waiting"
+        path = f"/api/waits/{wait['id']}"
+        for body, field in (
+            ({"action": "accept", "content": {"arguments": {"engrams": 5}}}, "content.arguments"),
+            ({"action": "accept", "content": {"arguments": []}}, "content.arguments"),
+            ({"action": "accept", "content": {"scope": "always"}}, "content.scope"),
+            ({"action": "accept", "content": {"scop": "once"}}, "content.scop"),
+            ({"action": "decline", "content": {"reason": 5}}, "content.reason"),
+            ({"action": "expire"}, "action"),
+            ({}, "action"),
+        ):
+            status, code, message = await rig.refused("POST", path, body)
+            assert (status, code) == (422, "VALIDATION_ERROR")
+            assert message.startswith(f"{field}:"), message
+        assert (await rig.ok("GET", path))["state"] == "open"
+        edited = {"engrams": [{**ENGRAM, "content": "Ann likes coffee."}]}
+        answered = await rig.ok("POST", path, {"action": "accept", "content": {"arguments": edited}})
+        assert (answered["state"], answered["answeredBy"]) == ("accepted", "local")
+        status, code, message = await rig.refused("POST", path, {"action": "decline"})
+        assert (status, code) == (409, "WAIT_ANSWERED")
+        assert "accepted" in message
+        assert (await ended(rig, turn))["status"] == "done"
+        (call,) = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
+        assert "coffee" in str(call["result"])
+        assert await audited(rig, action="wait.accept", target=wait["id"])
+        assert (await rig.ok("GET", "/api/waits?state=open"))["items"] == []
+        assert (await rig.ok("GET", f"/api/waits?conversationId={conversation}"))["total"] == 1
+
+
+async def test_an_answer_comes_by_a_frame_and_the_socket_hears_both_events(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REMEMBER, say("Done.")) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
+        async with client(address) as c:
+            await c.ask("message", conversationId=conversation, content="Remember.")
+            heard = [await c.hear()]
+            while heard[-1]["type"] != "input_required":
+                heard.append(await c.hear())
+            wait = heard[-1]["waitId"]
+            refused = await c.ask("answer", waitId=wait, action="accept", content={"scope": "x"}, requestId="r1")
+            assert (refused["type"], refused["code"], refused["waitId"]) == ("error", "VALIDATION_ERROR", wait)
+            await c.say("answer", waitId=wait, action="decline", content={"reason": "no"}, requestId="r2")
+            rest = await c.hear_turn()
+            assert {"type": "answered", "waitId": wait, "state": "declined", "requestId": "r2"} in rest
+            assert "input_answered" in [event["type"] for event in rest]
+            assert rest[-1]["type"] == "done"
+        (row,) = await audited(rig, action="tool.call")
+        assert row["details"]["because"] == "declined"
+
+
+@pytest.mark.attack(kind="web")
+async def test_a_wait_is_its_owners_or_for_admins_of_its_domain(tmp_path: Path) -> None:
+    async with tenants(tmp_path, steps=(REMEMBER, REMEMBER, say("Done."))) as t:
+        rig = t.rig
+        bob = await make_key(rig, "bob", "member", t.ids["domain"])
+        path = f"/api/domains/{t.ids['domain']}"
+        await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask-admin"}}})
+        made = (await t.ask(bob, "POST", "/api/conversations", {"domainId": t.ids["domain"]})).json()
+        rig.http.headers.update(bearer(bob))
+        turn = await send(rig, made["id"])
+        wait = await open_wait(rig)
+        assert wait["answerer"] == "admin"
+        answer = {"action": "accept"}
+        one = f"/api/waits/{wait['id']}"
+        assert (await t.ask(t.mallory, "GET", one)).status_code == 404
+        assert (await t.ask(t.mallory, "POST", one, answer)).status_code == 404
+        assert (await t.ask(t.mallory, "GET", "/api/waits")).json()["items"] == []
+        refused = await t.ask(bob, "POST", one, answer)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
+        assert wait["id"] in [each["id"] for each in (await t.ask(t.ann, "GET", "/api/waits")).json()["items"]]
+        assert (await t.ask(t.ann, "POST", one, answer)).status_code == 200
+        rig.http.headers.update(bearer(bob))
+        second = await open_wait(rig)
+        async with serving(rig.application.app) as address, socket(address, key=t.mallory) as c:
+            said = await c.ask("answer", waitId=second["id"], action="accept", requestId="r")
+            assert said["code"] == "WAIT_NOT_FOUND"
+        assert (await t.ask(t.ann, "POST", f"/api/waits/{second['id']}", {"action": "decline"})).status_code == 200
+        assert (await ended(rig, turn))["status"] == "done"
+
+
+@pytest.mark.parametrize(("form", "more"), [(Answer, {}), (AnswerFrame, {"waitId": "wait_1"})])
+def test_an_answer_may_be_as_large_by_a_frame_as_over_rest(form: type[Form], more: Json) -> None:
+    deep: Json = {}
+    for _ in range(30):
+        deep = {"a": deep}
+    fitting = {f"field{index}": "ä" * 2_000 for index in range(20)}
+    for content in (None, {"text": "ä" * 10_000}, {"arguments": fitting}):
+        read_form(form, {**more, "action": "accept", "content": content})
+    for unfit in (deep, {"a": "b" * 200_000}):
+        with pytest.raises(InvalidInput):
+            read_form(form, {**more, "action": "accept", "content": unfit})
+
+
+async def test_a_chat_that_comes_back_while_its_turn_waits_follows_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
+        chat = f"/api/ui-message/{await rig.domain(toolPolicy={'promptx_remember': 'ask'})}"
+        message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Remember."}]}
+        body = {"id": "c1", "messages": [message], "trigger": "submit-message"}
+        await rig.http.post(chat, json=body)  # the stream ends where a person is asked
+        wait = await open_wait(rig)
+        waiting = await rig.http.get(f"{chat}/c1/stream")
+        assert waiting.status_code == 200
+        assert wait["id"] in waiting.text
+        await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
+        assert (await ended(rig, wait["turnId"]))["status"] == "done"
+
+
+async def test_a_stateless_call_is_not_kept_waiting(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
+        domain = await rig.domain(toolPolicy={"promptx_remember": "ask"})
+        body = {"model": domain, "messages": [{"role": "user", "content": "Remember."}]}
+        answer = await rig.ok("POST", "/v1/chat/completions", body)
+        assert answer["choices"][0]["message"]["content"] == "Done."
+        told = str(rig.model.requests[-1].messages)
+        assert "nobody can be asked here" in told
+        assert (await rig.ok("GET", "/api/waits"))["items"] == []
+
+
+async def test_the_model_asks_its_user_where_the_domain_lets_it(tmp_path: Path) -> None:
+    ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
+    async with Rig(tmp_path, ask, say("Tea it is."), say("No tool.")) as rig:
+        conversation = await rig.conversation(await rig.domain(askUser=True))
+        turn = await send(rig, conversation)
+        wait = await open_wait(rig)
+        assert (wait["kind"], wait["message"]) == ("question", "Tea or coffee?")
+        path = f"/api/waits/{wait['id']}"
+        for content in ({}, {"choices": ["milk"]}, {"choices": ["tea", "coffee"]}, {"text": 5}):
+            assert (await rig.refused("POST", path, {"action": "accept", "content": content}))[0] == 422
+        await rig.ok("POST", path, {"action": "accept", "content": {"choices": ["tea"]}})
+        assert (await ended(rig, turn))["status"] == "done"
+        await rig.say(await rig.conversation(await rig.domain()), "Hi")
+        offered = [{tool["name"] for tool in request.tools} for request in rig.model.requests]
+        assert "ask_user" in offered[0]
+        assert "ask_user" not in offered[-1]
+
+
+async def test_a_rule_may_differ_by_what_a_user_may_do_in_the_domain(tmp_path: Path) -> None:
+    steps = (REMEMBER, say("Saved."), REMEMBER, say("Not saved."))
+    async with tenants(tmp_path, steps=steps) as t:
+        rig, domain = t.rig, t.ids["domain"]
+        rule = {"promptx_remember": {"admin": "allow", "member": "ask-admin"}}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": rule}})
+        rig.http.headers.update(bearer(t.ann))
+        events = await rig.say(await rig.conversation(domain), "Remember.")
+        assert "input_required" not in [event["type"] for event in events]
+        bob = await make_key(rig, "bob", "member", domain)
+        rig.http.headers.update(bearer(bob))
+        turn = await send(rig, await rig.conversation(domain))
+        wait = await open_wait(rig)
+        assert wait["answerer"] == "admin"
+        answer = {"action": "decline", "content": {"reason": "No."}}
+        assert (await t.ask(t.ann, "POST", f"/api/waits/{wait['id']}", answer)).status_code == 200
+        assert (await ended(rig, turn))["status"] == "done"
+
+
+async def test_an_approval_of_an_mcp_servers_tool_counts_until_its_entry_is_another(tmp_path: Path) -> None:
+    steps = [step for _ in range(3) for step in (use("s__fine"), say("Done."))]
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+    async with Rig(tmp_path, *steps, any_command=True) as rig:
+        domain = await rig.domain(toolPolicy={"s__fine": "ask"}, mcpServers={"s": entry})
+        conversation = await rig.conversation(domain)
+
+        async def approve() -> None:
+            turn = await send(rig, conversation)
+            wait = await open_wait(rig)
+            assert (wait["server"], wait["toolName"]) == ("s", "s__fine")
+            answer = {"action": "accept", "content": {"scope": "conversation"}}
+            await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
+            assert (await ended(rig, turn))["status"] == "done"
+
+        await approve()
+        assert (await ended(rig, await send(rig, conversation)))["status"] == "done"
+        other = {"mcpServers": {"s": {**entry, "env": {"GREETING": "hello"}}}}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": other})
+        await approve()
+        calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
+        assert [call["status"] for call in calls] == ["ok"] * 3
+
+
+async def test_a_lost_grant_takes_its_waits_out_of_the_list_and_out_of_its_total(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as t:
+        assert (await t.ask(t.ann, "GET", "/api/waits")).json()["total"] == 1
+        other = {t.own_domain: "member"}
+        as_operator(t.rig)
+        await t.rig.ok("PATCH", "/api/users/ann", {"grants": other})
+        key = await make_key(t.rig, "ann", "member", t.own_domain)
+        found = (await t.ask(key, "GET", "/api/waits")).json()
+        assert (found["items"], found["total"]) == ([], 0)

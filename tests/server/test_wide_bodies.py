@@ -1,0 +1,73 @@
+"""What a client's JSON costs to be refused: its keys are as long and its lists as wide as a megabyte lets them be."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from agentic_rag.errors import InvalidInput
+from agentic_rag.forms import MAX_VALUES, Form, read_form
+from agentic_rag.json_form import Json
+from agentic_rag.server.frames import MessageFrame
+from agentic_rag.server.openai_requests import ChatCall
+from agentic_rag.server.role_routes import NewMemories
+from tests.server.rig import Rig
+
+TOO_MANY = f"more than {MAX_VALUES} items of lists and members of objects."
+
+
+class _Anything(Form):
+    """A body whose field may hold whatever JSON there is."""
+
+    settings: Json | None = None
+
+
+def _peak(size: int) -> int:
+    """Return the bytes that reading takes at most, of a body that is one long key above one wide list."""
+    body = {"settings": {"k" * size: [[0]] * size}}
+    tracemalloc.start()
+    try:
+        read_form(_Anything, body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_key_above_a_wide_list_costs_what_they_are_long_together() -> None:
+    read_form(_Anything, {})  # the model is built once
+    assert _peak(8_000) < 3 * _peak(4_000)
+
+
+def test_a_nul_below_any_keys_is_refused_at_its_own_place() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_form(_Anything, {"settings": {"a": [{"b": 1}, {"c": ["x", "y\0"]}], "d": "\0"}}, "body")
+    assert refused.value.path == "body.settings.a.1.c.1"
+    with pytest.raises(InvalidInput) as refused:
+        read_form(_Anything, {"settings": {"a": {"b\0": 1}}})
+    assert refused.value.path == "settings.a.b\ufffd"
+
+
+@pytest.mark.anyio
+async def test_a_body_of_very_many_values_is_refused_before_each_is_looked_at(tmp_path: Path) -> None:
+    wide: list[Json] = [{}] * (MAX_VALUES + 1)
+    async with Rig(tmp_path) as rig:
+        bodies: list[Json] = [{"title": wide}, {"title": {str(at): [[]] for at in range(MAX_VALUES)}}]
+        for body in bodies:
+            refused = await rig.refused("POST", "/api/conversations", body)
+            assert refused == (422, "VALIDATION_ERROR", f"body: {TOO_MANY}")
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [(NewMemories, "engrams"), (ChatCall, "messages"), (MessageFrame, "images")]
+)
+def test_a_list_is_looked_at_up_to_its_first_item_that_does_not_fit(model: type[Form], field: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate({field: [{}] * 900})
+    assert refused.value.error_count() < 10
+
+
+def test_of_many_unknown_keys_the_first_is_told() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_form(_Anything, {f"key{at}": 0 for at in range(9)}, "body")
+    assert refused.value.path == "body.key0"

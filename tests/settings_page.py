@@ -1,0 +1,95 @@
+"""docs/settings.md, made of the settings class: ``scripts/write_settings`` writes it, a test compares.
+
+Owns the words for types and defaults. What a setting does stands in its docstring in the class.
+"""
+
+import ast
+import inspect
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import AliasChoices, SecretStr
+from pydantic.fields import FieldInfo
+
+from agentic_rag import settings
+from agentic_rag.settings import Settings
+
+PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+
+_HEAD = """\
+# Settings of the process
+
+What the operator decides: environment variables, or lines of a file `.env` in the working folder. A variable of the
+environment goes before the file, an option of `agentic-rag serve` before both. What a domain's admin decides is in its
+settings (`PATCH /api/domains/{id}`). This page is written by `scripts/write_settings` from `agentic_rag/settings.py`.
+
+| variable | type | default | what it does |
+|---|---|---|---|
+"""
+_WORDS = {Path: "path", SecretStr: "secret", str: "text", int: "integer", float: "number", bool: "`true` or `false`"}
+
+
+def docs_of_fields() -> dict[str, str]:
+    """Return the docstrings of the settings by name."""
+    (kind,) = [
+        node
+        for node in ast.parse(inspect.getsource(settings)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Settings"
+    ]
+    found: dict[str, str] = {}
+    name = ""
+    for node in kind.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
+            found[name] = " ".join(inspect.cleandoc(str(node.value.value)).split())
+            name = ""
+        else:
+            name = ""
+    return found
+
+
+def variable_of(name: str, field: FieldInfo) -> str:
+    """Return the environment variables that set a field, joined."""
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return " or ".join(f"`{each}`" for each in alias.choices if isinstance(each, str) and each.isupper())
+    return f"`AGENTIC_RAG_{name.upper()}`"
+
+
+def type_of(annotation: Any, bounds: str = "") -> str:
+    """Return a field's type in words."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{each}`" for each in get_args(annotation))
+    if isinstance(annotation, UnionType):
+        return type_of(next(each for each in get_args(annotation) if each is not NoneType), bounds)
+    return f"{_WORDS[annotation]}{bounds}"
+
+
+def bounds_of(field: FieldInfo) -> str:
+    """Return within which bounds a field's number lies."""
+    said = []
+    for each in field.metadata:
+        for key, word in (("gt", "more than"), ("ge", "from"), ("le", "to"), ("lt", "less than")):
+            if getattr(each, key, None) is not None:
+                said.append(f" {word} {getattr(each, key)}")
+    return "".join(said)
+
+
+def default_of(value: object) -> str:
+    """Return a default as one would write it."""
+    if value is None or value == "":
+        return "empty"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def make_page() -> str:
+    """Return the page's text."""
+    docs = docs_of_fields()
+    rows = [
+        f"| {variable_of(name, field)} | {type_of(field.annotation, bounds_of(field))} | {default_of(field.default)} "
+        f"| {docs.get(name, '').replace('``', '`').replace('|', chr(92) + '|')} |\n"
+        for name, field in Settings.model_fields.items()
+    ]
+    return _HEAD + "".join(rows)

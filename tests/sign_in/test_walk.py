@@ -1,0 +1,273 @@
+"""The whole way with the real server: refused, signed in by a browser, let in; what is kept of it, and what is not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+from joserfc.jwk import ECKey
+
+from agentic_rag.store import secrets
+from agentic_rag.testing.authorization_server import Habits
+from tests.access.tenants import audited, bearer, make_key
+from tests.server.rig import Json, Rig, types_of
+from tests.server.test_mcp_servers import accept_waiting, calling
+from tests.server.test_waits import open_wait
+from tests.sign_in.places import CALLBACK, entered, places, sign_in, try_entry, visit
+
+
+async def restart(rig: Rig, domain: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/web/restart", **options)
+    return found
+
+
+async def test_an_admin_saves_an_entry_signs_in_and_its_tools_are_listed(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        state = await try_entry(rig, domain, {"url": found.url})
+        assert state["state"] == "needs_auth", state
+        asked = state["signIn"]
+        assert asked["address"].startswith(f"{found.granting.issuer}/authorize?")
+        assert asked["begin"].endswith(f"/api/oauth/begin/{asked['id']}")
+        assert (asked["who"], asked["host"]) == ("admin", "127.0.0.1")
+        page = await sign_in(rig, asked)
+        assert page.status_code == 200
+        assert "anna@example.com" in page.text
+        assert page.headers["referrer-policy"] == "no-referrer"
+        state = await try_entry(rig, domain, {"url": found.url})
+        assert state["state"] == "ready"
+        assert {tool["name"] for tool in state["tools"]} >= {"echo", "fail", "slow"}
+        listed = await rig.ok("GET", f"/api/domains/{domain}/mcp-servers/web/sign-ins")
+        assert [(each["user"], each["account"], each["by"]) for each in listed["items"]] == [
+            ("", "anna@example.com", "local")
+        ]
+        assert listed["items"][0]["until"] > listed["items"][0]["since"]
+        assert (await audited(rig, action="mcp.sign-in"))[0]["target"] == f"{domain}/web"
+
+
+async def test_a_turn_calls_with_the_token_and_it_stands_in_no_event_no_log_and_no_prompt(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 2) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        assert (await restart(rig, domain))["state"] == "ready"
+        token = next(iter(found.granting.live))
+        events = await rig.say(await rig.conversation(domain), "Go")
+        assert types_of(events)[-1] == "done"
+        assert "hi" in str(events)
+        assert set(found.guarded.tokens) == {"", token}
+        redact = rig.application.ground.vault.redact.of(domain)
+        for each in (*found.granting.live, *found.granting.refresh, found.granting.habits.clients["client-1"]):
+            assert redact(f"x {each} y") == "x [secret web.oauth] y"
+        kept = await rig.application.database.read(secrets.list_all)
+        assert kept
+        assert not any(token.encode() in row.sealed for row in kept)
+        shown = await rig.ok("GET", f"/api/domains/{domain}/secrets")
+        assert shown["items"] == []
+
+
+async def test_each_user_of_an_entry_of_their_own_signs_in_alone(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url, "identity": "user"}})
+        admins = {name: bearer(await make_key(rig, name, "admin", domain)) for name in ("anna", "ben")}
+        rig.http.headers.pop("authorization", None)
+        asked = (await restart(rig, domain, headers=admins["anna"]))["signIn"]
+        assert asked["who"] == "owner"
+        place = f"/api/domains/{domain}/mcp-servers/web/sign-ins"
+        for name, count in (("anna", 1), ("ben", 0)):
+            assert len((await rig.ok("GET", f"{place}/open", headers=admins[name]))["items"]) == count
+        begin = f"/api/oauth/begin/{asked['id']}"
+        assert (await rig.refused("GET", begin, headers=admins["ben"]))[0] == 404
+        back = await visit(asked["address"])
+        for options in ({}, {"headers": admins["ben"]}):
+            page = await rig.http.get(CALLBACK, params=back, **options)  # type: ignore[arg-type]
+            assert page.status_code == 400
+            assert "by somebody else" in page.text
+        assert not found.granting.find("/token")
+        begun = await rig.http.get(begin, headers=admins["anna"])
+        assert begun.headers["location"] == asked["address"]
+        cookie = begun.headers["set-cookie"]
+        assert all(word in cookie for word in ("HttpOnly", "SameSite=lax", f"Path={CALLBACK}", "Max-Age=600"))
+        stranger = await rig.http.get(CALLBACK, params=back, headers={"cookie": "agentic-rag-sign-in=guessed"})
+        assert stranger.status_code == 400
+        page = await rig.http.get(CALLBACK, params=back, headers={"cookie": cookie.partition(";")[0]})
+        assert page.status_code == 200, page.text
+        assert (await restart(rig, domain, headers=admins["anna"]))["state"] == "ready"
+        assert (await restart(rig, domain, headers=admins["ben"]))["state"] == "needs_auth"
+        listed = await rig.ok("GET", place, headers=admins["anna"])
+        assert [(each["user"], each["by"]) for each in listed["items"]] == [("anna", "anna")]
+
+
+async def test_a_revoked_sign_in_is_gone_here_and_given_back_there(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        assert (await restart(rig, domain))["state"] == "ready"
+        place = f"/api/domains/{domain}/mcp-servers/web/sign-ins"
+        assert await rig.ok("DELETE", f"{place}/domain") == {"revoked": True}
+        assert [each.form["token_type_hint"] for each in found.granting.find("/revoke")] == [
+            "refresh_token",
+            "access_token",
+        ]
+        assert not found.granting.live
+        assert (await rig.ok("GET", place))["items"] == []
+        assert (await restart(rig, domain))["state"] == "needs_auth"
+        assert (await rig.refused("DELETE", f"{place}/domain"))[0] == 404
+
+
+async def test_a_server_that_leaves_the_settings_takes_its_accounts_along(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        await try_entry(rig, domain, {"url": found.url + "?other"})
+        path = f"/api/domains/{domain}"
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"web": None}}})
+        names = [row.name for row in await rig.application.database.read(secrets.list_all)]
+        assert not [name for name in names if "account" in name or "pending" in name]
+        assert (await rig.ok("GET", f"{path}/mcp-servers/web/sign-ins"))["items"] == []
+
+
+async def test_the_token_of_one_address_is_never_sent_to_another_the_entry_is_changed_to(tmp_path: Path) -> None:
+    async with places() as found, places() as other, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"web": {"url": other.url}}}})
+        assert (await restart(rig, domain))["state"] == "needs_auth"
+        assert set(other.guarded.tokens) == {""}
+
+
+async def test_a_client_with_credentials_of_its_own_needs_no_person(tmp_path: Path) -> None:
+    key = ECKey.generate_key("P-256")
+    for habits, given in (
+        (Habits(clients={"robot": "robots-secret-1"}), {"clientSecret": "robots-secret-1"}),
+        (Habits(clients={"robot": ""}, client_key=key), {"privateKey": key.as_pem(private=True).decode()}),
+    ):
+        async with (
+            places(habits) as found,
+            entered(tmp_path / str(len(given["clientSecret"]) if "clientSecret" in given else 0)) as rig,
+        ):
+            oauth = {"clientId": "robot", "scopes": ["read"], "grant": "client_credentials", **given}
+            domain = await rig.domain(mcpServers={"web": {"url": found.url, "oauth": oauth}})
+            shown = await rig.ok("GET", f"/api/domains/{domain}")
+            assert not any(text in json.dumps(shown) for text in given.values())
+            assert (await restart(rig, domain))["state"] == "ready"
+            assert [each.form["grant_type"] for each in found.granting.find("/token")] == ["client_credentials"]
+            assert found.granting.find("/token")[0].form["scope"] == "read"
+            found.granting.live.clear()  # it is refused, and there is no person to ask
+            assert (await restart(rig, domain))["state"] == "ready"
+            assert len(found.granting.find("/token")) == 2
+            found.granting.habits.token = {"access_token": "never-a-good-one"}
+            found.granting.live.clear()
+            assert "refuses the token that was just granted" in (await restart(rig, domain))["reason"]
+
+
+async def test_a_registered_client_is_used_as_its_admin_wrote_it_and_its_secret_stays(tmp_path: Path) -> None:
+    methods = {"token_endpoint_auth_methods_supported": ["client_secret_post"], "registration_endpoint": None}
+    habits = Habits(clients={"ours": "a-very-secret-word"}, metadata=methods)
+    async with places(habits) as found, entered(tmp_path) as rig:
+        oauth = {"clientId": "ours", "clientSecret": "a-very-secret-word", "scopes": "read write"}
+        domain = await rig.domain(mcpServers={"web": {"url": found.url, "oauth": oauth}})
+        shown = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]["web"]
+        assert shown["oauth"] == {
+            "clientId": "ours",
+            "clientSecret": {"set": True, "last4": "word"},
+            "scopes": ["read", "write"],
+        }
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"web": shown}}})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        assert (await restart(rig, domain))["state"] == "ready"
+        assert found.granting.find("/token")[0].form["client_secret"] == "a-very-secret-word"
+        assert found.granting.find("/authorize")[0].form["scope"] == "read write"
+
+
+async def test_our_published_document_is_the_client_where_it_can_be_read(tmp_path: Path) -> None:
+    habits = Habits(metadata={"client_id_metadata_document_supported": True})
+    async with places(habits) as found, entered(tmp_path, public_url="https://rag.example") as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        asked = (await restart(rig, domain))["signIn"]
+        assert asked["begin"].startswith("https://rag.example/api/oauth/begin/")
+        await sign_in(rig, asked)
+        assert (await restart(rig, domain))["state"] == "ready"
+        document = await rig.ok("GET", "/client-metadata.json")
+        assert document["client_id"] == "https://rag.example/client-metadata.json"
+        assert document["redirect_uris"] == ["https://rag.example/api/oauth/callback"]
+        assert found.granting.find("/authorize")[0].form["client_id"] == document["client_id"]
+        assert not found.granting.find("/register")
+
+
+async def test_a_server_that_asks_for_more_is_granted_more_with_what_was_granted_before(tmp_path: Path) -> None:
+    habits = Habits(challenge_scope="read")
+    async with places(habits) as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 4) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        assert (await restart(rig, domain))["state"] == "ready"
+        found.guarded.scopes["tools/call"] = "write"
+        conversation = await rig.conversation(domain)
+        place = f"/api/domains/{domain}/mcp-servers/web/sign-ins/open"
+        events: list[Json] = []
+
+        async def say() -> None:
+            events.extend(await rig.say(conversation, "Go"))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as talking:
+                talking.start_soon(say)
+                wait = await open_wait(rig)
+                assert (wait["kind"], wait["server"]) == ("url", "web")
+                assert wait["url"].endswith((await rig.ok("GET", place))["items"][0]["id"])
+                await sign_in(rig, (await rig.ok("GET", place))["items"][0])
+        assert any(each["type"] == "tool_result" and each["status"] == "ok" for each in events), "it went on by itself"
+        assert [each.form["scope"] for each in found.granting.find("/authorize")] == ["read", "read write"]
+        events = await rig.say(conversation, "Go")
+        assert any(each["type"] == "tool_result" and each["status"] == "ok" for each in events), events
+
+
+async def test_rights_that_grow_without_end_are_asked_for_a_few_times_only(tmp_path: Path) -> None:
+    habits = Habits(challenge_scope="s0")
+    async with places(habits) as found, entered(tmp_path) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+        count = 0
+        state = await restart(rig, domain)
+        while state["state"] == "needs_auth":
+            await sign_in(rig, state["signIn"])
+            count += 1
+            found.guarded.scopes["tools/list"] = f"s{count}"
+            state = await restart(rig, domain)
+        assert "asks for more rights again and again" in state["reason"]
+        assert count == 5  # the first, and four times more
+
+
+async def test_a_sign_in_survives_a_restart_of_the_server_half_way(tmp_path: Path) -> None:
+    async with places() as found:
+        async with entered(tmp_path) as rig:
+            domain = await rig.domain(mcpServers={"web": {"url": found.url}})
+            asked = (await restart(rig, domain))["signIn"]
+        async with entered(tmp_path) as rig:
+            assert (await restart(rig, domain))["signIn"]["address"] == asked["address"]
+            assert (await sign_in(rig, asked)).status_code == 200
+            assert (await restart(rig, domain))["state"] == "ready"
+
+
+async def test_an_accepted_list_stays_accepted_when_a_sign_in_comes_between(tmp_path: Path) -> None:
+    async with places() as found, entered(tmp_path, *[calling("web__echo", text="hi")] * 4) as rig:
+        domain = await rig.domain(mcpServers={"web": {"url": found.url}}, toolPolicy={"web__*": "allow"})
+        await sign_in(rig, (await restart(rig, domain))["signIn"])
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Go")
+        await accept_waiting(rig, domain, "web")
+        found.granting.live.clear()
+        found.granting.refresh.clear()
+        said: list[Json] = []
+
+        async def say() -> None:
+            said.extend(await rig.say(conversation, "Go"))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as talking:
+                talking.start_soon(say)
+                wait = await open_wait(rig)
+                await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "decline"})
+        assert "was declined" in str(said)
+        assert "/authorize" not in str(said)
+        with anyio.fail_after(60):
+            state = await restart(rig, domain)
+        assert state["state"] == "needs_auth"

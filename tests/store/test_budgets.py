@@ -1,0 +1,209 @@
+"""Reservations in the store: what several processes reserve together stays within the budget, on each database."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import anyio
+import pytest
+from sqlalchemy import Connection
+
+from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.ids import SessionId
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.prices import Price, Prices
+from agentic_rag.runtime.spending import Account, Spending
+from agentic_rag.store import budgets, usage
+from agentic_rag.store.budgets import BudgetRecord, Payer, Period, Unit
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.usage import Scope, UsageRecord
+
+PAYER = Payer("dom_a", "mia", "key_1")
+REQUEST = ModelRequest("scripted-1", 500, (), ())
+COST = 100
+HARD = 2000
+
+
+def budget(**changes: object) -> BudgetRecord:
+    values: dict[str, object] = {
+        "id": new_id("bud"),
+        "scope": Scope.DOMAIN,
+        "subject": "dom_a",
+        "unit": Unit.TOKENS,
+        "period": Period.DAY,
+        "soft": None,
+        "hard": str(HARD),
+        "created_at": now(),
+        "updated_at": now(),
+    }
+    return BudgetRecord(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def spent(tokens: int) -> UsageRecord:
+    return UsageRecord(
+        id=new_id("usage"),
+        session_id=SessionId("sess_a"),
+        domain_id=PAYER.domain_id,
+        user_id=PAYER.user_id,
+        key_id=PAYER.key_id,
+        model="scripted-1",
+        input=tokens,
+        cache_read=0,
+        cache_write=0,
+        output=0,
+        created_at=now(),
+    )
+
+
+async def opened(url: str) -> tuple[Database, Spending]:
+    database = await Database.open(url)
+    spending = Spending(database)
+    await spending.refresh()
+    return database, spending
+
+
+async def test_two_processes_do_not_pass_a_budget_together(database: Database, url: str) -> None:
+    await database.write(lambda conn: budgets.put(conn, budget()))
+    shared = database.shared
+    others = [await opened(url) for _ in range(2)] if shared else [(database, Spending(database))] * 2
+    for _, spending in others:
+        await spending.refresh()
+    most = 0
+    running = 0
+    refused: list[BudgetExceeded] = []
+    done: list[int] = []
+
+    async def call(number: int) -> None:
+        nonlocal most, running
+        base, spending = others[number % 2]
+        account = spending.account(PAYER)
+        try:
+            await account.reserve(REQUEST, 60, tokens=0)
+        except BudgetExceeded as exc:
+            refused.append(exc)
+            return
+        running += 1
+        most = max(most, running)
+        await anyio.lowlevel.checkpoint()
+        running -= 1
+
+        def store(conn: Connection) -> None:
+            usage.put(conn, [spent(COST)])
+            account.release(conn)
+
+        await base.write(store)
+        account.settle()
+        done.append(number)
+
+    try:
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(call, number)
+        assert len(done) == HARD // COST, "each that could be paid was let through"
+        assert most * 500 <= HARD, "what is reserved counts like what is spent"
+        assert len(refused) == 50 - len(done)
+        assert not any(each.retryable for each in refused), "they waited for what was reserved, then nothing was left"
+        assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
+    finally:
+        if shared:
+            for base, _ in others:
+                await base.aclose()
+
+
+async def test_an_account_does_not_wait_for_itself_and_others_wait_for_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentic_rag.runtime.spending.PATIENCE_SECONDS", 0)
+    await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
+    spending = Spending(database)
+    await spending.refresh()
+    turn = spending.account(PAYER, "turn_1")
+    compaction = turn.begin_job()
+    for account in (turn, turn, compaction, compaction):
+        await account.reserve(REQUEST, 60, tokens=0)
+    with pytest.raises(BudgetExceeded) as caught:
+        await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
+    assert caught.value.retryable
+    await compaction.aclose()
+    rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
+    assert [each.turn_id for each in rows] == ["turn_1"] * 2, "what the turn has reserved stays"
+    await turn.aclose()
+    await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
+
+
+async def test_only_what_the_last_call_reserved_is_given_back_where_that_one_has_cost_nothing(
+    database: Database,
+) -> None:
+    await database.write(lambda conn: budgets.put(conn, budget()))
+    spending = Spending(database)
+    await spending.refresh()
+    account = spending.account(PAYER, "turn_1")
+    for tokens in (1000, 2000):
+        await account.reserve(REQUEST, 60, tokens=tokens)
+    await account.give_back()
+    await account.give_back()
+    (left,) = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
+    assert left.sent == 1100, "that of the call before, which broke off"
+    await account.aclose()
+    assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
+
+
+async def test_a_call_that_was_answered_by_a_model_without_a_price_is_not_free(database: Database) -> None:
+    price = Price("", Decimal(1), Decimal(1), Decimal(1), Decimal(1))
+    await database.write(lambda conn: budgets.put(conn, budget(unit=Unit.MONEY, hard="1")))
+    spending = Spending(database, Prices("USD", {"scripted-1": [price]}))
+    await spending.refresh()
+    account = spending.account(PAYER)
+    await account.reserve(REQUEST, 60, tokens=0)
+    await account.give_back()
+    stranger, silent = replace(spent(COST), model="stranger-2"), replace(spent(0), model="silent-3")
+    await database.write(lambda conn: usage.put(conn, [silent]))
+    await account.reserve(REQUEST, 60, tokens=0)
+    await database.write(lambda conn: usage.put(conn, [stranger]))
+    with pytest.raises(BudgetUnpriced) as caught:
+        await account.reserve(REQUEST, 60, tokens=0)
+    assert caught.value.model == "stranger-2", "what to name a price for"
+    priced = Spending(database, Prices("USD", {"scripted-1": [price], "stranger-2": [price]}))
+    await priced.refresh()
+    await priced.account(PAYER).reserve(REQUEST, 60, tokens=0)
+
+
+async def test_what_is_reserved_ends_with_its_time(database: Database) -> None:
+    await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
+    spending = Spending(database)
+    await spending.refresh()
+    lost: Account = spending.account(PAYER)
+    await lost.reserve(REQUEST, -1, tokens=0)
+    assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
+    await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
+    rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.USER, "mia"))
+    assert [(each.sent, each.received) for each in rows] == [(0, 500)]
+
+
+async def test_sums_by_day_are_those_of_the_rows(database: Database) -> None:
+    rows = [spent(1), spent(2), spent(3)]
+    await database.write(lambda conn: usage.put(conn, rows))
+    await database.write(lambda conn: usage.put(conn, [spent(4)]))
+    for scope, subject in ((Scope.DOMAIN, "dom_a"), (Scope.USER, "mia"), (Scope.KEY, "key_1")):
+        (found,) = await database.read(lambda conn, s=scope, i=subject: usage.day_sums(conn, s, i, ""))  # type: ignore[misc]
+        assert (found.day, found.model, found.input) == (rows[0].created_at[:10], "scripted-1", 10)
+    await database.write(lambda conn: usage.rename_user(conn, "mia", "#7"))
+    assert await database.read(lambda conn: usage.day_sums(conn, Scope.USER, "mia", "")) == []
+    (renamed,) = await database.read(lambda conn: usage.day_sums(conn, Scope.USER, "#7", ""))
+    assert renamed.input == 10
+
+
+async def test_a_budget_that_names_its_subject_goes_before_one_for_each(database: Database) -> None:
+    each = budget(subject="*", hard="5")
+    own = budget(hard="7")
+    monthly = budget(subject="*", period=Period.MONTH, hard="9")
+    for one in (each, own, monthly):
+        await database.write(lambda conn, one=one: budgets.put(conn, one))  # type: ignore[misc]
+    again = await database.write(lambda conn: budgets.put(conn, budget(hard="8")))
+    assert again.id == own.id
+    found = await database.write(lambda conn: budgets.lock(conn, PAYER))
+    assert {(one.subject, one.period, one.hard) for one in found} == {
+        ("dom_a", Period.DAY, "8"),
+        ("*", Period.MONTH, "9"),
+    }

@@ -1,0 +1,80 @@
+"""The servers of one database: who they are, and that no two have one name."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import update
+
+from agentic_rag.operations.members import Members
+from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import replicas
+from agentic_rag.store.database import Database
+from agentic_rag.store.database_time import DatabaseTime
+from agentic_rag.workers import Workers
+
+from .conftest import needs_postgresql
+from .test_leases import store
+
+__all__ = ["store"]
+pytestmark = needs_postgresql
+
+
+@pytest.fixture
+async def database(store: str) -> AsyncIterator[Database]:
+    database = await Database.open(store)
+    try:
+        yield database
+    finally:
+        await database.aclose()
+
+
+def member(database: Database, name: str, run: str) -> Members:
+    return Members(database, name, run)
+
+
+async def test_members_see_each_other_until_they_leave(database: Database) -> None:
+    a, b = member(database, "a", "run_1"), member(database, "b", "run_2")
+    await a.join()
+    await b.join()
+    b.locate("http://b.example")
+    await b.tell_leaving()
+    seen = await a.list_alive()
+    assert [(each.id, each.own, each.leaving) for each in seen] == [("a", True, False), ("b", False, True)]
+    assert seen[1].address == "http://b.example"
+    await b.leave()
+    assert [each.id for each in await a.list_alive()] == ["a"]
+
+
+async def test_a_name_that_a_living_server_has_is_refused(database: Database) -> None:
+    first = member(database, "a", "run_1")
+    await first.join()
+    async with Workers() as workers:
+        workers.start("the heartbeat", first.run)
+        with pytest.raises(BadConfiguration, match="AGENTIC_RAG_REPLICA"):
+            await member(database, "a", "run_2").join()
+    assert [each.own for each in await first.list_alive()] == [True]
+
+
+async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: Database) -> None:
+    dead = member(database, "a", "run_1")
+    await dead.join()
+    again = member(database, "a", "run_2")
+    await again.join()
+    assert [each.own for each in await again.list_alive()] == [True]
+    await dead.beat()  # it was only away: the name stays the other's
+    assert [each.own for each in await again.list_alive()] == [True]
+
+
+async def test_a_server_that_was_away_takes_its_name_again(database: Database) -> None:
+    away = member(database, "a", "run_1")
+    await away.join()
+    long_ago = update(replicas.REPLICAS.table).values(heartbeat_at=DatabaseTime(-60.0))
+    await database.write(lambda conn: conn.execute(long_ago).close())
+    await database.write(lambda conn: replicas.prune(conn, 30.0))
+    assert await away.list_alive() == []
+    await away.beat()
+    assert [each.id for each in await away.list_alive()] == ["a"]
+
+
+async def test_a_server_without_a_name_makes_one(database: Database) -> None:
+    assert member(database, "", "run_1").name != member(database, "", "run_2").name

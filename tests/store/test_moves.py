@@ -1,0 +1,133 @@
+"""A backup is the way from one kind of database to the other, and back: what arrives is what left."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from agentic_rag.backup.archive import read_archive
+from agentic_rag.backup.contents import RECORDS, Choice
+from agentic_rag.backup.making import make_backup
+from agentic_rag.backup.restoring import Plan, restore
+from agentic_rag.backup.upgrading import find_before, go_back, look_back, open_database, rehearse
+from agentic_rag.commands.doctor import examine
+from agentic_rag.errors import BackupRefused
+from agentic_rag.store import migrations
+from agentic_rag.store.database import Database, find_revision
+from agentic_rag.testing.steps import say
+from tests.backup.later import NEXT, make_later
+from tests.backup.making import ANSWER, fill
+from tests.server.rig import Rig, settings_for
+
+from .conftest import needs_postgresql
+
+pytestmark = needs_postgresql
+
+SAID_ANEW = ("origin/", "audit/", "audit_head/", "domains/", "documents/")
+
+
+@pytest.fixture(autouse=True)
+def private_files() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+async def fresh_url(postgresql_url: str) -> AsyncIterator[str]:
+    """A database that nobody has used, of which the rest of the tests knows nothing."""
+    server = await asyncpg.connect(postgresql_url)
+    await server.execute("DROP DATABASE IF EXISTS moves")
+    await server.execute("CREATE DATABASE moves")
+    yield postgresql_url.removesuffix("postgres") + "moves"
+    await server.execute("DROP DATABASE moves WITH (FORCE)")
+    await server.close()
+
+
+def records(backup: Path) -> dict[str, bytes]:
+    """Return the rows of a backup by member, without the tables of which a restore says something anew."""
+    with read_archive(backup) as reader:
+        return {
+            member.name: member.content.read()
+            for member in reader.members()
+            if member.name.startswith(RECORDS) and not member.name.removeprefix(RECORDS).startswith(SAID_ANEW)
+        }
+
+
+async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path: Path, fresh_url: str) -> None:
+    first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
+    choice = Choice(with_key=True)
+    data = await fill(tmp_path / "one")
+    await make_backup(data / "agentic-rag.db", data, first, choice)
+
+    moved = tmp_path / "two" / "data"
+    await restore(Plan(first, moved, fresh_url))
+    settings = settings_for(tmp_path / "two", database_url=fresh_url)
+    assert await examine(settings, False) == []
+    assert not (moved / "agentic-rag.db").exists()
+    await make_backup(fresh_url, moved, second, choice)
+
+    back = tmp_path / "three" / "data"
+    await restore(Plan(second, back, back / "agentic-rag.db"))
+    assert await examine(settings_for(tmp_path / "three"), False) == []
+    await make_backup(back / "agentic-rag.db", back, third, choice)
+
+    assert records(first) == records(second) == records(third)
+    assert len(records(first)) > 8
+    with pytest.raises(BackupRefused, match="database is not empty"):
+        await restore(Plan(first, tmp_path / "four" / "data", fresh_url))
+    async with Rig(tmp_path / "two", say("On the server too."), database_url=fresh_url) as rig:
+        conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
+        items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert items[-1]["content"] == ANSWER
+        assert (await rig.say(conversation, "And there?"))[-1]["type"] == "done"
+
+
+async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(
+    tmp_path: Path, fresh_url: str
+) -> None:
+    from agentic_rag import failpoints
+
+    class _Killed(Exception):
+        pass
+
+    def die(place: str) -> None:
+        if place == "restore.loaded":
+            raise _Killed
+
+    data = await fill(tmp_path / "one")
+    backup = tmp_path / "b.tar.zst"
+    await make_backup(data / "agentic-rag.db", data, backup, Choice(with_key=True))
+    plan = Plan(backup, tmp_path / "two" / "data", fresh_url)
+    with pytest.raises(_Killed), failpoints.heard_by(die):
+        await restore(plan)
+    await restore(plan)
+    assert await examine(settings_for(tmp_path / "two", database_url=fresh_url), False) == []
+    database = await Database.open(fresh_url)
+    assert await database.read(migrations.version) == migrations.HEAD
+    await database.aclose()
+
+
+async def test_an_upgrade_on_a_server_is_rehearsed_beside_its_tables_backed_up_and_taken_back(
+    tmp_path: Path, fresh_url: str
+) -> None:
+    later = make_later(tmp_path / "migrations")
+    settings = settings_for(tmp_path, database_url=fresh_url)
+    data = await fill(tmp_path, database_url=fresh_url)
+    before = tmp_path / "before.tar.zst"
+    await make_backup(fresh_url, data, before, Choice())
+    done = await rehearse(settings, later)
+    assert (done.steps[0][0], done.changes, done.findings) == (NEXT, ["probe.who is new (text)"], [])
+    assert await find_revision(fresh_url) == migrations.HEAD
+    await (await open_database(settings, later)).aclose()
+    assert await find_revision(fresh_url) == NEXT
+    way = await look_back(settings, find_before(data), later)
+    assert way.header.database == "postgresql"
+    assert "domains" not in [name for name, _, _ in way.lost]
+    await go_back(settings, way, later)
+    assert await find_revision(fresh_url) == migrations.HEAD
+    after = tmp_path / "after.tar.zst"
+    await make_backup(fresh_url, data, after, Choice())
+    assert records(before) == records(after)

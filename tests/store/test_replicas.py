@@ -1,0 +1,320 @@
+"""Several servers on one PostgreSQL database are one: each does what was asked of another, and tells its readers."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from threading import Thread
+
+import anyio
+import pytest
+from sqlalchemy import Connection, text, update
+
+from agentic_rag.errors import StorageUnavailable, TurnInProgress
+from agentic_rag.events import AgentEvent, Title
+from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.runtime.log.fanout import InProcessFanout
+from agentic_rag.runtime.log.runlog import EPOCH, Journal, encode
+from agentic_rag.store import compactions, run_events, sessions, turns
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.turns import TurnStatus
+from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
+from agentic_rag.testing.steps import Say, Step, say, use
+from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text_of, toolset
+from tests.runtime.test_compaction import SUMMARY
+from tests.runtime.test_waits import ASKING, answer, echo, open_waits
+from tests.waiting import pause
+
+from .conftest import needs_postgresql
+from .test_leases import PATIENCE, listen, store
+
+__all__ = ["store"]
+pytestmark = needs_postgresql
+PIECES = Step((Say("One two three.", pieces=("One ", "two ", "three.")),))
+
+
+@asynccontextmanager
+async def replicas(
+    folder: Path, store: str, *scripts: Sequence[Scripted] | ScriptedModel, most_turns: int = 0
+) -> AsyncIterator[list[Bench]]:
+    """Servers that hear each other, each with a model that gives these answers."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for script in scripts:
+            model = script if isinstance(script, ScriptedModel) else ScriptedModel(*script)
+            await stack.enter_async_context(model)
+            made = bench(folder, model, toolset(write=echo), store=store, hears=True, most_turns=most_turns)
+            found.append(await stack.enter_async_context(made))
+        yield found
+
+
+async def other_session(b: Bench) -> SessionId:
+    """Make a second session."""
+    labels = SessionLabels(conversation_id=ConversationId("conv_other"))
+    made = SessionId("sess_other")
+    await b.database.write(lambda conn: sessions.create(conn, made, labels, created_at=now()))
+    return made
+
+
+async def until(met: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not met():
+            await pause()
+
+
+async def test_a_message_to_another_server_is_refused_or_waits_as_on_one(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, [slow, say("Second.")], []) as (a, b):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        with pytest.raises(TurnInProgress):
+            await b.send("Me too", definition())
+        queued = await b.send("And?", definition(), on_busy="queue")
+        assert queued.queued
+        again = await b.send("And?", definition(), on_busy="queue", client_message_id="c1")
+        assert (await b.send("And?", definition(), client_message_id="c1")).turn_id == again.turn_id
+        assert await b.runtime.interrupt(SESSION, turn_id=again.turn_id)
+        slow.until.set()
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert text_of(await listen(b, queued.turn_id)) == "Second."
+        assert kinds(await listen(a, again.turn_id)) == ["interrupted"]
+        assert (await a.turn(queued.turn_id)).owner == a.runtime.owner
+
+
+async def test_what_runs_elsewhere_is_read_live_and_to_its_end(tmp_path: Path, store: str) -> None:
+    slow = Stalled(PIECES, 3)
+    async with replicas(tmp_path, store, [slow], []) as (a, b):
+        accepted = await a.send("Hi", definition())
+        heard: list[AgentEvent] = []
+
+        async def follow() -> None:
+            async for event in b.runtime.follow(accepted.turn_id):
+                heard.append(event)  # noqa: PERF401 - they are looked at meanwhile
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await slow.reached.wait()
+            await until(lambda: text_of(heard) == "One ")  # what the model has said stands there, long before it ends
+            slow.until.set()
+        assert heard == await listen(a, accepted.turn_id)
+
+
+async def test_who_follows_a_conversation_hears_of_turns_that_begin_elsewhere(tmp_path: Path, store: str) -> None:
+    async with replicas(tmp_path, store, [say("One."), say("Two.")], []) as (a, b):
+        found: list[TurnId] = []
+
+        async def follow() -> None:
+            while len(found) < 2:
+                found.append(await b.runtime.next_turn(SESSION, found[-1] if found else None))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            first = (await a.send("Hi", definition())).turn_id
+            await listen(a, first)
+            second = (await a.send("And?", definition())).turn_id
+            with anyio.fail_after(PATIENCE):
+                while len(found) < 2:
+                    await pause()
+        assert found == [first, second]
+
+
+async def test_a_session_goes_on_wherever_it_is_used_next(tmp_path: Path, store: str) -> None:
+    async with replicas(tmp_path, store, [say("One."), say("Three.")], [say("Two.")]) as (a, b):
+        for server, words in ((a, "first"), (b, "second"), (a, "third")):
+            assert kinds(await server.say(words))[-1] == "done"
+        said = [each["content"][0]["text"] for each in await a.transcript()]
+        assert said == ["first", "One.", "second", "Two.", "third", "Three."]
+
+
+async def test_of_two_messages_at_once_to_two_servers_one_begins(tmp_path: Path, store: str) -> None:
+    async with replicas(tmp_path, store, ScriptedModel(then=say("x")), ScriptedModel(then=say("x"))) as servers:
+        accepted = []
+
+        async def send(server: Bench) -> None:
+            accepted.append(await server.send("Hi", definition(), on_busy="queue"))
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(send, server)
+        assert sorted(each.queued for each in accepted) == [False, True]
+        for each in accepted:
+            assert kinds(await listen(servers[0], each.turn_id))[-1] == "done"
+
+
+async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, [slow], []) as (a, b):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        assert await b.runtime.interrupt(SESSION)
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert not await b.runtime.interrupt(SESSION)
+
+
+async def test_an_interrupt_that_nobody_took_counts_for_whoever_goes_on(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, []) as (b,):
+        async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which hears nothing
+            accepted = await a.send("Hi", definition())
+            await slow.reached.wait()
+            assert await b.runtime.interrupt(SESSION)
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+
+
+async def test_an_answer_that_another_server_takes_lets_the_call_go_on(tmp_path: Path, store: str) -> None:
+    async with replicas(tmp_path, store, [use("write", query="a"), say("Written.")], []) as (a, b):
+        accepted = await a.send("Write it.", definition(**ASKING))
+        (wait,) = await open_waits(a)
+        await answer(b, wait)
+        assert text_of(await listen(b, accepted.turn_id)) == "Written."
+        assert (await a.turn(accepted.turn_id)).status is TurnStatus.DONE
+
+
+async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path, store: str) -> None:
+    slow, slower = Stalled(PIECES, 3), Stalled(PIECES, 3)
+    heard: list[AgentEvent] = []
+
+    async def take_over(dead: Bench, server: Bench) -> None:
+        over = update(turns.TURNS.table).values(lease_until="2000-01-01T00:00:00.000Z")
+        with anyio.fail_after(PATIENCE):
+            taken = 0
+            while not taken:  # who seems to be dead may renew its lease a last time
+                await dead.database.write(lambda conn: conn.execute(over).close())
+                taken = await server.runtime.recover()
+
+    async with replicas(tmp_path, store, [slow], [slower], [say("Whole.")]) as (a, b, c):
+        accepted = await a.send("Hi", definition())
+
+        async def follow() -> None:
+            async for event in c.runtime.follow(accepted.turn_id):
+                heard.append(event)  # noqa: PERF401 - they are looked at meanwhile
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await slow.reached.wait()
+            await take_over(a, b)
+            with anyio.fail_after(PATIENCE):
+                await slower.reached.wait()
+            await until(lambda: heard[-1].seq > EPOCH and heard[-1].type == "text")
+            await take_over(b, c)
+        assert kinds(heard)[-1] == "done"
+        assert heard[-1].seq > 2 * EPOCH
+        assert [event.seq for event in heard] == sorted({event.seq for event in heard})
+        slow.until.set()
+        slower.until.set()
+        for server in (a, b):
+            await server.runtime.renew_leases()
+            assert server.ended == []
+        whole = await listen(a, accepted.turn_id)
+        assert [event for event in heard if event in whole] == whole
+
+
+async def test_a_server_without_room_leaves_a_turn_to_another(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, [slow], [say("Elsewhere.")], most_turns=1) as (a, b):
+        await a.send("Hi", definition())
+        await slow.reached.wait()
+        other = await other_session(a)
+        accepted = await (await a.runtime.session(other)).send("Hi too", definition())
+        assert accepted.queued
+        assert text_of(await listen(a, accepted.turn_id)) == "Elsewhere."
+        assert (await a.turn(accepted.turn_id)).owner == b.runtime.owner
+        slow.until.set()
+
+
+async def test_a_server_that_leaves_gives_its_turns_to_others_at_once(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, [say("Whole.")]) as (b,):
+        async with replicas(tmp_path, store, [slow]) as (a,):
+            accepted = await a.send("Hi", definition())
+            await slow.reached.wait()
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert (await b.turn(accepted.turn_id)).resumes == 0
+
+
+async def test_without_a_word_from_anybody_it_is_only_later(tmp_path: Path, store: str) -> None:
+    """Live events that are all lost: the rows bring everything."""
+    slow = Stalled(say("One two three."), 1)
+    async with (
+        ScriptedModel(slow) as first,
+        ScriptedModel() as other,
+        bench(tmp_path, first, store=store, fanout=InProcessFanout()) as a,
+        bench(tmp_path, other, store=store, fanout=InProcessFanout()) as b,
+    ):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        slow.until.set()
+        assert await listen(b, accepted.turn_id) == await listen(a, accepted.turn_id)
+
+
+async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path, store: str) -> None:
+    """The connection broke while it committed, and the server still worked on it when it was looked for."""
+    tries = 0
+
+    def append(conn: Connection) -> None:
+        run_events.append(conn, [("turn_1", 1, b"x")])
+
+    async def land() -> None:
+        other = await Database.open(store)
+        await other.write(append)
+        await other.aclose()
+
+    def write(conn: Connection) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise StorageUnavailable("on purpose")
+        landing = Thread(target=anyio.run, args=(land,))
+        landing.start()
+        landing.join()
+        append(conn)
+
+    async with replicas(tmp_path, store, []) as (a,):
+        event = encode(Title("x"), conversation_id="conv_1", turn_id="turn_1", seq=1, ts=now())
+        await Journal(a.database).store(write, [event])
+        assert tries == 2
+        assert await a.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 1
+
+
+async def test_a_compaction_over_which_another_server_went_on_is_not_stored(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say(SUMMARY), 0)
+    chat = [say(f"Answer {number}.") for number in range(10)]
+    async with replicas(tmp_path, store, [*chat, slow], [say("Elsewhere.")]) as (a, b):
+        for number in range(10):
+            await a.say(f"Question {number}?")
+        async with anyio.create_task_group() as tasks:
+
+            async def compact() -> None:
+                with pytest.raises(TurnInProgress):
+                    await a.compact()
+
+            tasks.start_soon(compact)
+            await slow.reached.wait()
+            assert text_of(await b.say("And?")) == "Elsewhere."
+            slow.until.set()
+        assert await a.database.read(lambda conn: compactions.of_session(conn, SESSION)) == []
+        assert len(await a.transcript()) == 22
+
+
+async def test_nobody_compacts_what_another_server_is_answering_in(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    async with replicas(tmp_path, store, [slow], []) as (a, b):
+        await a.send("Hi", definition())
+        await slow.reached.wait()
+        with pytest.raises(TurnInProgress):
+            await b.compact()
+        slow.until.set()
+
+
+async def test_what_a_newer_server_tells_and_nobody_here_knows_is_passed_over(tmp_path: Path, store: str) -> None:
+    slow = Stalled(say("One two three."), 1)
+    number = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
+    newer = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")
+    async with replicas(tmp_path, store, [slow], []) as (a, b):
+        accepted = await a.send("Hi", definition())
+        await slow.reached.wait()
+        await b.database.write(lambda conn: conn.execute(newer).close())
+        assert await b.runtime.interrupt(SESSION)
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"

@@ -1,0 +1,153 @@
+"""Two whole servers on one database: what one changes counts at the other, whoever uses it there."""
+
+import base64
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from agentic_rag.errors import first_cause
+from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.startup_errors import BadConfiguration, DataFolderOwned
+from agentic_rag.testing.scripted import Scripted, ScriptedModel
+from agentic_rag.testing.steps import say
+from tests.access.tenants import bearer, make_key, socket
+from tests.server.rig import Json, Rig
+from tests.store.conftest import needs_postgresql
+from tests.store.test_leases import store
+from tests.waiting import pause
+from tests.ws.serving import client, serving
+
+__all__ = ["store"]
+PATIENCE = 30
+KEY = base64.b64encode(secrets.token_bytes(32)).decode()
+QUESTION = "How many days of paid leave do full-time staff have?"
+
+
+@asynccontextmanager
+async def two(folder: Path, store: str, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Rig, Rig]]:
+    """Two servers; ``steps`` are what the first one's model says."""
+    settings = {"database_url": store, "secret_key": KEY, **settings}
+    async with (
+        Rig(folder / "a", *steps, **settings) as a,
+        Rig(folder / "b", instead=ScriptedModel(then=say("Here.")), **settings) as b,
+    ):
+        yield a, b
+
+
+async def until(met: Callable[[], Awaitable[Any]]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not await met():
+            await pause()
+
+
+@needs_postgresql
+async def test_a_ticket_of_one_server_is_good_once_at_the_other(tmp_path: Path, store: str) -> None:
+    async with two(tmp_path, store) as (a, b), serving(b.application.app) as address:
+        key = await make_key(a, "ann", "operator")
+        ticket = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
+        async with socket(address, ticket["subprotocol"], "agentic-rag.native") as ann:
+            assert (await ann.ask("ping"))["type"] == "pong"
+        with pytest.raises(InvalidStatus, match="401"):
+            async with socket(address, ticket["subprotocol"], "agentic-rag.native"):
+                pass
+        of_revoked = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
+        (made,) = (await a.ok("GET", "/api/keys"))["items"]
+        await a.ok("DELETE", f"/api/keys/{made['id']}")
+
+        async def refused() -> bool:
+            return (await b.http.get("/api/domains", headers=bearer(key))).status_code == 401
+
+        await until(refused)
+        with pytest.raises(InvalidStatus, match="401"):
+            async with socket(address, of_revoked["subprotocol"], "agentic-rag.native"):
+                pass
+
+
+@needs_postgresql
+async def test_a_budget_that_one_server_sets_or_removes_counts_at_the_other(tmp_path: Path, store: str) -> None:
+    async with two(tmp_path, store) as (a, b):
+        talk = await b.conversation()
+        domain = (await b.ok("GET", f"/api/conversations/{talk}"))["domainId"]
+        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"  # which has cost something
+        budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1"}
+        made = await a.ok("PUT", "/api/budgets", budget)
+        spending = b.application.ground.spending
+
+        async def limited() -> bool:
+            return bool(spending._budgets)
+
+        await until(limited)
+        refused = await b.refused("POST", f"/api/conversations/{talk}/messages", {"content": "Again"})
+        assert refused[1] == "BUDGET_EXCEEDED"
+        await a.ok("DELETE", f"/api/budgets/{made['id']}")
+
+        async def free() -> bool:
+            return not await limited()
+
+        await until(free)
+
+
+@needs_postgresql
+async def test_a_title_that_one_server_found_is_told_to_the_clients_of_the_other(tmp_path: Path, store: str) -> None:
+    steps = (say("27 days."), say("Paid leave of full-time staff"))
+    async with two(tmp_path, store, *steps, titles="model") as (a, b), serving(b.application.app) as address:
+        talk = await a.conversation()
+        async with client(address) as reader:
+            await reader.ask("subscribe", conversationId=talk)
+            await a.say(talk, QUESTION)
+            await a.application.machinery.naming.run()
+            with anyio.fail_after(PATIENCE):
+                told: list[Json] = []
+                while not told or told[-1].get("title") != "Paid leave of full-time staff":
+                    told.append(await reader.hear())
+
+
+async def test_a_carrier_without_a_database_to_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as caught:  # from the depth of the parts that were open by then
+        async with Rig(tmp_path, redis_url="redis://127.0.0.1:1/0"):
+            pass
+    refused = first_cause(caught.value)
+    assert isinstance(refused, BadConfiguration)
+    assert "AGENTIC_RAG_REDIS_URL" in str(refused)
+    assert "AGENTIC_RAG_DATABASE_URL" in str(refused)
+
+
+@needs_postgresql
+async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp_path: Path, store: str) -> None:
+    """What one was sent the other finds; nobody who wants the folder alone gets it meanwhile."""
+    places: list[dict[str, Any]] = [{"data": tmp_path / "shared", "local": tmp_path / name} for name in ("a", "b")]
+    given: dict[str, Any] = {"database_url": store, "secret_key": KEY}
+    async with (
+        Rig(tmp_path, say("One."), **given, **places[0]) as a,
+        Rig(tmp_path, say("Two."), **given, **places[1]) as b,
+    ):
+        domain = await a.domain()
+        made = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
+        await a.settled(domain, made["id"])
+        talk = await b.conversation(domain)
+        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"
+        assert (await a.say(talk, "Again"))[-1]["type"] == "done"
+        found = await b.http.get(f"/api/domains/{domain}/documents/{made['id']}/file")
+        assert found.content == b"# Leave\n\nThirty days."
+        folders = [each.application.ground.folder for each in (a, b)]
+        assert folders[0].incoming != folders[1].incoming
+        for name in ("a", "b"):
+            assert {"lock", "name"} <= {each.name for each in (tmp_path / name).iterdir()}
+        with pytest.raises(DataFolderOwned):
+            DataFolder.own(tmp_path / "shared")
+    DataFolder.own(tmp_path / "shared").release()
+    kept = folders[0].name
+    async with Rig(tmp_path, **given, **places[0]) as a:
+        assert a.application.ground.folder.name == kept
+
+
+async def test_a_folder_of_its_own_needs_a_database_to_share(tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_LOCAL.*AGENTIC_RAG_DATABASE_URL"):
+        async with Rig(tmp_path, local=tmp_path / "own"):
+            pass

@@ -1,0 +1,69 @@
+"""What is shown of two versions is their difference: one becomes the other by it."""
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.comparison import MAX_SHOWN, JsonChange, compare_json, compare_lines
+
+HEAD = re.compile(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
+LINES = st.lists(st.sampled_from(["a", "b", "c", "", " x", "-y", "+z", "@@"]), max_size=30)
+
+
+def apply(before: str, difference: str) -> list[str]:
+    """Return what a unified difference makes of a text."""
+    old, result, at, left = before.splitlines(), list[str](), 0, 0
+    for line in difference.splitlines():
+        if not left and (head := HEAD.fullmatch(line)):
+            start = int(head[1]) - 1
+            result += old[at:start]
+            at, left = start, int(head[2]) + int(head[4])
+            continue
+        if line[:1] in (" ", "-"):
+            assert old[at] == line[1:]
+            at += 1
+        if line[:1] in (" ", "+"):
+            result.append(line[1:])
+        left -= 2 if line[:1] == " " else 1
+    return result + old[at:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(LINES, LINES)
+def test_a_difference_makes_one_text_of_the_other(before: list[str], after: list[str]) -> None:
+    one, other = "\n".join(before), "\n".join(after)
+    difference = compare_lines(one, other)
+    if difference == "(only line ends differ)":
+        assert one.splitlines() == other.splitlines()
+        return
+    assert apply(one, difference) == other.splitlines()
+    assert (difference == "") == (one == other)
+
+
+def test_large_texts_that_share_nothing_are_cut_and_those_that_share_much_are_not() -> None:
+    one = "\n".join(f"line {number}" for number in range(20_000))
+    other = one.replace("line 10000\n", "another\n")
+    assert compare_lines(one, other).splitlines()[4:6] == ["-line 10000", "+another"]
+    strange = compare_lines(one, "\n".join(f"row {number}" for number in range(20_000)))
+    assert strange.endswith("[…]")
+    assert len(strange) <= MAX_SHOWN + 10
+    assert compare_lines("a\n" * 5000 + "b\n" * 5000, "b\n" * 5000 + "a\n" * 5000).startswith("@@")
+
+
+def test_json_is_compared_by_path() -> None:
+    assert compare_json({"a": {"b": 1, "c": [1]}, "d": 0}, {"a": {"b": 2, "c": [1]}, "e": None, "f": True}) == [
+        JsonChange("a.b", 1, 2),
+        JsonChange("d", 0, None),
+        JsonChange("f", None, True),
+    ]
+    assert compare_json({"a": 1}, {"a": True}) == [JsonChange("a", 1, True)]
+
+
+LEAVES = st.none() | st.booleans() | st.integers()
+VALUES = st.recursive(LEAVES, lambda each: st.dictionaries(st.text(), each), max_leaves=8)
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_the_same_json_differs_in_nothing(value: dict[str, object]) -> None:
+    assert compare_json(value, value) == []

@@ -1,0 +1,137 @@
+"""Bundles are read as proposals; what leads out of them, is too much or cannot be bound is refused unwritten."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.errors import PackageChanged, PackageProblem
+from agentic_rag.tools.launch import bundles
+from agentic_rag.tools.launch.catalogue import Package
+from agentic_rag.tools.launch.packages import Packages
+from tests.tools.bundles import MANIFEST, bundle, changed, configured
+
+
+def left(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+async def test_a_bundle_asks_for_a_line_with_slots_and_names_its_secrets_without_filling_them(tmp_path: Path) -> None:
+    found = await Packages(tmp_path / "mcp").keep_bundle(bundle())
+    assert (found.facts.name, found.facts.version, found.facts.license) == ("notes", "1.0.0", "MIT")
+    assert found.args == ("--root=${FOLDER}", "${MODE}")
+    assert dict(found.kinds) == {"FOLDER": "{path:workspace}", "MODE": "{text}"}
+    assert (found.env, found.secrets) == (("NOTES_KEY",), ("NOTES_KEY",))
+    assert dict(found.facts.fixed) == {"NOTES_MODE": "fixed"}
+    assert found.start == ("node", "server/index.js")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"PK but no zip", "cannot be read as a zip"),
+        (bundle(files={"../out.js": b""}), "leads out"),
+        (bundle(files={"/etc/cron.d/x": b""}), "leads out"),
+        (bundle(files={"a\\..\\x": b""}), "leads out"),
+        (bundle(files={"SERVER/index.js": b""}), "is in it twice"),
+        (bundle(links={"lib": "/etc"}), "is a link"),
+        (bundle(manifest=None), "has no manifest.json"),
+        (bundle(manifest="[" * 100_000), "cannot be used"),
+        (bundle(manifest="[]"), "has to be an object"),
+        (bundle(manifest={**MANIFEST, "version": "1 || 2"}), "name and version"),
+        (bundle(manifest=changed(type="uv")), "is none of node, python, binary"),
+        (bundle(manifest=changed(entry_point="server/other.js")), "names no file of the bundle"),
+        (bundle(manifest=configured(command="sh")), "has to be node"),
+        (bundle(manifest=configured(args=["-e", "1"])), "nothing else of the bundle is run"),
+        (bundle(manifest=configured(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "is secret"),
+        (bundle(manifest=configured(args=["${__dirname}/server/index.js", "${HOME}/x"])), "that is declared"),
+        (bundle(manifest=configured(env={"NODE_OPTIONS": "-r x"})), "load or run another"),
+        (bundle(manifest=configured(env={"PYTHONPATH": "/tmp"})), "load or run another"),
+        (bundle(manifest=configured(env={"A": "x ${user_config.mode}"})), "nothing beside it"),
+    ],
+)
+async def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes, words: str) -> None:
+    packages = Packages(tmp_path / "mcp")
+    with pytest.raises(PackageProblem) as problem:
+        await packages.keep_bundle(data)
+    assert words in str(problem.value)
+    assert not left(tmp_path / "mcp" / "bundles")
+
+
+def lying(data: bytes, size: int) -> bytes:
+    """Return a bundle that says another size of its last file than it has."""
+    changed = bytearray(data)
+    for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = changed.rindex(mark) + offset
+        changed[place : place + 4] = size.to_bytes(4, "little")
+    return bytes(changed)
+
+
+async def test_a_bomb_is_refused_by_what_it_says_and_by_what_it_is(tmp_path: Path) -> None:
+    packages = Packages(tmp_path / "mcp")
+    with pytest.raises(PackageProblem, match="at most 20000 files and 256 MiB"):
+        await packages.keep_bundle(lying(bundle(files={"zeros": b"0"}), bundles.MAX_UNPACKED_BYTES))
+    facts = (await packages.keep_bundle(lying(bundle(files={"zeros": bytes(1 << 20)}), 10))).facts
+    with pytest.raises(PackageProblem):
+        await packages.install(Package("mcpb", facts.name, facts.version, "", facts.integrity))
+    assert not (tmp_path / "mcp" / "mcpb").exists()
+
+
+async def test_a_list_of_files_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+    packages = Packages(tmp_path / "mcp")
+    data = bytearray(bundle())
+    data[-10:-6] = (5 << 20).to_bytes(4, "little")
+    before = bundle()
+    for odd in (
+        bytes(data),
+        bytes(data[:-2]) + b"\x01\x00x",  # with a comment
+        before[:-22] + b"PK\x06\x07" + bytes(16) + before[-22:],  # a list of any size
+        before[:-1],
+        b"PK\x05\x06",
+    ):
+        with pytest.raises(PackageProblem, match="cannot be read as a zip"):
+            await packages.keep_bundle(odd)
+    signed = before[:-2] + (9).to_bytes(2, "little") + b"signature"
+    assert (await packages.keep_bundle(signed)).facts.name == "notes"
+
+
+async def test_only_the_very_bundle_that_was_approved_is_installed(tmp_path: Path) -> None:
+    packages = Packages(tmp_path / "mcp")
+    facts = (await packages.keep_bundle(bundle())).facts
+    wanted = Package("mcpb", facts.name, facts.version, "", facts.integrity)
+    kept = packages.bundle_of(wanted)
+    kept.write_bytes(bundle(files={"more.js": b"1"}))
+    with pytest.raises(PackageProblem, match="not the one that was approved"):
+        await packages.install(wanted)
+    await packages.keep_bundle(bundle())
+    installed = await packages.install(wanted)
+    assert installed.args == (f"{installed.tree}/server/index.js",)
+    other = Package("mcpb", facts.name, facts.version, "", "sha256-0")
+    with pytest.raises(PackageChanged, match="not what was approved"):
+        packages.find_installed(other)
+    (tmp_path / "mcp" / "mcpb" / "notes@1.0.0" / "tree" / "server" / "index.js").write_text("changed")
+    with pytest.raises(PackageChanged, match="were changed"):
+        packages.find_installed(wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "program", "before"),
+    [("python", "main.py", "python3", ("-B",)), ("binary", "run", "run", ())],
+)
+async def test_python_and_programs_of_a_bundle_are_started_from_it(
+    tmp_path: Path, kind: str, entry: str, program: str, before: tuple[str, ...]
+) -> None:
+    server: dict[str, Any] = {
+        "type": kind,
+        "entry_point": entry,
+        "mcp_config": {"env": {"PYTHONPATH": "${__dirname}/lib"}},
+    }
+    packages = Packages(tmp_path / "mcp")
+    found = await packages.keep_bundle(bundle({**MANIFEST, "server": server}, {entry: b"#!/bin/sh\n"}))
+    assert dict(found.facts.fixed) == {"PYTHONPATH": "{tree}/lib"}
+    facts = found.facts
+    installed = await packages.install(Package("mcpb", facts.name, facts.version, "", facts.integrity))
+    assert Path(installed.executable).name.startswith(program)
+    assert installed.args[: len(before)] == before
+    assert zipfile.is_zipfile(packages.bundle_of(Package("mcpb", "", "", "", facts.integrity)))

@@ -1,0 +1,342 @@
+"""What servers ask people for during a call, in both eras, with real servers: what is shown, and what goes back."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from pydantic import BaseModel
+
+from agentic_rag.events import ToolStatus, WaitAction, WaitKind
+from agentic_rag.json_form import Json
+from agentic_rag.tools.base import Ask, Binding, CallOutcome, CallRequest, InputGiven, InputNeeded
+from agentic_rag.tools.elicitation import Unfit, question_of
+from agentic_rag.tools.exchange import Relay
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.live_questions import QUESTIONS
+from agentic_rag.tools.toolset import ServerToolset, open_toolset
+from tests.tools.servers.asking import STATE
+from tests.tools.support import SERVERS, START, http_spec, open_hub, stdio_spec, text_of, tool
+from tests.tools.test_http import OldEra, serve
+
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+FORM = {"mode": "form", "message": "Who are you?", "requestedSchema": NAME}
+PAGE = {"mode": "url", "message": "Sign the contract.", "url": "https://sign.test/c?id=7", "elicitationId": "e7"}
+NESTED = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}
+
+
+def asking(era: str) -> LaunchSpec:
+    return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "asking.py"), era, name="desk")
+
+
+async def run(
+    toolset: ServerToolset, name: str, ask: Ask | None = None, given: InputGiven | None = None, **arguments: Any
+) -> CallOutcome | InputNeeded:
+    with anyio.fail_after(60):
+        request = CallRequest("c1", tool(toolset, name), arguments, "", Binding(), given)
+        return await toolset.call(request, 30, None, ask)
+
+
+async def finished(toolset: ServerToolset, name: str, ask: Ask | None = None, **arguments: Any) -> Any:
+    """Return what a tool says that ends well."""
+    outcome = await run(toolset, name, ask, **arguments)
+    assert isinstance(outcome, CallOutcome)
+    assert outcome.status is ToolStatus.OK, text_of(outcome)
+    return json.loads(text_of(outcome))
+
+
+def accepted(needed: InputNeeded, **content: Any) -> InputGiven:
+    """What a person answers, as it comes back from where it was kept."""
+    return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(needed.held)))
+
+
+class Person:
+    """Answers what is asked during a call, and keeps it."""
+
+    def __init__(self, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
+        self.given = InputGiven(action, content)
+        self.asked: list[InputNeeded] = []
+
+    async def __call__(self, needed: InputNeeded) -> InputGiven:
+        self.asked.append(needed)
+        return self.given
+
+
+class Absent:
+    """Never answers; a question ends when its server ends it."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.ended: list[WaitAction] = []
+
+    async def __call__(self, needed: InputNeeded) -> InputGiven:
+        self.asked.set()
+        assert needed.withdrawal is not None
+        self.ended.append(await needed.withdrawal.wait())
+        return InputGiven(self.ended[-1])
+
+
+# -- the newer era ----------------------------------------------------------------------------------------------------
+
+
+async def test_requests_of_one_answer_are_asked_one_after_the_other_and_go_back_together(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("new")], wait=START)
+        params = [FORM, {"mode": "url", "message": "Sign.", "url": "https://sign.test/c"}]
+        first = await run(toolset, "ask", params=params)
+        assert isinstance(first, InputNeeded)
+        assert (first.kind, first.message, first.schema) == (WaitKind.FORM, "Who are you?", NAME)
+        assert first.title == "The server 'desk' asks for input"
+        second = await run(toolset, "ask", given=accepted(first, name="Ann"), params=params)
+        assert isinstance(second, InputNeeded)
+        assert (second.kind, second.url) == (WaitKind.URL, "https://sign.test/c")
+        assert "sign.test" in second.title
+        last = await run(toolset, "ask", given=accepted(second), params=params)
+        assert isinstance(last, CallOutcome)
+        assert json.loads(text_of(last)) == {
+            "responses": {"q0": {"action": "accept", "content": {"name": "Ann"}}, "q1": {"action": "accept"}},
+            "state": STATE,
+        }
+
+
+async def test_a_state_without_a_request_is_sent_back_at_once(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("new")], wait=START)
+        assert await finished(toolset, "state_only") == {"responses": None, "state": STATE}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "words"),
+    [
+        ("sample", [], "sampling/createMessage is not offered"),
+        ("ask", [FORM, {**FORM, "requestedSchema": NESTED}], "no text, number, yes or no, or choice"),
+        ("ask", [FORM] * 9, "9 things at once"),
+        ("ask", [{**FORM, "message": "x" * 4_001}], "message is longer"),
+    ],
+)
+async def test_what_cannot_be_shown_whole_is_declined_in_words(
+    tmp_path: Path, name: str, params: list[Json], words: str
+) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("new")], wait=START)
+        outcome = await run(toolset, name, params=params)
+        assert isinstance(outcome, CallOutcome)
+        assert outcome.status is ToolStatus.ERROR
+        assert words in text_of(outcome)
+
+
+# -- the older era ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_question_during_a_call_is_answered_on_the_open_connection(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        person = Person(name="Ann")
+        told = await finished(toolset, "ask", person, params=[FORM, FORM])
+        assert told == [{"action": "accept", "content": {"name": "Ann"}}] * 2
+        assert [each.schema for each in person.asked] == [NAME, NAME]
+        for action, word in (
+            (WaitAction.DECLINE, "decline"),
+            (WaitAction.EXPIRE, "decline"),
+            (WaitAction.CANCEL, "cancel"),
+        ):
+            assert await finished(toolset, "ask", Person(action), params=[FORM]) == [{"action": word}]
+
+
+async def test_without_a_person_a_question_is_declined(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        assert await finished(toolset, "ask", params=[FORM]) == [{"action": "decline"}]
+
+
+async def test_a_question_that_may_be_either_calls_is_declined(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        absent, other = Absent(), Person(name="Ben")
+        async with anyio.create_task_group() as tasks:
+
+            async def first() -> None:
+                assert await finished(toolset, "ask", absent, params=[PAGE]) == [{"action": "accept"}]
+
+            tasks.start_soon(first)
+            await absent.asked.wait()
+            assert await finished(toolset, "ask", other, params=[FORM]) == [{"action": "decline"}]
+            assert await finished(toolset, "page_done", id="e7") == "told"
+        assert other.asked == []
+        assert absent.ended == [WaitAction.ACCEPT]  # the server told that the page is done
+
+
+async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path: Path) -> None:
+    class Name(BaseModel):
+        name: str
+
+    server = MCPServer("desk")
+
+    @server.tool()
+    async def greet(ctx: Context) -> str:
+        """Ask for a name."""
+        answer = await ctx.elicit("Who are you?", Name)
+        return json.dumps(answer.model_dump(mode="json", include={"action", "data"}))
+
+    async with serve(OldEra(server.streamable_http_app())) as address, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [http_spec(f"{address}/mcp")], wait=START)
+        names = ("Ann", "Ben")
+        together = Meeting(len(names))
+        heard: dict[str, Any] = {}
+
+        async def one(name: str) -> None:
+            async def person(needed: InputNeeded) -> InputGiven:
+                await together.join()
+                return InputGiven(WaitAction.ACCEPT, {"name": name})
+
+            heard[name] = await finished(toolset, "greet", person)
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(one, name)
+        assert heard == {name: {"action": "accept", "data": {"name": name}} for name in names}
+
+
+class Meeting:
+    """Lets nobody go on before all have come."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._all = anyio.Event()
+
+    async def join(self) -> None:
+        self._expected -= 1
+        if self._expected == 0:
+            self._all.set()
+        await self._all.wait()
+
+
+async def test_a_form_that_is_not_shown_during_a_call_is_told_to_the_model(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        person = Person(name="Ann")
+        far = {**PAGE, "url": "http://sign.test/"}
+        outcome = await run(toolset, "ask", person, params=[far])
+        assert isinstance(outcome, CallOutcome)
+        assert [json.loads(block["text"]) for block in outcome.content[1:]] == [[{"action": "decline"}]]
+        assert "neither https nor of this machine" in outcome.content[0]["text"]
+        assert person.asked == []
+
+
+async def test_one_call_may_ask_a_person_only_so_often(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        person = Person(name="Ann")
+        outcome = await run(toolset, "ask", person, params=[FORM] * (QUESTIONS + 3))
+        assert isinstance(outcome, CallOutcome)
+        assert len(person.asked) == QUESTIONS
+        assert [block["text"].count("one call may ask") for block in outcome.content] == [1, 0]
+        assert [each["action"] for each in json.loads(outcome.content[1]["text"])][-4:] == ["accept", *["decline"] * 3]
+
+
+async def test_a_server_that_dies_takes_its_question_back(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        absent = Absent()
+        outcome = await run(toolset, "leave", absent, params=[FORM])
+        assert isinstance(outcome, CallOutcome)
+        assert outcome.status is ToolStatus.ERROR
+        assert absent.ended == [WaitAction.CANCEL]
+
+
+async def test_an_error_that_wants_a_page_first_is_a_question_and_its_end_is_heard(tmp_path: Path) -> None:
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        needed = await run(toolset, "need_page", id="e9")
+        assert isinstance(needed, InputNeeded)
+        assert (needed.kind, needed.url, needed.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
+        assert await finished(toolset, "page_done", id="e9") == "told"
+        assert needed.withdrawal is not None
+        with anyio.fail_after(30):
+            assert await needed.withdrawal.wait() is WaitAction.ACCEPT
+        again = await run(toolset, "need_page", given=accepted(needed), id="e9")
+        assert isinstance(again, CallOutcome)
+        assert json.loads(text_of(again)) == {"responses": None, "state": None}
+
+
+async def test_a_calls_clock_stands_still_while_a_person_is_asked() -> None:
+    with anyio.CancelScope() as scope:
+        start = anyio.current_time()
+        scope.deadline = start + 10
+        relay = Relay(scope, 10, start + 100, None)
+        relay.pause()
+        relay.pause()
+        await relay(1, None, None)
+        assert scope.deadline == math.inf
+        relay.go_on()
+        assert scope.deadline == math.inf
+        relay.go_on()
+        assert start + 10 <= scope.deadline < math.inf
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://sign.test/", "neither https"),
+        ("ftp://sign.test/", "neither https"),
+        ("javascript:alert(1)", "neither https"),
+        ("https://ann:pw@sign.test/", "name or password"),
+        ("https://sign.test%2eevil.test/", "another spelling"),
+        ("https://", "neither https"),
+        ("https://sign.test/\u202ecod.exe", "characters"),
+        ("https://sign.test\\@evil.test/", "characters"),
+        ("https://[::1", "cannot be read"),
+        ("https://sign.test/" + "x" * 2_048, "too long"),
+        (7, "none"),
+    ],
+)
+def test_an_address_that_hides_where_it_leads_is_not_shown(url: object, why: str) -> None:
+    found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
+    assert isinstance(found, Unfit)
+    assert why in found.why
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/x", "http://localhost/x", "http://[::1]:9/x", "https://a.test"])
+def test_an_address_is_shown_as_it_is(url: str) -> None:
+    found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
+    assert isinstance(found, InputNeeded)
+    assert (found.url, found.warning) == (url, None)
+
+
+def test_a_host_that_looks_like_another_is_shown_as_it_is_looked_up() -> None:
+    found = question_of("desk", {"mode": "url", "message": "Open.", "url": "https://p\u0430ypal.test:8443/x?y=1#z"})
+    assert isinstance(found, InputNeeded)
+    assert found.url == "https://xn--pypal-4ve.test:8443/x?y=1#z"
+    assert found.warning is not None
+    assert "xn--pypal-4ve.test" in found.warning
+    assert "xn--pypal-4ve.test" in found.title
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"password": {"type": "string"}},
+        {"apiKey": {"type": "string"}},
+        {"x": {"type": "string", "title": "Credit card number"}},
+        {"x": {"type": "string", "description": "Your access token."}},
+        {"x": {"type": "string", "title": "Dein Passwort"}},
+    ],
+)
+def test_a_form_that_asks_for_a_secret_is_shown_with_a_warning(field: Json) -> None:
+    asked = {**FORM, "requestedSchema": {"type": "object", "properties": field}}
+    found = question_of("desk", asked)
+    assert isinstance(found, InputNeeded)
+    assert found.warning is not None
+    assert "'desk'" in found.warning
+    harmless = question_of("desk", FORM)
+    assert isinstance(harmless, InputNeeded)
+    assert harmless == replace(found, schema=NAME, warning=None)

@@ -1,0 +1,71 @@
+"""The operator's folder: what a line may name there, and what an approval of it binds."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.tools.launch.catalogue import Refusal
+from agentic_rag.tools.launch.local_programs import MAX_FILES, LocalPrograms
+from agentic_rag.tools.launch.requests import ProgramLine, local_name, plan_line
+
+
+def names(folder: Path, *args: str) -> set[str]:
+    plan = plan_line("python3", args, [])
+    assert isinstance(plan, ProgramLine)
+    return set(LocalPrograms(folder).find(plan, "mcpServers.x").facts.files) - {"/usr/bin/python3"}
+
+
+def why_not(folder: Path, *args: str) -> str:
+    with pytest.raises(CommandNotAllowed) as refused:
+        names(folder, *args)
+    return str(refused.value)
+
+
+def test_a_file_stands_for_itself_and_one_in_a_folder_for_all_of_that_folder(tmp_path: Path) -> None:
+    (tmp_path / "own" / "lib").mkdir(parents=True)
+    for name in ("alone.py", "beside.py", "own/main.py", "own/lib/part.py", "own/.hidden"):
+        (tmp_path / name).write_text(name)
+    assert names(tmp_path, "./alone.py", "--flag") == {"alone.py"}
+    assert names(tmp_path, "own/main.py") == {"own/main.py", "own/lib/part.py", "own/.hidden"}
+    assert names(tmp_path, "./alone.py", "./beside.py") == {"alone.py", "beside.py"}
+
+
+def test_what_may_be_another_file_tomorrow_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.py"
+    outside.write_text("")
+    folder = tmp_path / "local"
+    (folder / "own").mkdir(parents=True)
+    (folder / "own" / "main.py").write_text("")
+    os.symlink(outside, folder / "link.py")
+    os.link(outside, folder / "second.py")
+    os.symlink(tmp_path, folder / "linked")
+    os.mkfifo(folder / "pipe.py")
+    for name in ("link.py", "second.py", "linked/outside.py", "pipe.py", "missing.py", "own"):
+        assert "the operator's folder mcp/local" in why_not(folder, name)
+    os.symlink(outside, folder / "own" / "part.py")
+    assert "own/part.py is a link" in why_not(folder, "own/main.py")
+    (folder / "own" / "part.py").unlink()
+    for number in range(MAX_FILES):
+        (folder / "own" / f"{number}.py").write_text("")
+    assert f"more than {MAX_FILES} files" in why_not(folder, "own/main.py")
+
+
+@pytest.mark.parametrize("text", ["/etc/x.py", "../x.py", "own/../../x.py", "~/x.py", "a\\..\\x.py", "", "C:/x.py"])
+def test_no_other_spelling_leads_out(tmp_path: Path, text: str) -> None:
+    assert local_name(text) is None
+    if text:
+        assert "leads out" in why_not(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        *(("node", ["-r", "./x.js"]), ("python3.11", ["-c", "1"]), ("python", []), ("nodejs", ["--import=x"])),
+        *(("/bin/sh", ["-c", "id"]), ("env", ["node", "./x.js"]), ("npm", ["exec", "x"]), ("Bash", [])),
+        *(("./server", []), ("/opt/server", []), ("node", ["./x.js", "a\nb"]), ("node", ["x"] * 65)),
+    ],
+)
+def test_a_line_whose_arguments_are_programs_stands_for_nothing(command: str, args: list[str]) -> None:
+    assert isinstance(plan_line(command, args, []), Refusal)

@@ -1,0 +1,84 @@
+"""What a request costs before it holds a message, by how many tools the domain's servers have.
+
+Recorded in ``many_tools.json`` by ``scripts/count_tokens --record``, which asks Claude's tokenizer.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.messages import ToolSpec
+from agentic_rag.runtime.core.definition import Definition, Persona
+from agentic_rag.runtime.core.many_tools import find_tools, shown_tools
+from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
+from agentic_rag.runtime.kept_results import with_own_tools
+from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.system import BY_NAME
+from tests.tools.many import many_tools
+from tests.tools.test_own_words import NEWER, own_tools
+
+RECORD = Path(__file__).parent / "many_tools.json"
+COUNTS = (10, 30, 100, 300)
+GOAL, GOAL_COUNT = 10_000, 100
+MODELS = {"deferred by the service": "claude-sonnet-5-5", "called by call_tool": "local-model"}
+QUERY = "create an event in the calendar"
+
+
+async def requests() -> dict[str, str]:
+    """Return what stands before the messages, and what one search for tools adds, by number and way."""
+    own = tuple(tool for tool in await own_tools() if not (BY_NAME[tool.name].authors_only or needs_skills(tool)))
+    found: dict[str, str] = {}
+    for count in COUNTS:
+        tools = (*(tool for tool in own if tool.server != "agent"), *many_tools(count))
+        found[f"{count} tools, all shown"] = _dump(tool_specs(_definition("local-model"), (*own[:1], *tools)))
+        for way, model in MODELS.items():
+            found[f"{count} tools, {way}"] = _request(model, tools)
+    return found
+
+
+def needs_skills(tool: ToolInfo) -> bool:
+    """Tell whether a tool is offered only in a domain that has skills."""
+    return BY_NAME[tool.name].needs_skills
+
+
+def _request(model: str, tools: tuple[ToolInfo, ...]) -> str:
+    definition = _definition(model)
+    by_service = model == MODELS["deferred by the service"]
+    every = with_own_tools(definition, tools)
+    told = begin_told(definition, prompt_of(definition, every, "2026-11-25"), every)
+    shown = shown_tools(told.first.tools, told.late, by_service=by_service)
+    texts = [block["text"] for block in told.first.system]
+    outcome = find_tools(every, told.late, {"query": QUERY}, by_service=by_service) if told.late else None
+    for block in outcome.content if outcome else ():
+        if block["type"] == "text":
+            texts.append(block["text"])
+        else:  # the service puts the definition there
+            texts.append(_dump([tool for tool in told.late if tool["name"] == block["tool_name"]]))
+    return "\n".join([*texts, _dump([tool for tool in shown if not tool.get("defer_loading")])])
+
+
+def _definition(model: str) -> Definition:
+    return Definition("dom_1", Persona("HR desk", "assistant"), model, 4_096)
+
+
+def _dump(tools: Sequence[ToolSpec]) -> str:
+    return json.dumps(tools, ensure_ascii=False, separators=(",", ":"))
+
+
+async def test_no_request_has_grown_since_its_tokens_were_counted() -> None:
+    record = json.loads(RECORD.read_text())
+    texts = await requests()
+    assert texts.keys() == record.keys()
+    grown = {name: len(text.encode()) for name, text in texts.items() if len(text.encode()) > record[name]["bytes"]}
+    assert not grown, "count again: scripts/count_tokens --record"
+
+
+@pytest.mark.parametrize("way", MODELS)
+def test_a_hundred_tools_cost_what_was_promised_and_three_hundred_hardly_more(way: str) -> None:
+    record = json.loads(RECORD.read_text())
+    cost = {count: record[f"{count} tools, {way}"]["tokens"] * NEWER for count in COUNTS}
+    assert cost[GOAL_COUNT] <= GOAL
+    assert cost[300] <= cost[100] * 1.3
+    assert cost[100] < record["100 tools, all shown"]["tokens"] * NEWER / 3

@@ -1,0 +1,95 @@
+"""A stand-in of an OpenTelemetry collector: takes OTLP over HTTP as protobuf, decodes it, and keeps the spans."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass
+class Received:
+    """A span as it came."""
+
+    name: str
+    trace: str
+    ident: str
+    above: str
+    kind: int
+    attributes: dict[str, Any]
+    failed: bool
+
+
+@dataclass
+class Collector:
+    """What was received; ``refusing``: a status that every request is answered with."""
+
+    url: str = ""
+    refusing: int = 0
+    spans: list[Received] = field(default_factory=list)
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def named(self, name: str) -> Received:
+        (found,) = [each for each in self.spans if each.name == name]
+        return found
+
+    def above(self, span: Received) -> str:
+        """Return the name of the span that another is inside of, empty for one that is not here."""
+        return next((each.name for each in self.spans if each.ident == span.above), "")
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_value(each) for each in value.array_value.values]
+    return getattr(value, kind)
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """Serve a collector on loopback."""
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
+            if not collector.refusing:
+                request = ExportTraceServiceRequest.FromString(body)
+                for resource in request.resource_spans:
+                    for scope in resource.scope_spans:
+                        for span in scope.spans:
+                            collector.spans.append(
+                                Received(
+                                    span.name,
+                                    span.trace_id.hex(),
+                                    span.span_id.hex(),
+                                    span.parent_span_id.hex(),
+                                    span.kind,
+                                    {each.key: _value(each.value) for each in span.attributes},
+                                    span.status.code == 2,
+                                )
+                            )
+            self.send_response(collector.refusing or 200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            collector.asked.set()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,26 @@
+"""An MCP server over stdio whose one tool says with which trace it was called. It starts fast: no library is used."""
+
+import json
+import sys
+
+TOOL = {"name": "show_trace", "description": "Show the trace.", "inputSchema": {"type": "object", "properties": {}}}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, params = asked.get("method"), asked.get("params", {})
+    if "id" not in asked:
+        continue
+    answer: dict[str, object]
+    if method == "initialize":
+        info = {"name": "meta", "version": "1"}
+        answer = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
+    elif method == "tools/list":
+        answer = {"tools": [TOOL]}
+    elif method == "tools/call":
+        trace = params.get("_meta", {}).get("traceparent", "none")
+        answer = {"content": [{"type": "text", "text": f"called with {trace}"}]}
+    else:
+        error = {"code": -32601, "message": f"no {method}"}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)  # noqa: T201
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)  # noqa: T201

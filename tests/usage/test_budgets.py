@@ -1,0 +1,323 @@
+"""Budgets refuse what would pass them, however many turns run at once, and say when they renew."""
+
+import csv
+import io
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import Connection, text
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.runtime.spending import bounds_of
+from agentic_rag.store.budgets import Period
+from agentic_rag.store.clock import now
+from agentic_rag.store.usage import UsageRecord, put
+from agentic_rag.testing.scripted import Broken
+from agentic_rag.testing.steps import Say, Step, Use, say, use
+from tests.access.tenants import as_operator, bearer, make_key
+from tests.server.rig import Json, Rig, types_of
+from tests.server.test_cli import run, serving
+
+SPENT = Usage(10, 20, 30, 40)
+"""A hundred tokens."""
+PRICES = (
+    '{"currency": "USD", "models": {"claude-sonnet*": {"input": 1, "cacheRead": 0.1, "cacheWrite": 2, "output": 5}}}'
+)
+COST = Decimal("0.000272")
+
+
+def answer(text: str = "Hello.") -> Step:
+    return Step((Say(text),), usage=SPENT)
+
+
+async def set_budget(rig: Rig, scope: str, subject: str, unit: str = "tokens", **bounds: str) -> Json:
+    body = {"scope": scope, "subject": subject, "unit": unit, "period": bounds.pop("period", "day"), **bounds}
+    made: Json = await rig.ok("PUT", "/api/budgets", body)
+    return made
+
+
+def with_prices(folder: Path) -> Path:
+    path = folder / "prices.json"
+    path.write_text(PRICES)
+    return path
+
+
+@pytest.mark.parametrize("scope", ["domain", "user", "key"])
+async def test_a_budget_that_is_used_up_refuses_the_next_message_until_it_renews(tmp_path: Path, scope: str) -> None:
+    async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
+        domain = await rig.domain()
+        key = await make_key(rig, "mia", "member", domain)
+        ident = next(each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"])
+        await set_budget(rig, scope, {"domain": domain, "user": "mia", "key": ident}[scope], hard="100")
+        rig.http.headers.update(bearer(key))
+        conversation = await rig.conversation(domain)
+        assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
+        path = f"/api/conversations/{conversation}/messages"
+        refused = await rig.http.post(path, json={"content": "Again"})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (429, "BUDGET_EXCEEDED")
+        assert error["details"]["scope"] == scope
+        _, renews = bounds_of(Period.DAY, datetime.now(UTC).date())
+        assert error["details"]["renewsAt"] == renews
+        assert renews in error["message"]
+        assert 1 <= int(refused.headers["retry-after"]) <= 86_400
+        assert (await rig.ok("GET", path))["items"][-1]["role"] == "assistant", "nothing was kept of it"
+
+
+async def test_a_budget_in_money_counts_what_calls_cost(tmp_path: Path) -> None:
+    async with Rig(tmp_path, answer(), answer(), prices=with_prices(tmp_path)) as rig:
+        domain = await rig.domain()
+        made = await set_budget(rig, "domain", domain, "money", hard=str(COST * 2), soft=str(COST), period="month")
+        assert (made["currency"], made["spent"], made["hard"]) == ("USD", "0", str(COST * 2))
+        conversation = await rig.conversation(domain)
+        first, second = await rig.say(conversation, "One"), await rig.say(conversation, "Two")
+        assert [each["code"] for each in first if each["type"] == "notice"] == []
+        assert [each["code"] for each in second if each["type"] == "notice"] == ["BUDGET_NEAR"]
+        (state,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert (Decimal(state["spent"]), state["reserved"]) == (COST * 2, "0")
+        code = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Three"})
+        assert code[:2] == (429, "BUDGET_EXCEEDED")
+
+
+async def test_a_model_without_a_price_is_not_asked_against_a_budget_in_money(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text(PRICES.replace("claude-sonnet*", "other"))
+    async with Rig(tmp_path, prices=prices) as rig:
+        domain = await rig.domain()
+        await set_budget(rig, "domain", domain, "money", hard="1")
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_UNPRICED")
+        assert "AGENTIC_RAG_PRICES" in events[-1]["message"]
+
+
+async def test_a_turn_that_is_refused_in_the_middle_ends_in_words_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    step = Step((Say("I look."), *use("promptx_recall", query="leave").blocks), usage=SPENT)
+    async with Rig(tmp_path, step, answer("Done.")) as rig:
+        domain = await rig.domain()
+        made = await set_budget(rig, "domain", domain, hard="100")
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "Hi")
+        assert "tool_result" in types_of(events), "the step that ran was finished"
+        assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_EXCEEDED")
+        assert "renews at" in events[-1]["message"]
+        shown = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert shown[-1]["content"] == "I look."
+        assert shown[-1]["metadata"]["error"]["code"] == "BUDGET_EXCEEDED"
+        await rig.ok("DELETE", f"/api/budgets/{made['id']}")
+        assert types_of(await rig.say(conversation, "Go on"))[-1] == "done"
+        sent = rig.model.requests[-1].messages
+        answered = {
+            block["tool_use_id"] for each in sent for block in each["content"] if block["type"] == "tool_result"
+        }
+        asked = {block["id"] for each in sent for block in each["content"] if block["type"] == "tool_use"}
+        assert asked == answered != set()
+
+
+async def test_fifty_turns_at_once_pass_a_budget_by_no_more_than_the_last_call(tmp_path: Path) -> None:
+    ran: list[ModelRequest] = []
+
+    def reply(request: ModelRequest) -> Step:
+        ran.append(request)
+        return answer()
+
+    async with Rig(tmp_path, *[reply] * 10, quota_conversations=100) as rig:
+        domain = await rig.domain()
+        await set_budget(rig, "domain", domain, hard="1000")
+        ends: list[str] = []
+
+        async def ask(number: int) -> None:
+            conversation = await rig.conversation(domain)
+            answered = await rig.http.post(f"/api/conversations/{conversation}/messages", json={"content": str(number)})
+            ends.append("done" if "event: done" in answered.text else answered.text)
+
+        with anyio.fail_after(200):
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(ask, number)
+        assert all("BUDGET_EXCEEDED" in each for each in ends if each != "done")
+        assert ends.count("done") == len(ran) <= 10, "each costs a hundred of a thousand"
+        while len(ran) < 10:  # on a slow machine some did not wait so long for what others had reserved
+            assert types_of(await rig.say(await rig.conversation(domain), "Now?"))[-1] == "done"
+        path = f"/api/conversations/{await rig.conversation(domain)}/messages"
+        assert (await rig.refused("POST", path, {"content": "One more?"}))[:2] == (429, "BUDGET_EXCEEDED")
+        (state,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert (state["spent"], state["reserved"]) == ("1000", "0")
+
+
+async def test_a_turn_does_not_wait_for_what_it_has_reserved_itself(tmp_path: Path) -> None:
+    dropped = ModelError("dropped", retryable=True, started=True, retry_after=0.0)
+    busy = ModelError("busy", http_status=529, retryable=True, retry_after=0.0)
+    steps = (Broken(answer("Half of it, and more."), 3, dropped), busy, answer())
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        await set_budget(rig, "domain", domain, hard="200")
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        assert [each["type"] for each in events if each["type"] in ("retrying", "done", "error")] == [
+            "retrying",
+            "retrying",
+            "done",
+        ]
+        (state,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert state["reserved"] == "0"
+
+
+async def test_no_title_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) -> None:
+    async with Rig(tmp_path, answer(), titles="model") as rig:
+        domain = await rig.domain()
+        await set_budget(rig, "domain", domain, hard="100")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "What is this?")
+        await rig.application.machinery.naming.run()
+        assert len(rig.model.requests) == 1, "no title is asked for"
+        assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["title"] == "What is this?"
+
+
+async def test_no_summary_is_asked_for_once_a_budget_is_used_up(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[answer()] * 10) as rig:
+        conversation = await rig.conversation()
+        for _ in range(10):
+            await rig.say(conversation, "Hi")
+        await set_budget(rig, "user", "local", hard="1000")
+        compact = f"/api/conversations/{conversation}/compact"
+        assert (await rig.refused("POST", compact))[:2] == (429, "BUDGET_EXCEEDED")
+
+
+@pytest.mark.parametrize("unit", ["tokens", "money"])
+async def test_memories_are_proposed_once_there_is_a_budget_again(tmp_path: Path, unit: str) -> None:
+    said = say('{"memories": []}')
+    prices = tmp_path / "prices.json"
+    prices.write_text(PRICES.replace("claude-sonnet*", "other"))
+    async with Rig(tmp_path, answer(), said, prices=prices) as rig:
+        domain = await rig.domain(memory={"extract": "after-turn"})
+        await rig.say(await rig.conversation(domain), "I live in Lyon.")
+        made = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or of what has no price
+        extraction = rig.application.business.extraction
+        for _ in range(4):
+            await extraction.run(0)
+        assert len(rig.model.requests) == 1
+        await rig.ok("DELETE", f"/api/budgets/{made['id']}")
+        await rig.application.database.write(_wake)
+        await extraction.run(0)
+        assert len(rig.model.requests) == 2, "it was not given up"
+
+
+def _wake(conn: Connection) -> None:
+    """Let the time come until which nothing is proposed."""
+    conn.execute(text("UPDATE extractions SET claimed_until = ''"))
+
+
+async def test_a_delegate_is_refused_and_its_parent_too(tmp_path: Path) -> None:
+    delegate = Step((Use("delegate", {"role": "researcher", "task": "Find it."}),), usage=SPENT)
+    async with Rig(tmp_path, delegate) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        await set_budget(rig, "user", "*", hard="100")
+        events = await rig.say(await rig.conversation(domain), "Hi")
+        (result,) = [each for each in events if each["type"] == "tool_result"]
+        assert result["status"] == "error"
+        assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_EXCEEDED")
+
+
+async def test_who_sees_which_budgets_and_what_is_audited(tmp_path: Path) -> None:
+    async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
+        one, two = await rig.domain(), await rig.domain()
+        mia, ann = await make_key(rig, "mia", "member", one), await make_key(rig, "ann", "admin", one)
+        as_operator(rig)
+        await set_budget(rig, "domain", one, hard="1000")
+        await set_budget(rig, "domain", two, hard="1000")
+        await set_budget(rig, "user", "*", hard="500")
+        own = await set_budget(rig, "user", "mia", soft="300")
+        rig.http.headers.update(bearer(mia))
+        assert types_of(await rig.say(await rig.conversation(one), "Hi"))[-1] == "done"
+        (shown,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert (shown["subject"], shown["soft"], shown["spent"]) == ("mia", "300", "100"), "a named one goes first"
+        assert (await rig.refused("DELETE", f"/api/budgets/{own['id']}"))[0] == 403
+        rig.http.headers.update(bearer(ann))
+        seen = {
+            (each["scope"], each["subject"], each["each"]) for each in (await rig.ok("GET", "/api/budgets"))["items"]
+        }
+        assert seen == {("domain", one, False), ("user", "ann", True)}
+        as_operator(rig)
+        assert len((await rig.ok("GET", "/api/budgets"))["items"]) == 4
+        await rig.ok("DELETE", f"/api/domains/{two}")
+        assert len((await rig.ok("GET", "/api/budgets"))["items"]) == 3
+        await rig.ok("DELETE", f"/api/budgets/{own['id']}")
+        assert (await rig.refused("DELETE", f"/api/budgets/{own['id']}"))[:2] == (404, "BUDGET_NOT_FOUND")
+        acts = [(each["action"], each["target"]) for each in (await rig.ok("GET", "/api/audit"))["items"]]
+        assert acts[0] == ("budget.remove", "user/mia")
+        assert acts.count(("budget.set", f"domain/{one}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"hard": None}, "hard"),
+        ({"hard": "1.5"}, "hard"),
+        ({"soft": "200"}, "soft"),
+        ({"hard": "-1"}, "hard"),
+        ({"hard": "NaN"}, "hard"),
+        ({"unit": "money"}, "unit"),
+        ({"subject": "dom_none"}, "subject"),
+        ({"scope": "planet"}, "scope"),
+    ],
+)
+async def test_a_wish_that_does_not_fit_names_its_field(tmp_path: Path, change: Json, field: str) -> None:
+    async with Rig(tmp_path) as rig:
+        wish = {"scope": "domain", "subject": "*", "unit": "tokens", "period": "day", "hard": "100", **change}
+        status, code, message = await rig.refused("PUT", "/api/budgets", wish)
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert message.startswith(f"{field}:")
+
+
+async def test_usage_has_money_where_models_have_prices_and_a_table_without_formulas(tmp_path: Path) -> None:
+    async with Rig(tmp_path, answer(), answer(), prices=with_prices(tmp_path), requests_per_second=10_000) as rig:
+        domain = await rig.domain()
+        for name in ("mia", "+mia"):
+            if name == "mia":
+                rig.http.headers.update(bearer(await make_key(rig, name, "member", domain)))
+            await rig.say(await rig.conversation(domain), "Hi")
+            as_operator(rig)
+        row = UsageRecord(
+            id="usage_x",
+            session_id="sess_x",  # type: ignore[arg-type]
+            user_id="=cmd|'/c calc'!A0",
+            domain_id=domain,
+            model="unknown",
+            input=1,
+            cache_read=0,
+            cache_write=0,
+            output=0,
+            created_at=now(),
+        )
+        await rig.application.database.write(lambda conn: put(conn, [row]))
+        (total,) = (await rig.ok("GET", "/api/usage"))["items"]
+        assert (total["cost"], total["currency"], total["unpricedCalls"]) == (str(COST * 2), "USD", 1)
+        answered = await rig.http.get("/api/usage?groupBy=user,model&format=csv")
+        assert answered.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(io.StringIO(answered.text)))
+        assert {row["userId"] for row in rows} == {"mia", "local", "'=cmd|'/c calc'!A0"}
+        assert sum(Decimal(row["cost"]) for row in rows) == COST * 2
+
+
+def test_the_command_line_shows_usage_and_sets_budgets(tmp_path: Path) -> None:
+    with serving(tmp_path):
+        made = run(tmp_path, "budgets", "set", "domain", "*", "tokens", "day", "--hard", "1000", "--soft", "800")
+        assert made.returncode == 0, made.stderr
+        ident = made.stdout.split("\t")[0]
+        assert "domain *\ttokens\tday\t-\t-\t800\t1000" in run(tmp_path, "budgets", "list").stdout
+        assert run(tmp_path, "budgets", "remove", ident).returncode == 0
+        assert run(tmp_path, "budgets", "list").stdout == ""
+        head = run(tmp_path, "usage", "--by", "user,day", "--csv").stdout.splitlines()[0]
+        assert head == "userId,day,calls,input,cacheRead,cacheWrite,output,cost,currency,unpricedCalls"
+        assert run(tmp_path, "usage").returncode == 0
+
+
+def test_periods_begin_at_midnight_and_on_the_first() -> None:
+    day = datetime(2026, 12, 31, tzinfo=UTC).date()
+    assert bounds_of(Period.DAY, day) == ("2026-12-31", "2027-01-01T00:00:00.000Z")
+    assert bounds_of(Period.MONTH, day) == ("2026-12-01", "2027-01-01T00:00:00.000Z")
+    assert bounds_of(Period.MONTH, day.replace(month=2, day=1))[1] == "2026-03-01T00:00:00.000Z"

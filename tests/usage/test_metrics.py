@@ -1,0 +1,161 @@
+"""What is shown at /metrics is what happened, by labels of which there are few, to operators alone."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Connection, event
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.observer import Kind
+from agentic_rag.operations.budgets import Budgets
+from agentic_rag.operations.counts import MOST, OTHER, UNKNOWN, Counter, Counts, Distributions
+from agentic_rag.runtime.spending import Spending
+from agentic_rag.testing.steps import Say, Step, say, use
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Rig
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+REFUSED = ModelError("no", http_status=401, kind="authentication_error")
+
+
+async def scrape(rig: Rig) -> Samples:
+    answered = await rig.http.get("/metrics")
+    assert answered.status_code == 200, answered.text
+    assert answered.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answered.text)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"agentic_rag_{name}", tuple(sorted(labels.items()))]
+
+
+async def test_turns_steps_tools_tokens_and_errors_are_counted(tmp_path: Path) -> None:
+    steps = (use("promptx_recall", query="leave"), Step((Say("No."),), usage=Usage(1, 2, 3, 4)), REFUSED)
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
+        await rig.say(conversation, "Hi")
+        await rig.ok("PUT", "/api/budgets", budget_of(domain))
+        await rig.refused("GET", "/api/conversations/none")
+        found = await scrape(rig)
+        assert value(found, "turns_total", domain=domain, end="end_turn") == 1
+        assert value(found, "turns_total", domain=domain, end="LLM_SERVICE_ERROR") == 1
+        assert value(found, "turn_seconds_count", domain=domain) == 2
+        assert value(found, "time_to_first_token_seconds_count", domain=domain) == 1
+        model = next(dict(labels)["model"] for name, labels in found if name == "agentic_rag_tokens_total")
+        kinds = ("input", "cache_read", "cache_write", "output")
+        told = [value(found, "tokens_total", domain=domain, model=model, kind=kind) for kind in kinds]
+        assert told[1:3] == [2, 3]
+        assert value(found, "model_call_seconds_count", model=model, outcome="ok") == 2
+        assert value(found, "model_call_seconds_count", model=model, outcome="authentication_error") == 1
+        assert value(found, "model_first_token_seconds_count", model=model) == 2
+        assert value(found, "tool_seconds_count", tool="promptx_recall", outcome="ok") == 1
+        assert value(found, "mcp_request_seconds_count", origin="system", outcome="ok") == 1
+        assert value(found, "retrieval_seconds_count", source="memory") == 1
+        assert value(found, "errors_total", code="LLM_SERVICE_ERROR") == 1
+        assert value(found, "errors_total", code="CONVERSATION_NOT_FOUND") == 1
+        assert value(found, "journal_commit_seconds_count", durable="true") >= 2
+        assert value(found, "journal_batch_events_count") >= 4
+        for name in ("turns_running", "turns_queued", "subscribers", "connections", "documents_waiting"):
+            assert value(found, name) == 0, name
+        assert value(found, "part_state", part="store") == 0
+        assert value(found, "part_state", part="model") == 1
+        assert value(found, "mcp_servers", state="ready") >= 1
+        assert value(found, "disk_free_bytes") > 0
+        assert value(found, "budget_used_ratio", domain=domain, unit="tokens", period="day") > 0
+        assert conversation not in str(found)
+        assert "local" not in {label for _, labels in found for _, label in labels}
+
+
+def budget_of(domain: str) -> dict[str, str]:
+    return {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1000"}
+
+
+async def test_a_scrape_looks_at_the_budgets_that_it_shows_and_at_no_other(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await rig.ok("PUT", "/api/budgets", budget_of(domain))
+        application = rig.application
+        asked: list[str] = []
+
+        def note(*call: Any) -> None:
+            asked.append(call[2])
+
+        def listen(conn: Connection) -> None:
+            event.listen(conn.engine, "before_cursor_execute", note)
+
+        await application.database.read(listen)
+        shown = [each for each in await scrape(rig) if each[0] == "agentic_rag_budget_used_ratio"]
+        before, counted = len(shown), sum("budget_reservations" in each for each in asked)
+        assert (before, counted) == (1, 1)
+        for period in ("day", "month"):
+            await rig.ok("PUT", "/api/budgets", {**budget_of("local"), "scope": "user", "period": period})
+        await rig.ok("PUT", "/api/budgets", budget_of("*"))
+        asked.clear()
+        assert [each for each in await scrape(rig) if each[0] == "agentic_rag_budget_used_ratio"] == shown
+        assert sum("budget_reservations" in each for each in asked) == 1
+        rest = [{**budget_of(domain), "unit": "tokens", "period": "month"}, budget_of(await rig.domain())]
+        for each in rest:
+            await rig.ok("PUT", "/api/budgets", each)
+        asked.clear()
+        budgets = Budgets(application.database, Spending(application.database))
+        assert len(await budgets.list_of_domains(2)) == 2
+        assert sum("budget_reservations" in each for each in asked) == 2
+
+
+async def test_a_name_that_a_model_invented_is_no_label(tmp_path: Path) -> None:
+    steps = (use("invented_by_a_model", query="leave"), use("promptx_recall", query="leave"), say("No."))
+    async with Rig(tmp_path, *steps) as rig:
+        await rig.say(await rig.conversation(), "Hi")
+        found = await scrape(rig)
+        assert "invented_by_a_model" not in str(found)
+        assert value(found, "tool_seconds_count", tool=UNKNOWN, outcome="error") == 1
+        assert value(found, "tool_seconds_count", tool="promptx_recall", outcome="ok") == 1
+
+
+async def test_metrics_are_for_operators_and_can_be_off(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "on") as rig:
+        domain = await rig.domain()
+        member, admin = await make_key(rig, "mia", "member", domain), await make_key(rig, "ann", "admin", domain)
+        for key in (member, admin):
+            assert (await rig.http.get("/metrics", headers=bearer(key))).status_code == 403
+        operator = await make_key(rig, "olga", "operator")
+        assert (await rig.http.get("/metrics", headers=bearer(operator))).status_code == 200
+        rig.http.headers.pop("authorization", None)
+        assert (await rig.http.get("/metrics")).status_code == 401
+    async with Rig(tmp_path / "off", say("Hello."), metrics="off") as rig:
+        await rig.say(await rig.conversation(), "Hi")
+        assert (await rig.refused("GET", "/metrics"))[:2] == (404, "METRICS_NOT_FOUND")
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.floats(0, 1000)), max_size=50))
+def test_a_distribution_has_every_value_once(noted: list[tuple[str, float]]) -> None:
+    series = Distributions("x", "", ("a",))
+    for label, each in noted:
+        series.note(each, label)
+    assert sum(sum(found.counts) for found in series.values.values()) == len(noted)
+    for found in series.values.values():
+        assert len(found.counts) == len(series.bounds) + 1
+
+
+def test_labels_are_bounded() -> None:
+    counter = Counter("x", "", ("a", "b"))
+    for number in range(3 * MOST):
+        counter.add(1, str(number), "b")
+    assert len(counter.values) == MOST + 1
+    assert counter.values[OTHER, OTHER] == 2 * MOST
+    counts = Counts()
+    for number in range(3 * MOST):
+        counts.begin(Kind.TURN, "assistant", domain_id=f"dom_{number}").end("end_turn")
+    assert len(counts.turns.values) == MOST + 1

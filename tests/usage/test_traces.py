@@ -1,0 +1,210 @@
+"""One trace a turn, by the conventions for GenAI and MCP; content where the operator wants it; never in the way."""
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentic_rag.errors import ModelError
+from agentic_rag.events import Usage
+from agentic_rag.messages import text_block
+from agentic_rag.observer import Content, Kind
+from agentic_rag.operations.tracing import Tracing
+from agentic_rag.redaction import Redactor
+from agentic_rag.terminal import log_handler, log_turn, log_under
+from agentic_rag.testing.steps import Step, Use, say, use
+from tests.server.rig import Rig, types_of
+from tests.usage.collector import Collector, collecting
+from tests.ws.serving import client, serving
+
+GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SEARCHED = Step((Use("search_documents", {"query": "leave"}),), usage=Usage(10, 20, 30, 4))
+
+
+async def traced(tmp_path: Path, collector: Collector, *, content: bool = False) -> str:
+    """Run a turn that searches, and return its conversation; all spans are there then."""
+    rig = Rig(tmp_path, SEARCHED, say("Twenty-five."), otlp_endpoint=collector.url, trace_content=content)
+    async with rig:
+        domain = await rig.domain()
+        await rig.upload(domain, "a.md", b"# Leave\n\nTwenty-five days of leave.\n")
+        conversation = await rig.conversation(domain)
+        answered = await rig.http.post(
+            f"/api/conversations/{conversation}/messages",
+            json={"content": "How many?"},
+            headers={"traceparent": GIVEN},
+        )
+        assert "event: done" in answered.text
+    return conversation
+
+
+async def test_a_turn_is_one_trace_that_goes_on_from_the_clients(tmp_path: Path) -> None:
+    with collecting() as collector:
+        conversation = await traced(tmp_path, collector)
+    assert {each.trace for each in collector.spans} == {GIVEN.split("-")[1]}
+    turn = collector.named("invoke_agent assistant")
+    assert turn.above == GIVEN.split("-")[2]
+    assert turn.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert turn.attributes["gen_ai.conversation.id"] == conversation
+    assert turn.attributes["agentic_rag.turn.end"] == "end_turn"
+    steps = [each for each in collector.spans if each.name.startswith("chat ")]
+    assert [collector.above(each) for each in steps] == ["invoke_agent assistant"] * 2
+    first = next(each for each in steps if each.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
+    assert first.kind == 3, "CLIENT"
+    asked = first.attributes
+    assert asked["gen_ai.operation.name"] == "chat"
+    assert asked["gen_ai.provider.name"] == "scripted"
+    assert first.name == f"chat {asked['gen_ai.request.model']}"
+    assert (asked["gen_ai.usage.input_tokens"], asked["gen_ai.usage.output_tokens"]) == (60, 4)
+    assert asked["gen_ai.usage.cache_read.input_tokens"] == 20
+    assert asked["gen_ai.usage.cache_creation.input_tokens"] == 30
+    tool = collector.named("execute_tool search_documents")
+    assert tool.above == first.ident
+    assert tool.attributes["gen_ai.tool.name"] == "search_documents"
+    request = collector.named("tools/call search_documents")
+    assert (collector.above(request), request.kind) == (tool.name, 3)
+    assert request.attributes["mcp.method.name"] == "tools/call"
+    assert request.attributes["mcp.protocol.version"]
+    retrieval = collector.named("retrieval documents")
+    assert collector.above(retrieval) == tool.name
+    assert retrieval.attributes["agentic_rag.retrieval.hits"] == 1
+    assert not any(each.failed for each in collector.spans)
+    assert "Twenty-five" not in str(collector.spans), "nothing of what was said"
+
+
+async def test_content_is_recorded_where_the_operator_wants_it_and_without_secrets(tmp_path: Path) -> None:
+    with collecting() as collector:
+        steps = (use("promptx_recall", query="leave"), say("The word is hunter2-hunter2."))
+        async with Rig(tmp_path, *steps, otlp_endpoint=collector.url, trace_content=True) as rig:
+            domain = await rig.domain()
+            await rig.ok("PUT", f"/api/domains/{domain}/secrets/word", {"value": "hunter2-hunter2"})
+            await rig.say(await rig.conversation(domain), "What is hunter2-hunter2?")
+    asked = [each for each in collector.spans if each.name.startswith("chat ")]
+    said = json.loads(asked[-1].attributes["gen_ai.input.messages"])
+    assert said[0]["role"] == "user"
+    assert {part["type"] for each in said for part in each["parts"]} >= {"text", "tool_call", "tool_call_response"}
+    assert json.loads(asked[-1].attributes["gen_ai.output.messages"])[0]["parts"][0]["type"] == "text"
+    tool = collector.named("execute_tool promptx_recall")
+    assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"query": "leave"}
+    assert "hunter2" not in str(collector.spans)
+
+
+async def test_calls_outside_of_turns_are_their_domains_and_show_no_secret_of_it(tmp_path: Path) -> None:
+    summary = '{"facts": [{"fact": "The word is hunter2-hunter2.", "documents": []}]}'
+    turns = [say("The word is hunter2-hunter2.")] * 10
+    steps = (turns[0], say("Of hunter2-hunter2"), *turns[1:], say('{"memories": []}'), say(summary))
+    with collecting() as collector:
+        async with Rig(tmp_path, *steps, titles="model", otlp_endpoint=collector.url, trace_content=True) as rig:
+            domain = await rig.domain(memory={"extract": "after-turn"})
+            await rig.ok("PUT", f"/api/domains/{domain}/secrets/word", {"value": "hunter2-hunter2"})
+            conversation = await rig.conversation(domain)
+            for _ in range(10):
+                await rig.say(conversation, "What is hunter2-hunter2?")
+                await rig.application.machinery.naming.run()
+            await rig.application.business.extraction.run(0)
+            await rig.ok("POST", f"/api/conversations/{conversation}/compact")
+            metrics = (await rig.http.get("/metrics")).text
+    alone = [each for each in collector.spans if each.name.startswith("chat ") and not each.above]
+    assert [each.attributes.get("agentic_rag.domain.id") for each in alone] == [domain] * 3
+    assert all("gen_ai.input.messages" in each.attributes for each in alone)
+    assert "hunter2" not in str(collector.spans)
+    assert f'agentic_rag_tokens_total{{domain="{domain}"' in metrics
+    assert 'domain=""' not in metrics
+
+
+def test_what_belongs_to_no_domain_is_traced_without_what_is_said() -> None:
+    with collecting() as collector:
+        tracing = Tracing(collector.url, Redactor(), content=True)
+        step = tracing.begin(Kind.STEP, "a")
+        assert not step.wants_content
+        step.say(Content.ANSWER, [text_block("Whose secrets are in this?")])
+        step.end()
+        anyio.run(tracing.aclose)
+    assert "gen_ai.output.messages" not in collector.named("chat a").attributes
+
+
+async def test_a_delegates_turn_is_inside_of_the_call_that_asked_for_it(tmp_path: Path) -> None:
+    task = use("delegate", role="researcher", task="Find it.")
+    with collecting() as collector:
+        async with Rig(tmp_path, task, say("Found."), say("Done."), otlp_endpoint=collector.url) as rig:
+            domain = await rig.domain(subRoleIds=["researcher"])
+            await rig.say(await rig.conversation(domain), "Hi")
+    child = collector.named("invoke_agent researcher")
+    assert collector.above(child) == "execute_tool delegate"
+    assert len({each.trace for each in collector.spans}) == 1
+    assert len([each for each in collector.spans if collector.above(each) == child.name]) == 1
+
+
+async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_its_own(tmp_path: Path) -> None:
+    refused = ModelError("no", http_status=401, kind="authentication_error")
+    with collecting() as collector:
+        async with Rig(tmp_path, refused, otlp_endpoint=collector.url) as rig:
+            await rig.say(await rig.conversation(), "Hi")
+    step = next(each for each in collector.spans if each.name.startswith("chat "))
+    turn = next(each for each in collector.spans if each.name.startswith("invoke_agent"))
+    assert (step.failed, step.attributes["error.type"]) == (True, "authentication_error")
+    assert (turn.failed, turn.attributes["error.type"], turn.above) == (True, "LLM_SERVICE_ERROR", "")
+
+
+async def test_a_frame_of_a_socket_brings_its_own_trace(tmp_path: Path) -> None:
+    with collecting() as collector:
+        async with (
+            Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig,
+            serving(rig.application.app) as address,
+        ):
+            conversation = await rig.conversation()
+            async with client(address) as socket:
+                for given in (GIVEN, "not one"):
+                    await socket.say("message", conversationId=conversation, content="Hi", traceparent=given)
+                    await socket.hear_turn()
+    turns = [each for each in collector.spans if each.name.startswith("invoke_agent")]
+    assert [each.above for each in turns] == [GIVEN.split("-")[2], ""]
+
+
+@pytest.mark.parametrize("refusing", [503, 400])
+async def test_a_collector_that_refuses_costs_no_turn(tmp_path: Path, refusing: int) -> None:
+    with collecting() as collector:
+        collector.refusing = refusing
+        with anyio.fail_after(120):
+            async with Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig:
+                conversation = await rig.conversation()
+                assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
+                assert await anyio.to_thread.run_sync(collector.asked.wait, 60)
+                assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
+
+
+async def test_what_is_asked_of_an_mcp_server_carries_the_trace(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "meta_server.py")]}
+    asked = use("notes__show_trace")
+    with collecting() as collector:
+        async with Rig(tmp_path, asked, say("Done."), any_command=True, otlp_endpoint=collector.url) as rig:
+            domain = await rig.domain(mcpServers={"notes": entry})
+            events = await rig.say(await rig.conversation(domain), "Hi")
+    (result,) = [each for each in events if each["type"] == "tool_result"]
+    request = collector.named("tools/call show_trace")
+    assert f"called with 00-{request.trace}-{request.ident}-01" in str(result["content"])
+
+
+def test_log_lines_name_request_turn_and_trace_as_text_and_as_json() -> None:
+    written, lines = io.StringIO(), io.StringIO()
+    text, objects = log_handler(written), log_handler(lines, lines_of_json=True)
+    record = logging.LogRecord("agentic_rag.x", logging.WARNING, "", 0, "it \x1b failed\n%s", ("why",), None)
+    with log_under("req_1"), log_turn("turn_1", "abc"):
+        text.handle(record)
+        objects.handle(record)
+    objects.handle(record)
+    assert written.getvalue().rstrip().endswith("[req_1 turn_1 abc]")
+    first, second = map(json.loads, lines.getvalue().splitlines())
+    assert {name: first[name] for name in ("requestId", "turnId", "traceId", "level", "logger")} == {
+        "requestId": "req_1",
+        "turnId": "turn_1",
+        "traceId": "abc",
+        "level": "warning",
+        "logger": "agentic_rag.x",
+    }
+    assert first["message"] == "it \x1b failed\nwhy"
+    assert "turnId" not in second
+    assert "\x1b" not in lines.getvalue()
