@@ -32,6 +32,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("sources"))
 
 
+LONGEST_NAME = 80
+"""Characters of a parameter in a test's id: some are megabytes, and each worker sends and keeps every id."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name what is long by its beginning, and long bytes, which may hold the time of day, by the argument alone.
+
+    Every worker collects for itself, and all must come to the same ids.
+    """
+    if isinstance(val, (bytes, str)) and len(val) > LONGEST_NAME:
+        return val[:LONGEST_NAME] if isinstance(val, str) else argname
+    return None
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     """The product runs on asyncio alone (qdrant-edge, uvicorn, SQLAlchemy); so do its tests."""
