@@ -95,6 +95,7 @@ from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.settings import Settings
 from agentic_rag.shared_store import SharedStore, join_store, open_carriers
 from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.store.payloads import PayloadFiles
@@ -417,7 +418,7 @@ async def _open_machinery(
     stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
     roles = Roles(database, settings.roles, ground.threads, ground.file_history)
-    delegations, answers = Delegations(), Answers()
+    delegations, answers, owner = Delegations(), Answers(), new_id("run")
     tools = await stack.enter_async_context(
         McpHub(
             knowledge.search,
@@ -431,6 +432,7 @@ async def _open_machinery(
             ground.threads,
             _own_address(settings),
             SignInWaits(database, answers),
+            owner,
         )
     )
     news = TitleNews()
@@ -461,6 +463,7 @@ async def _open_machinery(
             most_turns=settings.max_turns,
             spending=ground.spending,
             observer=observer,
+            owner=owner,
         )
     )
     neighbours = join_store(stack, settings, database, carriers, runtime)

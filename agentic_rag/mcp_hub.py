@@ -18,6 +18,7 @@ from agentic_rag.access.keys import Access
 from agentic_rag.domains.guarded_tools import guard_tools
 from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
 from agentic_rag.domains.vault import Vault
+from agentic_rag.operations.homes import DomainHomes
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.hosts import is_loopback
 from agentic_rag.settings import Settings, client_environment
@@ -63,12 +64,15 @@ class McpHub:
         threads: DomainThreads,
         address: OwnAddress,
         listener: SignInListener,
+        owner: str,
     ) -> None:
         """``observer`` hears of each entry that may not start, or not go where it leads.
 
         ``max_memories``: what one role's memory of one user may hold.
         ``address``: where browsers come back to from a sign-in; ``listener`` hears of each that was completed.
+        ``owner``: this process's name in leases.
         """
+        self._owner = owner
         self._max_memories = max_memories
         self._threads = threads
         self._address = address
@@ -208,6 +212,7 @@ class McpHub:
             self._max_memories,
             self._threads,
             self._sign_ins,
+            DomainHomes(self._database, self._owner) if self._database.shared else None,
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()
@@ -231,4 +236,5 @@ def launch_policy(settings: Settings, access: Access, any_command: bool, unsandb
         data=settings.data,
         programs=folder / "local",
         disk_reserve=settings.disk_reserve,
+        shared=folder if settings.database_url else None,
     )

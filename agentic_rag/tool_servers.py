@@ -27,6 +27,7 @@ from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.connection import Connection as ServerConnection
 from agentic_rag.tools.fingerprints import ToolList
+from agentic_rag.tools.homes import Homes
 from agentic_rag.tools.hub import Hub, HubObserver
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
@@ -60,6 +61,7 @@ def make_hub(
     max_memories: int,
     threads: DomainThreads,
     accounts: Accounts,
+    homes: Homes | None,
 ) -> Hub:
     """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
 
@@ -72,7 +74,7 @@ def make_hub(
         RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
     }
     policy.sweep()
-    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts)
+    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts, homes=homes)
 
 
 def make_sign_ins(

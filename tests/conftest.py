@@ -1,10 +1,13 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.databases import POSTGRESQL, dropped_databases
 
 # No process that a test starts fetches a model from the network by itself; who tests that says where the hub is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -30,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(name))
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group("sources"))
+        if POSTGRESQL and (sqlite := item.get_closest_marker("sqlite")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"SQLite: {sqlite.args[0]}"))
 
 
 LONGEST_NAME = 80
@@ -44,6 +49,13 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     if isinstance(val, (bytes, str)) and len(val) > LONGEST_NAME:
         return val[:LONGEST_NAME] if isinstance(val, str) else argname
     return None
+
+
+@pytest.fixture(autouse=True)
+def own_databases() -> Iterator[None]:
+    """By the PostgreSQL profile a test's databases go with it."""
+    with dropped_databases():
+        yield
 
 
 @pytest.fixture

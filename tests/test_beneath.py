@@ -67,6 +67,7 @@ ELSEWHERE = {
     "agentic_rag/tools/launch/policy.py": "homes of servers, and where a slot leads",
     "agentic_rag/tools/launch/sandbox.py": "the system",
     "agentic_rag/tools/launch/usage.py": "processes",
+    "agentic_rag/tools/transports/stdio.py": "locks of servers that keep a state",
     "agentic_rag/tools/launch/wheels.py": "packages",
     "agentic_rag/tools/launch/zips.py": "packages and bundles",
     "agentic_rag/testing/fake_api.py": "a stand-in's script",

@@ -24,9 +24,12 @@ from agentic_rag.store.collections import COLLECTIONS
 from agentic_rag.store.documents import DOCUMENTS, DenseState, DocumentProgress, DocumentStatus
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.extractions import EXTRACTIONS
+from agentic_rag.store.leases import LEASES
 from agentic_rag.store.logins import BEGUN, LOGINS
+from agentic_rag.store.replicas import REPLICAS
 from agentic_rag.store.secrets import SECRETS
 from agentic_rag.store.sign_ins import ACCOUNTS, SIGN_INS
+from agentic_rag.store.signals import SIGNALS
 from agentic_rag.store.turns import TURNS, TurnStatus
 
 MISSING = "DOCUMENT_MISSING"
@@ -70,6 +73,8 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
     conn.execute(sa.update(ACCOUNTS.table).values(renewing_until=None))
     for begun in (LOGINS, BEGUN, SIGN_INS):  # what was ended since the backup must not live again
         conn.execute(sa.delete(begun.table))
+    for told in (LEASES, REPLICAS, SIGNALS):  # by processes of the original, in its database's time and transactions
+        conn.execute(sa.delete(told.table))
     return Settled(
         store_id=origin.set_restored(conn, backup),
         turns=_free_turns(conn, end_turns),

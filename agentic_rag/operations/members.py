@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from agentic_rag import __version__
 from agentic_rag.errors import StorageError
 from agentic_rag.startup_errors import BadConfiguration
-from agentic_rag.store import replicas, turns
+from agentic_rag.store import leases, replicas, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.replicas import ReplicaRecord
@@ -85,6 +85,7 @@ class Members:
             taken = replicas.join(conn, self.name, self._run, __version__, self._address, dead)
             if taken and dead is not None:
                 turns.expire(conn, dead.run)
+                leases.free(conn, dead.run)
             return taken
 
         return await self._db.write(store, durable=True)

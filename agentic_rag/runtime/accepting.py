@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.sent_images import SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import load_transcript
-from agentic_rag.store import images, sessions, signals, turns
+from agentic_rag.store import images, leases, replicas, sessions, signals, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.signals import SignalKind
@@ -150,11 +150,19 @@ class Place:
 
 
 def find_place(
-    conn: Connection, session_id: SessionId, transcript: Transcript, busy: TurnId | None, owner: str, *, room: bool
+    conn: Connection,
+    session_id: SessionId,
+    transcript: Transcript,
+    busy: TurnId | None,
+    owner: str,
+    *,
+    room: bool,
+    domain_id: str = "",
 ) -> Place:
     """Decide whether a turn of ``owner`` may begin in a session now. ``transcript`` and ``busy``: what it remembers.
 
     ``room``: whether that process takes a turn more; without it a turn waits for one that does, in nobody's queue.
+    ``domain_id``: of whose servers some may have their home in another living process: then a turn waits in its queue.
 
     Raises:
         TurnInProgress: a SQLite file's turn is another process's.
@@ -169,6 +177,9 @@ def find_place(
         return Place(transcript, current.id, current.owner or owner)
     if writer != owner:
         transcript = load_transcript(conn, session_id)
+    home = leases.find_owner(conn, leases.home_of(domain_id)) if domain_id else None
+    if home not in (None, owner) and replicas.is_running(conn, home, replicas.ALIVE_SECONDS):
+        return Place(transcript, None, home)
     return Place(transcript, None, owner if room else "")
 
 

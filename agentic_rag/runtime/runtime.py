@@ -72,6 +72,7 @@ class Runtime:
         most_turns: how many turns run here at most, where other processes may run more; 0: any number.
         spending: what model calls may cost; None: whatever they cost.
         observer: who measures.
+        owner: this process's name in leases; empty: one that is made here.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Runtime:
         most_turns: int = 0,
         spending: Spending | None = None,
         observer: Observer = NOBODY,
+        owner: str = "",
     ) -> None:
         self._database = database
         self._payloads = payloads
@@ -113,7 +115,7 @@ class Runtime:
             journal=self._journal,
             spending=spending or Spending(database),
             observer=observer,
-            owner=new_id("run"),
+            owner=owner or new_id("run"),
             tasks=self._tasks,
             load=Load(most_turns if database.shared else 0),
         )

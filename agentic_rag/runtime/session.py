@@ -307,18 +307,17 @@ class LiveSession:
         transcript = await self._present()
         remembered = self.turn_id
         log = self._log_of(row, definition.domain_id)
-
-        stored = row
+        stored, at_home = row, definition.domain_id if definition.entries else ""
         begun_on: Transcript | None = None
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored, begun_on
-            place = self._find_place(conn, transcript, remembered)
+            place = self._find_place(conn, transcript, remembered, at_home)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
                 return sent  # none: another process has ended what runs here
             payloads.put_images(conn, row.images, self.id)
-            if place.busy is None and place.home:
+            if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
                 self._store(conn, row, definition, notices, log, begun_on.last_seq + 1)
                 return None
@@ -349,8 +348,9 @@ class LiveSession:
         labels = (await self._present()).labels
         return new_row(self._resources, self.id, labels, content, definition, client_id, key_id, sent)
 
-    def _find_place(self, conn: Connection, transcript: Transcript, busy: TurnId | None) -> Place:
-        return find_place(conn, self.id, transcript, busy, self._resources.owner, room=not self._resources.full)
+    def _find_place(self, conn: Connection, transcript: Transcript, busy: TurnId | None, domain: str = "") -> Place:
+        owner, room = self._resources.owner, not self._resources.full
+        return find_place(conn, self.id, transcript, busy, owner, room=room, domain_id=domain)
 
     async def _accept_again(
         self,

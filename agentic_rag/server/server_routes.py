@@ -32,6 +32,7 @@ from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.reading import Note
+from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.status import ConnectionState, ListedTool, WaitingTool
 
 SECRETS = "/api/domains/{domain}/secrets"
@@ -45,6 +46,7 @@ START_ERRORS = (
     TooManyServers,
     ServerUnavailable,
     ServerSilent,
+    ServerElsewhere,
 )
 """Why a server of an entry cannot be started."""
 

@@ -35,6 +35,23 @@ def take(conn: Connection, name: str, owner: str, seconds: float) -> bool:
     return conn.execute(taken.returning(_leases.id)).first() is not None
 
 
+def find_owner(conn: Connection, name: str) -> str | None:
+    """Return who has a lease, None: nobody."""
+    held = sa.select(_leases.owner).where(_leases.id == name, _leases.owner != "", _leases.until >= DatabaseTime())
+    found: str | None = conn.execute(held).scalar()
+    return found
+
+
+def home_of(domain_id: str) -> str:
+    """Return the name of the lease of a domain's home: the process that runs its stateful servers."""
+    return f"home:{domain_id}"
+
+
+def free(conn: Connection, owner: str) -> None:
+    """End all leases of a process that is dead."""
+    conn.execute(sa.update(LEASES.table).where(_leases.owner == owner).values(owner="", until=DatabaseTime()))
+
+
 def rest(conn: Connection, name: str, owner: str, seconds: float) -> None:
     """Let nobody take a lease for so many seconds, if it is ``owner``'s still; it is nobody's afterwards."""
     mine = sa.update(LEASES.table).where(_leases.id == name, _leases.owner == owner)

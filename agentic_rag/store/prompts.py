@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 
 from agentic_rag.json_form import Json
 from agentic_rag.store.branches import CONTEXTS
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.records import Prepared, RecordTable
 from agentic_rag.store.sessions import SESSIONS
 
 
@@ -27,12 +27,17 @@ class PromptRecord:
 
 PROMPTS = RecordTable(PromptRecord, "prompts")
 _prompts = PROMPTS.c
+_PUT = Prepared(
+    sa.text(  # both databases know this clause; SQLAlchemy has it per dialect only
+        f"INSERT INTO prompts ({', '.join(PROMPTS.names)}) VALUES ({', '.join(f':{name}' for name in PROMPTS.names)})"
+        " ON CONFLICT (id) DO NOTHING"
+    ).bindparams(*(sa.bindparam(name, type_=_prompts[name].type) for name in PROMPTS.names))
+)
 
 
 def put(conn: Connection, prompt: PromptRecord) -> None:
-    """Store a prompt under its hash; one that is there stays as it is."""
-    if conn.execute(select(_prompts.id).where(_prompts.id == prompt.id)).first() is None:
-        PROMPTS.insert(conn, prompt)
+    """Store a prompt under its hash; one that is there, or comes at the same moment, stays as it is."""
+    _PUT.run(conn, **{name: getattr(prompt, name) for name in PROMPTS.names})
 
 
 def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:

@@ -50,6 +50,12 @@ def is_alive(conn: Connection, replica_id: str) -> bool:
     return conn.execute(sa.select(_replicas.id).where(_replicas.id == replica_id, _ALIVE)).first() is not None
 
 
+def is_running(conn: Connection, run: str, silent: float) -> bool:
+    """Whether a process that is not about to end was heard of within so many seconds. ``run``: its name in leases."""
+    heard = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
+    return conn.execute(sa.select(_replicas.id).where(*heard)).first() is not None
+
+
 def join(
     conn: Connection, replica_id: str, run: str, version: str, address: str, dead: ReplicaRecord | None = None
 ) -> bool:

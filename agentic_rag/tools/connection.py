@@ -39,6 +39,7 @@ from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
 from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.elicitation import InputRound
+from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause, with_notes
 from agentic_rag.tools.listing import clean, clean_description
 from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
@@ -123,6 +124,7 @@ class Connection:
         self._starting = False
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
+        self._elsewhere: ServerElsewhere | None = None  # which is no failure: each use tries again
         self._protocol = ""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
@@ -328,6 +330,8 @@ class Connection:
         if attempt is None or attempt.session is None or attempt.end.is_set():
             if self._needed is not None and not self._owned:
                 raise self._needed
+            if self._elsewhere is not None and not self._owned:
+                raise ServerElsewhere(self.name, self._elsewhere.reason)
             reason = "it was stopped" if self._closed else self.reason
             raise ServerUnavailable(self.name, reason or f"it was not ready after {timeout:g} s")
         return attempt, attempt.session
@@ -361,13 +365,16 @@ class Connection:
     async def _own(self) -> None:
         try:
             while True:
-                self._wanted, self._needed = False, None
+                self._wanted, self._needed, self._elsewhere = False, None, None
                 lost, hopeless = ("", False) if self._closed else await self._serve()
                 if lost:
                     lost = await self._let_in(lost)
                 needed = self._sign_in_needed()
                 if needed is not None:
                     self._set(State.NEEDS_AUTH, str(needed))
+                    return
+                if lost and self._is_elsewhere():
+                    self._set(State.FAILED, lost)
                     return
                 if lost:
                     self._failed_at.append(anyio.current_time())
@@ -400,11 +407,14 @@ class Connection:
             target = await self._dial(attempt.lose, self._tail)
             await self._run(target, attempt)
         except AgenticRagError as exc:
+            self._note_elsewhere(exc)
             attempt.lose(exc.reason if isinstance(exc, ServerUnavailable) else str(exc))
             hopeless = not exc.retryable
         except Exception as exc:  # the boundary: whatever a server and its transport can provoke
-            logger.info("MCP server %s failed: %s", self.name, self._redact(repr(root_cause(exc))))
-            attempt.lose(explain(exc))
+            cause = root_cause(exc)
+            self._note_elsewhere(cause)
+            logger.info("MCP server %s failed: %s", self.name, self._redact(repr(cause)))
+            attempt.lose(cause.reason if isinstance(cause, ServerElsewhere) else explain(exc))
         finally:
             self._end_start()
             self._attempt = None
@@ -412,6 +422,13 @@ class Connection:
             if attempt.session is None:
                 self.era = "auto"  # it may speak no longer what it spoke before
         return "" if attempt.ours else attempt.why(), hopeless
+
+    def _note_elsewhere(self, exc: BaseException) -> None:
+        if isinstance(exc, ServerElsewhere):
+            self._elsewhere = exc
+
+    def _is_elsewhere(self) -> bool:
+        return self._elsewhere is not None
 
     def _sign_in_needed(self) -> SignInNeeded | None:
         return self._needed

@@ -23,6 +23,7 @@ from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.entries.entry import HttpTarget
+from agentic_rag.tools.homes import HeldTransport, Homes
 from agentic_rag.tools.launch.catalogue import CatalogueEntry
 from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
 from agentic_rag.tools.launch.spec import LaunchSpec
@@ -73,10 +74,13 @@ class Hub:
         share: Share | None = None,
         threads: DomainThreads | None = None,
         accounts: Accounts | None = None,
+        homes: Homes | None = None,
     ) -> None:
         """``redactor``: all that a domain's servers say passes here. ``threads``: where commands are looked up.
         ``accounts``: who is signed in at servers that want it; None: nobody can.
+        ``homes``: where servers with a state run; None: here, nobody else shares the store.
         """
+        self._homes = homes
         self._redactor = redactor or Redactor()
         self._observer = observer
         self._share = share or Share()
@@ -249,7 +253,11 @@ class Hub:
                 self._check_room(spec)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await self._threads.run(spec.domain, self._policy.resolve, spec)
-                return StdioTransport(command, lost, tail, tell_refusal)
+                child = StdioTransport(command, lost, tail, tell_refusal)
+                if command.lock is None or self._homes is None:
+                    return child
+                await self._homes.wait_free(spec.domain, spec.name)
+                return HeldTransport(child, self._homes.hold(spec.domain, spec.name, lost))
             except AgenticRagError as exc:
                 await self._refuse(spec, exc)
                 raise

@@ -29,6 +29,7 @@ from agentic_rag.tools.base import (
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.content import clean_json, to_blocks, without_noise
 from agentic_rag.tools.elicitation import InputRound, Unfit, answered_round
+from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, fold_name
@@ -100,7 +101,7 @@ class ServerToolset:
                 answered=answered,
             )
             failed = "tool_error" if isinstance(result, CallToolResult) and result.is_error else ""
-        except ServerSilent as exc:
+        except (ServerSilent, ServerElsewhere) as exc:
             failed = exc.code
             return _failure(str(exc), started)
         except SignInNeeded as exc:  # its address is for that person's eyes, and no model's

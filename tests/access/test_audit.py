@@ -12,6 +12,7 @@ from agentic_rag.store.audit import page
 from agentic_rag.store.database import Database
 from agentic_rag.testing.steps import Step, Use, say
 from tests.access.tenants import as_operator, audited, bearer, make_key
+from tests.databases import database_at
 from tests.server.rig import Rig
 
 
@@ -117,7 +118,7 @@ async def test_acts_that_no_server_saw_are_told_in_their_order_and_what_is_no_no
     for name in ("one", "two"):
         acts.leave(act("mcp.revoke", name))
     (tmp_path / "acts" / "act_0.json").write_text("{half")
-    database = await Database.open(tmp_path / "test.db")
+    database = await Database.open(database_at(tmp_path / "test.db"))
     try:
         assert [await acts.take_in(database) for _ in range(2)] == [2, 0]
         rows = await database.read(lambda conn: page(conn, 10))

@@ -17,6 +17,7 @@ from agentic_rag.store.keys import KeyRole
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
 from tests.access.tenants import as_operator, audited, bearer, make_key, socket
+from tests.databases import database_at
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 
@@ -124,7 +125,7 @@ class Ended:
 
 
 async def test_a_key_revoked_by_another_process_is_known_after_a_refresh(tmp_path: Path) -> None:
-    database = await Database.open(tmp_path / "store.db")
+    database = await Database.open(database_at(tmp_path / "store.db"))
     try:
         ended = Ended()
         access = Access(database, use=ended)

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.databases import database_url
 from tests.programs import Program
 from tests.waiting import pause
 
@@ -108,7 +109,9 @@ def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
     child = Program(
         ["serve", "--port", "0", "--data", str(data), *options],
-        env=environment(AGENTIC_RAG_DRAIN_SECONDS="1", **variables),
+        env=environment(
+            **{"AGENTIC_RAG_DATABASE_URL": database_url(data), "AGENTIC_RAG_DRAIN_SECONDS": "1", **variables}
+        ),
         stdout=subprocess.PIPE,
         cwd=data.parent,
     )

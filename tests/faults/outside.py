@@ -31,8 +31,8 @@ PATIENCE = 60.0
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")
 """``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
-some seconds. ``ask``: a call that asks a person. ``cut``: a stream that breaks off once, after deltas were seen. Beside
-them ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each."""
+some seconds. ``cut``: a stream that breaks off once, after deltas were seen. Beside them ``ask``: a call that asks a
+person, ``keep``: a call that keeps the key, ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each."""
 
 
 @dataclass
@@ -82,6 +82,8 @@ class Outside:
             names = {tool["name"].rpartition("__")[2]: tool["name"] for tool in request["tools"]}
             calls = (Use("promptx_action", {"role": "assistant"}), Use(names["spend"], {"key": key}))
             return Reply(Step((Think("First my role, then I spend."), *calls)), rate=200)
+        if script == "keep" and steps == 0:
+            return Reply(Step((Use("notes__keep", {"text": key}),)))
         if script == "ask" and steps == 0:
             form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
             params = [{"mode": "form", "message": "Who are you?", "requestedSchema": form}]

@@ -1,7 +1,9 @@
 """Three servers on one database: a seeded part of ``scripts/faults replicas``, and what they tell each other."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from tests.faults.client import Chat
 from tests.faults.ledger import Ledger
 from tests.faults.outside import PATIENCE
 from tests.faults.replicas import Cluster, cluster, run
+from tests.faults.server import Server
 from tests.store.conftest import needs_postgresql
+from tests.tools.support import SERVERS
 from tests.waiting import pause_thread
 
 pytestmark = needs_postgresql
@@ -70,6 +74,32 @@ def test_messages_wait_in_the_order_in_which_they_came_whatever_the_clocks_say(t
         "second",
         "third",
     ]
+
+
+def test_a_server_with_a_state_goes_on_elsewhere_when_its_home_is_killed(three: Cluster, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    command = {"command": sys.executable, "args": [str(SERVERS / "keeping.py")], "stateful": True}
+    env = {"KEEPING_STARTS": {"value": str(starts), "secret": False}}
+    settings = {"mcpServers": {"notes": {**command, "env": env}}, "toolPolicy": {"*": "allow"}}
+    domain = str(three.servers[0].call("POST", "/api/domains", {"name": "kept", "settings": settings})["id"])
+
+    def keep(server: Server, text: str) -> str:
+        with Chat(server, server.conversation(domain), Ledger()) as chat:
+            turn = chat.send(f"Go {text} keep", text)["turnId"]
+            assert chat.finish(turn)["type"] == "done"
+        return str(server.log(turn))
+
+    assert "one" in keep(three.servers[0], "one")
+    assert "one two" in keep(three.servers[1], "two")
+    (line,) = starts.read_text().splitlines()
+    parent = int(Path("/proc", line.split()[0], "stat").read_text().rpartition(")")[2].split()[1])
+    home = next(server for server in three.servers if server.pid == parent)
+    home.kill()
+    other = next(server for server in three.servers if server is not home)
+    assert "one two three" in keep(other, "three")
+    home.start()
+    assert "one two three four" in keep(home, "four")
+    assert [line.split()[2] for line in starts.read_text().splitlines()] == ["0", "0"]
 
 
 def test_clients_of_three_servers_lose_nothing_whatever_befalls_one(three: Cluster) -> None:

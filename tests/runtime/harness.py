@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
@@ -38,6 +38,7 @@ from agentic_rag.store.signal_feed import SignalFeed
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.usage import Scope
 from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputNeeded, ProgressSink, ToolInfo
+from tests.databases import POSTGRESQL, database_at
 from tests.runtime.served import served
 
 SESSION = SessionId("sess_test")
@@ -256,6 +257,9 @@ class Disk(Database):
         await self._inner.aclose()
 
 
+LONG_AGO = "2000-01-01T00:00:00.000Z"
+
+
 @asynccontextmanager
 async def bench(
     folder: Path,
@@ -282,9 +286,12 @@ async def bench(
     ``hard``: tokens that the domain may spend a day. ``hears``: it hears the signals of others there, and live events
     by PostgreSQL's notifications or ``fanout``.
     """
-    own = await Database.open(store or folder / "test.db")
+    own = await Database.open(store or database_at(folder / "test.db"))
     feed = None
-    if hears and own.server is not None:
+    if POSTGRESQL and store is None:  # who used it before is dead by now, as if its leases were over
+        over = update(turns.TURNS.table).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
+        await own.write(lambda conn: conn.execute(over).close())
+    if (hears or POSTGRESQL) and own.server is not None:
         feed, fanout = SignalFeed(own), fanout or PostgresFanout(own.server.notifications)
     services = services or Services(model, tools or toolset())
     hooks = hooks or Hooks()

@@ -19,6 +19,7 @@ from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Think, say
+from tests.databases import database_at
 from tests.runtime.harness import SESSION, Bench, Disk, bench, text_of
 from tests.runtime.test_append_only import BASE, ask, bare, brain, opened, persona
 
@@ -112,7 +113,7 @@ async def test_the_same_client_message_makes_one_branch_and_another_one_is_refus
 
 @pytest.mark.parametrize("dies_at", range(1, 6))
 async def test_a_kill_between_the_fork_and_its_answer_goes_on_on_the_right_branch(tmp_path: Path, dies_at: int) -> None:
-    real = await Database.open(tmp_path / "test.db")
+    real = await Database.open(database_at(tmp_path / "test.db"))
     await real.write(
         lambda conn: sessions.create(
             conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026"

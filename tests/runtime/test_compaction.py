@@ -32,6 +32,7 @@ from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.databases import database_at
 from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, definition, info, kinds, ok, text_of
 
 FACT = "They spoke of pumps."
@@ -128,7 +129,7 @@ async def test_a_short_conversation_is_not_compacted(tmp_path: Path) -> None:
 
 
 async def test_a_summary_whose_cost_cannot_be_stored_keeps_nothing_reserved(tmp_path: Path) -> None:
-    own = await Database.open(tmp_path / "test.db")
+    own = await Database.open(database_at(tmp_path / "test.db"))
     disk = Disk(own)
 
     def refuse(request: ModelRequest) -> ModelError:

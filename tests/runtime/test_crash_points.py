@@ -22,6 +22,7 @@ from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.databases import database_at
 from tests.runtime.harness import SESSION, Disk, MemoryToolset, bench, definition, hits, info, ok, text_of
 
 COMMITS = 8
@@ -71,7 +72,7 @@ def check_numbers(events: list[AgentEvent]) -> None:
 @pytest.mark.parametrize("dies_at", range(2, COMMITS + 2))
 async def test_a_turn_killed_between_any_two_commits_is_brought_to_its_end(tmp_path: Path, dies_at: int) -> None:
     tools = Tools()
-    real = await Database.open(tmp_path / "test.db")
+    real = await Database.open(database_at(tmp_path / "test.db"))
     await real.write(
         lambda conn: sessions.create(
             conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026"

@@ -6,10 +6,11 @@ from agentic_rag.events import IterationStart, Text
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store.database import Database
+from tests.databases import database_at
 
 
 async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durable(tmp_path: Path) -> None:
-    database = await Database.open(tmp_path / "test.db")
+    database = await Database.open(database_at(tmp_path / "test.db"))
     try:
         log = RunLog(Journal(database), ConversationId("conv_test"), TurnId("turn_test"))
         for body in (Text("one"), IterationStart(2), Text("two")):

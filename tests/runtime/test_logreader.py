@@ -17,6 +17,7 @@ from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.database import Database
+from tests.databases import database_at
 from tests.store.records import turn
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
@@ -42,7 +43,7 @@ class Desk:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Desk]:
-    database = await Database.open(folder / "test.db")
+    database = await Database.open(database_at(folder / "test.db"))
     try:
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):

@@ -12,6 +12,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.databases import database_at
 from tests.runtime.harness import bench, definition, kinds, ok, text_of, toolset
 
 
@@ -86,7 +87,7 @@ async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
 
 async def kill(folder: Path) -> None:
     """Make the stop before look like a kill: nobody has put the turns down."""
-    database = await Database.open(folder / "test.db")
+    database = await Database.open(database_at(folder / "test.db"))
     try:
         owned = update(turns.TURNS.table).where(turns.TURNS.c.status == "running").values(owner="run_dead")
         await database.write(lambda conn: conn.execute(owned).close())

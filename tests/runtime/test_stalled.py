@@ -19,6 +19,7 @@ from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.databases import database_at
 from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, definition, info, kinds, ok, text_of
 
 PATIENCE = 20
@@ -46,7 +47,7 @@ def steps() -> list[Scripted]:
 async def full_disk(
     folder: Path, model: ScriptedModel, tools: Tools | None = None
 ) -> AsyncIterator[tuple[Bench, Disk]]:
-    real = await Database.open(folder / "test.db")
+    real = await Database.open(database_at(folder / "test.db"))
     disk = Disk(real)
 
     def create(conn: Connection) -> None:
@@ -189,7 +190,7 @@ async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two
                 seen.append(event)
                 if len(seen) == 120:
                     break
-    real = await Database.open(tmp_path / "test.db")
+    real = await Database.open(database_at(tmp_path / "test.db"))
     lost = run_events.RUN_EVENTS.c.first_seq > 1
     await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete().where(lost)).close())
     await real.aclose()

@@ -11,6 +11,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Step, Use, pieces_of, say
 from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.databases import database_at
 from tests.runtime.harness import Disk, bench, kinds, ok, toolset
 
 SECRET = "sk-planted-0123456789-wxyz"
@@ -95,7 +96,7 @@ async def test_a_secret_that_is_cut_into_pieces_of_arguments_is_not_shown(tmp_pa
 
 async def test_arguments_are_journalled_in_groups(tmp_path: Path) -> None:
     pieces = tuple(" " for _ in range(400))
-    inner = await Database.open(tmp_path / "test.db")
+    inner = await Database.open(database_at(tmp_path / "test.db"))
     disk = Disk(inner)
     steps = (call(), say("Deep."), call("toolu_2", pieces=pieces), say("Deep."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup), database=disk) as b:

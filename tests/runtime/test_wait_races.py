@@ -23,6 +23,7 @@ from agentic_rag.store.waits import WaitRecord, WaitState
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputNeeded, ProgressSink
+from tests.databases import database_at
 from tests.runtime.crews import Crew, crew, handed, leading
 from tests.runtime.harness import SESSION, Disk, MemoryToolset, bench, definition, kinds, ok, text_of, toolset
 from tests.runtime.test_waits import ASKING, answer, asked, echo, events_of, fields_of, open_waits, put_down
@@ -132,7 +133,7 @@ def store_answer(wait: WaitRecord) -> Callable[[Connection], None]:
 
 
 async def test_an_answer_that_is_told_while_others_are_looked_after_is_gone_on_with(tmp_path: Path) -> None:
-    answers, own = Answers(), await Database.open(tmp_path / "test.db")
+    answers, own = Answers(), await Database.open(database_at(tmp_path / "test.db"))
     held = Held(own)
     model = ScriptedModel(use("write", query="a"), say("Done."))
     async with model as model, bench(tmp_path, model, toolset(write=echo), database=held, answers=answers) as b:
@@ -151,7 +152,7 @@ async def test_an_answer_that_is_told_while_others_are_looked_after_is_gone_on_w
 
 
 async def test_a_drain_does_not_wait_for_a_store_that_refuses_to_put_a_turn_down(tmp_path: Path) -> None:
-    own = await Database.open(tmp_path / "test.db")
+    own = await Database.open(database_at(tmp_path / "test.db"))
     disk, model = Disk(own), ScriptedModel(use("write", query="a"))
     async with model as model, bench(tmp_path, model, toolset(write=echo), database=disk) as b:
         await b.send("Do it.", definition(**ASKING))
@@ -163,7 +164,7 @@ async def test_a_drain_does_not_wait_for_a_store_that_refuses_to_put_a_turn_down
 
 
 async def test_an_interrupt_that_comes_while_a_turn_is_put_down_ends_it(tmp_path: Path) -> None:
-    own = await Database.open(tmp_path / "test.db")
+    own = await Database.open(database_at(tmp_path / "test.db"))
     disk, model = Disk(own), ScriptedModel(use("write", query="a"))
     async with model as model, bench(tmp_path, model, toolset(write=echo), database=disk) as b:
         accepted = await b.send("Do it.", definition(**ASKING))

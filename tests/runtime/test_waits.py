@@ -25,6 +25,7 @@ from agentic_rag.store.waits import STATE_OF, WaitRecord, WaitState
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, InputNeeded
+from tests.databases import database_at
 from tests.runtime.crews import Crew, crew, handed, leading
 from tests.runtime.harness import (
     SESSION,
@@ -416,7 +417,7 @@ async def test_a_kill_between_any_two_commits_loses_no_wait_and_runs_nothing_twi
 
     async with bench(tmp_path, ScriptedModel(strict=False)):
         pass  # makes the store
-    real = await Database.open(tmp_path / "test.db")
+    real = await Database.open(database_at(tmp_path / "test.db"))
     disk = Disk(real)
     disk.fill(at=dies_at)
     model, tools = ScriptedModel(then=go_on, strict=False), toolset(write=counted)

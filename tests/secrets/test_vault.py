@@ -21,6 +21,7 @@ from agentic_rag.redaction import Redactor
 from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
+from tests.databases import database_at
 
 pytestmark = pytest.mark.attack(kind="secrets")
 
@@ -30,7 +31,7 @@ VALUE = "sk-planted-0123456789"
 
 @asynccontextmanager
 async def stored(folder: Path) -> AsyncIterator[Database]:
-    database = await Database.open(folder / "agentic-rag.db")
+    database = await Database.open(database_at(folder / "agentic-rag.db"))
     try:
         yield database
     finally:

@@ -21,6 +21,7 @@ from agentic_rag.server.routes import Endpoint
 from agentic_rag.settings import Settings
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
+from tests.databases import database_url
 from tests.waiting import pause
 
 WAIT_SECONDS = 30.0
@@ -33,6 +34,8 @@ def settings_for(folder: Path, **given: Any) -> Settings:
     """Return settings that read neither ``.env`` nor keys and models of the machine, and ask no model for titles."""
     given = {"embedding": "none", "qdrant_url": None, "titles": "message", **given}
     given.setdefault("data", folder / "data")
+    if "database_url" not in given:
+        given["database_url"] = database_url(given["data"])
     return Settings(
         _env_file=None,
         anthropic_api_key=None,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from sqlalchemy import Connection
 
 from agentic_rag.backup.archive import read_archive
 from agentic_rag.backup.contents import RECORDS, Choice
@@ -14,11 +15,12 @@ from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import find_before, go_back, look_back, open_database, rehearse
 from agentic_rag.commands.doctor import examine
 from agentic_rag.errors import BackupRefused
-from agentic_rag.store import migrations
+from agentic_rag.store import leases, migrations, replicas, signals
 from agentic_rag.store.database import Database, find_revision
+from agentic_rag.store.signals import SignalKind
 from agentic_rag.testing.steps import say
 from tests.backup.later import NEXT, make_later
-from tests.backup.making import ANSWER, fill
+from tests.backup.making import ANSWER, fill, read_rows
 from tests.server.rig import Rig, settings_for
 
 from .conftest import needs_postgresql
@@ -83,6 +85,27 @@ async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path
         items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert items[-1]["content"] == ANSWER
         assert (await rig.say(conversation, "And there?"))[-1]["type"] == "done"
+
+
+async def test_what_processes_of_the_original_told_each_other_is_not_restored(tmp_path: Path, fresh_url: str) -> None:
+    def live(conn: Connection) -> None:
+        assert leases.take(conn, "a job", "run_dead", 3600.0)
+        assert replicas.join(conn, "one", "run_dead", "1", "")
+        signals.send(conn, SignalKind.ACCESS)
+
+    data = await fill(tmp_path / "one", database_url=fresh_url)
+    database = await Database.open(fresh_url)
+    await database.write(live)
+    await database.aclose()
+    await make_backup(fresh_url, data, tmp_path / "b.tar.zst", Choice(with_key=True))
+    copy = tmp_path / "two" / "data"
+    await restore(Plan(tmp_path / "b.tar.zst", copy, copy / "agentic-rag.db"))
+    rows = read_rows(copy / "agentic-rag.db")
+    assert {name: rows[name] for name in ("leases", "replicas", "signals")} == {
+        "leases": [],
+        "replicas": [],
+        "signals": [],
+    }
 
 
 async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(

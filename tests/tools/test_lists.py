@@ -20,6 +20,7 @@ from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.lists import Key, ToolLists
 from agentic_rag.tools.status import PendingTools
 from agentic_rag.tools.toolset import open_toolset
+from tests.databases import database_at
 from tests.tools.support import START, call, hostile, open_hub, stdio_spec, text_of, tool, until
 
 pytestmark = pytest.mark.attack(kind="model")
@@ -47,7 +48,7 @@ def listed(**descriptions: str) -> tuple[types.Tool, ...]:
 
 
 async def opened(folder: Path) -> tuple[Database, ToolLists]:
-    database = await Database.open(folder / "lists.db")
+    database = await Database.open(database_at(folder / "lists.db"))
     return database, make_lists(database, Redactor())
 
 

@@ -113,6 +113,7 @@ class McpEntry:
     """One MCP server of a user. ``timeout_ms``: of a call; None: the domain's.
 
     ``include`` and ``exclude``: tools by the names the server gives them; an empty ``include`` offers all.
+    ``stateful``: whether it keeps in its home what must be in one place; None: as the launch catalogue says.
     ``variables``: those of the domain that may stand for its placeholders; only the image of a turn has them.
     """
 
@@ -123,6 +124,7 @@ class McpEntry:
     timeout_ms: int | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    stateful: bool | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -199,6 +201,8 @@ class McpEntry:
             document["timeoutMs"] = self.timeout_ms
         if self.include or self.exclude:
             document["tools"] = {"include": list(self.include), "exclude": list(self.exclude)}
+        if self.stateful is not None:
+            document["stateful"] = self.stateful
         if self.variables:
             document["variables"] = dict(self.variables)
         return document
@@ -223,6 +227,7 @@ class McpEntry:
             timeout_ms=document.get("timeoutMs"),
             include=tuple(tools.get("include", ())),
             exclude=tuple(tools.get("exclude", ())),
+            stateful=document.get("stateful"),
             variables=document.get("variables", {}),
         )
 

@@ -68,7 +68,20 @@ _ALIASES = {
     "timeout_ms": "timeoutMs",
 }
 _KNOWN = frozenset(
-    {"type", "command", "args", "env", "url", "headers", "oauth", "enabled", "identity", "timeoutMs", "tools"}
+    {
+        "type",
+        "command",
+        "args",
+        "env",
+        "url",
+        "headers",
+        "oauth",
+        "enabled",
+        "identity",
+        "timeoutMs",
+        "tools",
+        "stateful",
+    }
 )
 _OTHER_FORMS = frozenset(
     {"disabled", "timeout", "timeoutSeconds", "includeTools", "excludeTools", "allowedTools", "disabledTools"}
@@ -280,7 +293,7 @@ class _EntryReader:
         identity = self._identity()
         timeout = self._timeout()
         include, exclude = self._tools()
-        return McpEntry(name, target, enabled, identity, timeout, include, exclude)
+        return McpEntry(name, target, enabled, identity, timeout, include, exclude, self._stateful(target))
 
     def _target(self) -> Target:
         kind = self._kind()
@@ -443,6 +456,14 @@ class _EntryReader:
             raise InvalidInput(place, "enabled and disabled contradict each other.")
         self.notes.change(place, f"read as enabled: {str(not off).lower()}.")
         return not off
+
+    def _stateful(self, target: Target) -> bool | None:
+        """Return whether a server keeps a state of its own; None: that is not said."""
+        place = f"{self.path}.stateful"
+        given = _read_truth(self.pasted.get("stateful"), place, self.notes)
+        if given and isinstance(target, HttpTarget):
+            raise InvalidInput(place, "only a server with a command runs here; one with a url keeps its own state.")
+        return given if isinstance(target, StdioTarget) else None
 
     def _identity(self) -> Identity:
         value = self.pasted.get("identity")

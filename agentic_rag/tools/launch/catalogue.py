@@ -92,6 +92,7 @@ class CatalogueEntry:
     private folder); a user's value for one of them is dropped, and listed as a change.
     ``write``: folders of the workspace are writable. ``folders``: others it may read.
     ``read_only``, ``idempotent``: names of tools, as the server calls them, whose hint is trusted.
+    ``stateful``: it keeps a state in its private folder; an entry may say otherwise.
     ``limits``: rlimits that differ from the usual ones.
     """
 
@@ -106,6 +107,7 @@ class CatalogueEntry:
     folders: tuple[str, ...] = ()
     read_only: frozenset[str] = frozenset()
     idempotent: frozenset[str] = frozenset()
+    stateful: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -75,6 +75,7 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
         folders=tuple(_text(folder) for folder in table.pop("folders", [])),
         read_only=frozenset(_text(name) for name in table.pop("read_only", [])),
         idempotent=frozenset(_text(name) for name in table.pop("idempotent", [])),
+        stateful=_flag(table.pop("stateful", False)),
         limits={_text(name): int(value) for name, value in table.pop("limits", {}).items()},
     )
     if table:

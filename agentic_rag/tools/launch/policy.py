@@ -56,6 +56,10 @@ NICENESS = 3
 More would keep servers from starting at all on a machine that does much else."""
 
 
+HOMES, LOCKS = "homes", "locks"
+"""Folders in the one that the processes of a shared store share."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
     """What a child may take. ``processes``, ``memory_bytes`` and ``cpu_seconds`` (of one processor, an hour) are
@@ -105,6 +109,8 @@ class StdioCommand:
     sandbox: tuple[str, ...] = ()
     disk_reserve: int = 0
     """Bytes of the disk that are kept free of what it writes."""
+    lock: Path | None = None
+    """The file that it holds locked while it lives; no second one with the same starts. None: it keeps no state."""
 
     @property
     def allowance(self) -> Allowance:
@@ -183,6 +189,7 @@ class LaunchPolicy:
         data: Path | None = None,
         programs: Path | None = None,
         disk_reserve: int = 0,
+        shared: Path | None = None,
     ) -> None:
         """``homes``: folder for the private directories of children (made on first use, 0700). ``data``: the data
         folder, of which no child sees anything else than what is its own. ``programs``: the operator's own ones, None:
@@ -192,8 +199,12 @@ class LaunchPolicy:
         operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
         have an effect only together with ``loopback`` (the server listens there alone), and as long as ``people``
         are one local user (None: they always are).
+
+        ``shared``: folder of all processes of a shared store, for ``homes`` of servers that keep a state, and
+        ``locks``; None: there is one process, and nothing differs.
         """
         self.homes = homes.resolve()
+        self._shared = None if shared is None else shared.resolve()
         self._data = None if data is None else data.resolve()
         self._disk_reserve = disk_reserve
         self._any_command = allow_any_command and loopback
@@ -318,7 +329,7 @@ class LaunchPolicy:
         match = self._match(spec, target)
         if match is None:
             executable = self._check_line(spec, target)
-            base = self._base(spec)
+            base = self._base(spec, stateful=bool(spec.entry.stateful))
             cwd = _files_of(spec) or base.cwd
             return replace(base, executable=executable, args=target.args, env={**target.env, **base.env}, cwd=cwd)
         args = [(value, self._argument(value, match.entry, spec)) for value in match.args]
@@ -363,7 +374,10 @@ class LaunchPolicy:
 
     def remove_homes(self, domain: str) -> None:
         """Remove the private folders of a domain's servers, which have ended. Blocks."""
-        for home in self.homes.glob(f"{digest(domain)[:16]}-*"):
+        theirs = f"{digest(domain)[:16]}-*"
+        for lock in [] if self._shared is None else (self._shared / LOCKS).glob(theirs):
+            lock.unlink(missing_ok=True)
+        for home in [home for homes in self._all_homes for home in homes.glob(theirs)]:
             try:
                 shutil.rmtree(home)
             except (OSError, RecursionError) as exc:  # a server can make its own folder hard to remove
@@ -425,7 +439,8 @@ class LaunchPolicy:
     def _program(self, entry: CatalogueEntry, spec: LaunchSpec) -> StdioCommand:
         """Return the beginning of an entry's command: what runs, its folders, nothing of the user's yet."""
         self._check_folders(entry, spec)
-        base = self._base(spec)
+        stated = spec.entry.stateful
+        base = self._base(spec, stateful=entry.stateful if stated is None else stated)
         limits = ProcessLimits(**entry.limits)
         own = ((str(base.cwd), True), *((folder, False) for folder in entry.folders))
         if isinstance(entry.runs, Package):
@@ -471,7 +486,11 @@ class LaunchPolicy:
 
     def _check_folders(self, entry: CatalogueEntry, spec: LaunchSpec) -> None:
         """Refuse an operator's folder that holds what is ours, or lies in it: memories, documents, other tenants."""
-        ours = [self.homes, *filter(None, [self._data]), *([Path(spec.workspace).resolve()] if spec.workspace else [])]
+        ours = [
+            *self._all_homes,
+            *filter(None, [self._data]),
+            *([Path(spec.workspace).resolve()] if spec.workspace else []),
+        ]
         for folder in entry.folders:
             real = Path(folder).resolve()
             if any(real.is_relative_to(each) or each.is_relative_to(real) for each in ours):
@@ -484,15 +503,22 @@ class LaunchPolicy:
             return ()
         return ("--size", "1048576", "--tmpfs", str(self._data))
 
-    def _base(self, spec: LaunchSpec) -> StdioCommand:
-        """Return what every child has: a private folder (it outlives restarts, never its owner), and a marker."""
-        home = self.homes / f"{digest(spec.domain)[:16]}-{digest([spec.name, spec.owner])[:16]}"
+    def _base(self, spec: LaunchSpec, *, stateful: bool) -> StdioCommand:
+        """Return what every child has: a private folder (it outlives restarts, never its owner), and a marker.
+
+        The folder of one that keeps a state is where all processes of a shared store find it, with a lock.
+        """
+        name, homes, lock = f"{digest(spec.domain)[:16]}-{digest([spec.name, spec.owner])[:16]}", self.homes, None
+        if stateful and self._shared is not None:
+            homes, lock = self._shared / HOMES, self._shared / LOCKS / name
+            lock.parent.mkdir(parents=True, exist_ok=True)
+        home = homes / name
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self._spawned += 1
         marker = f"{self.marker}:{os.getpid()}-{self._spawned}"
         environment = base_environment(str(home), marker)
-        return StdioCommand("", (), environment, home, marker, disk_reserve=self._disk_reserve)
+        return StdioCommand("", (), environment, home, marker, disk_reserve=self._disk_reserve, lock=lock)
 
     def _packages(self, package: Package) -> Packages:
         if self.packages is None:
@@ -500,7 +526,12 @@ class LaunchPolicy:
         return self.packages
 
     def _kept_out(self, spec: LaunchSpec) -> list[Path]:
-        return [self.homes, *([Path(spec.workspace)] if spec.workspace else [])]
+        return [*self._all_homes, *([Path(spec.workspace)] if spec.workspace else [])]
+
+    @property
+    def _all_homes(self) -> list[Path]:
+        """The folders in which private folders of children are."""
+        return [self.homes] if self._shared is None else list({self.homes, self._shared / HOMES})
 
 
 def _fixed_variables(entry: CatalogueEntry, base: StdioCommand, tree: str) -> dict[str, str]:

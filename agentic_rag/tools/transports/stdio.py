@@ -9,6 +9,7 @@ line it cannot parse, which leaves the call it answered open for ever.
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import re
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand
 from agentic_rag.tools.launch.usage import PERIOD_SECONDS, Meter
@@ -60,6 +62,9 @@ WRITE_SECONDS = 30.0
 
 EXIT_SECONDS = 1.0
 """How long a child may take to exit when its input closes, and again after SIGTERM, before SIGKILL."""
+
+LOCK_SECONDS, LOCK_LOOK_SECONDS = 5.0, 0.1
+"""How long a child that keeps a state waits for the end of the one before it."""
 
 REAP_SECONDS = 2.0
 """How long we wait to see a killed child dead."""
@@ -124,7 +129,8 @@ class StdioTransport:
 
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[Streams]":
-        process = await _spawn(self._command)
+        async with _lock(self._command.lock) as kept:
+            process = await _spawn(self._command, kept)
         # No await between the spawn and the task group: a cancellation there would leak the child.
         inbox = _Inbox(process, self._lost, self._tail)
         write, outbox = anyio.create_memory_object_stream[SessionMessage](OUTBOX)
@@ -360,8 +366,43 @@ def _exit_reason(process: Process) -> str:
     return f"it ended with exit code {code}"
 
 
-async def _spawn(command: StdioCommand) -> Process:
-    """Start the child through `launcher`, as the leader of its own session and process group."""
+@asynccontextmanager
+async def _lock(path: Path | None) -> "AsyncIterator[tuple[int, ...]]":
+    """Lock a file for a child, which keeps the descriptors while it, or anything that it started, lives.
+
+    So a child of a process that stands still, whose lease is another's by now, keeps a second one from starting.
+
+    Raises:
+        ServerElsewhere: the last child has not ended.
+    """
+    if path is None:
+        yield ()
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        end = anyio.current_time() + LOCK_SECONDS
+        while not _is_locked(descriptor):
+            if anyio.current_time() > end:
+                raise ServerElsewhere(path.name, "the last process of it has not ended yet")
+            await anyio.sleep(LOCK_LOOK_SECONDS)
+        yield (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _spawn(command: StdioCommand, kept: Sequence[int] = ()) -> Process:
+    """Start the child through `launcher`, as the leader of its own session and process group.
+
+    ``kept``: descriptors that it inherits.
+    """
     return await anyio.open_process(
         [
             sys.executable,
@@ -379,6 +420,7 @@ async def _spawn(command: StdioCommand) -> Process:
         env=dict(command.env),
         cwd=command.cwd,
         start_new_session=True,
+        pass_fds=kept,
     )
 
 

@@ -1,0 +1,180 @@
+"""Stateful MCP servers of a shared store: one process runs a domain's, and what they keep goes on with the next."""
+
+import fcntl
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import Connection, update
+
+from agentic_rag.operations.homes import DomainHomes
+from agentic_rag.store import leases, replicas
+from agentic_rag.store.database import Database
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import Step, say, use
+from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec
+from agentic_rag.tools.status import State
+from agentic_rag.tools.toolset import open_toolset
+from tests.server.rig import Rig
+from tests.store.conftest import needs_postgresql
+from tests.store.test_leases import store
+from tests.store.test_several_servers import KEY
+from tests.tools.support import QUICK, SERVERS, START, alive, call, stdio_spec, text_of
+
+__all__ = ["store"]
+KEEPING = str(SERVERS / "keeping.py")
+PAST = "2000-01-01T00:00:00.000Z"
+
+pytestmark = needs_postgresql
+
+
+def keeping(starts: Path) -> LaunchSpec:
+    spec = stdio_spec(sys.executable, KEEPING, name="notes", domain="law", env={"KEEPING_STARTS": str(starts)})
+    return replace(spec, entry=replace(spec.entry, stateful=True))
+
+
+@asynccontextmanager
+async def member(folder: Path, name: str, database: Database) -> AsyncIterator[Hub]:
+    """The hub of one of several processes, which has told the others that it lives."""
+    policy = LaunchPolicy(folder / name, allow_any_command=True, loopback=True, shared=folder / "shared")
+    await database.write(lambda conn: replicas.join(conn, name, name, "1", ""))
+    async with Hub(None, policy, patience=QUICK, homes=DomainHomes(database, name)) as hub:
+        yield hub
+    await database.write(lambda conn: replicas.leave(conn, name))
+
+
+@pytest.fixture
+async def shared(store: str) -> AsyncIterator[Database]:
+    database = await Database.open(store)
+    try:
+        yield database
+    finally:
+        await database.aclose()
+
+
+async def keep(hub: Hub, spec: LaunchSpec, text: str) -> str:
+    connection = (await hub.acquire([spec], START))["notes"]
+    if connection.state is State.FAILED:
+        return connection.reason
+    return text_of(await call(await open_toolset(hub, [spec], wait=START), "notes__keep", timeout=START, text=text))
+
+
+def pids(starts: Path) -> list[int]:
+    """Return the processes that were started; none of them while another one lived."""
+    lines = [line.split() for line in starts.read_text().splitlines()]
+    assert {line[2] for line in lines} == {"0"}
+    return [int(line[0]) for line in lines]
+
+
+async def test_one_process_runs_what_keeps_a_state_and_the_next_one_has_the_state(
+    tmp_path: Path, shared: Database
+) -> None:
+    starts = tmp_path / "starts"
+    spec = keeping(starts)
+    async with member(tmp_path, "b", shared) as b:
+        async with member(tmp_path, "a", shared) as a:
+            assert await keep(a, spec, "one") == "one"
+            assert "another server" in await keep(b, spec, "lost")
+            assert await keep(a, spec, "two") == "one two"
+            assert len(pids(starts)) == 1
+        assert not alive(pids(starts)[0])
+        assert await keep(b, spec, "three") == "one two three"
+    assert len(pids(starts)) == 2
+    assert await shared.read(lambda conn: leases.find_owner(conn, leases.home_of("law"))) is None
+
+
+def lock(path: Path) -> int:
+    """Hold a lock as a child does that its process, which stands still, has left alive."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+async def test_no_second_child_starts_as_long_as_one_lives_whoever_has_the_lease(
+    tmp_path: Path, shared: Database
+) -> None:
+    starts = tmp_path / "starts"
+    spec = keeping(starts)
+    async with member(tmp_path, "a", shared) as a:
+        assert await keep(a, spec, "one") == "one"
+        (file,) = (tmp_path / "shared" / "locks").iterdir()
+        with pytest.raises(BlockingIOError):
+            lock(file)
+    left = lock(file)
+    async with member(tmp_path, "b", shared) as b:
+        assert "has not ended" in await keep(b, spec, "lost")
+        os.close(left)
+        assert await keep(b, spec, "two") == "one two"
+    assert len(pids(starts)) == 2
+
+
+async def test_a_process_that_lost_the_home_ends_its_child_before_the_next_one_starts(
+    tmp_path: Path, shared: Database
+) -> None:
+    starts = tmp_path / "starts"
+    spec = keeping(starts)
+    async with member(tmp_path, "a", shared) as a, member(tmp_path, "b", shared) as b:
+        assert await keep(a, spec, "one") == "one"
+        await shared.write(forget)
+        with anyio.fail_after(START):
+            while (found := await keep(b, spec, "two")) != "one two":
+                assert "has not ended" in found
+        first, second = pids(starts)
+        assert not alive(first)
+        assert alive(second)
+
+
+def forget(conn: Connection) -> None:
+    """Let so much time pass that nothing counts which a process that stands still has said."""
+    conn.execute(update(leases.LEASES.table).values(until=PAST))
+    conn.execute(update(replicas.REPLICAS.table).values(heartbeat_at=PAST))
+
+
+async def test_a_home_whose_process_died_is_waited_for(tmp_path: Path, shared: Database) -> None:
+    def die(conn: Connection) -> None:
+        assert leases.take(conn, leases.home_of("law"), "dead", 3.0)
+
+    await shared.write(die)
+    async with member(tmp_path, "a", shared) as a:
+        assert await keep(a, keeping(tmp_path / "starts"), "one") == "one"
+
+
+def settings(starts: Path) -> dict[str, Any]:
+    server = {"command": sys.executable, "args": [KEEPING], "stateful": True}
+    env = {"KEEPING_STARTS": {"value": str(starts), "secret": False}}
+    return {"mcpServers": {"notes": {**server, "env": env}}, "toolPolicy": {"*": "allow"}}
+
+
+def calling(text: str) -> Step:
+    return use("notes__keep", text=text)
+
+
+async def test_a_turn_goes_to_the_home_of_its_domain_wherever_it_was_sent(tmp_path: Path, store: str) -> None:
+    starts = tmp_path / "starts"
+    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "data"}
+    a = Rig(
+        tmp_path, calling("one"), say("A."), calling("two"), say("A."), any_command=True, local=tmp_path / "a", **given
+    )
+    b = Rig(tmp_path, instead=ScriptedModel(then=say("B.")), any_command=True, local=tmp_path / "b", **given)
+    async with a, b:
+        domain = await a.domain(**settings(starts))
+        talks = [await a.conversation(domain) for _ in range(2)]
+        assert (await a.say(talks[0], "Keep one"))[-1]["type"] == "done"
+        events = await b.say(talks[1], "Keep two")
+        results = [event for event in events if event["type"] == "tool_result"]
+        assert "one two" in str(results)
+        plain = await b.conversation()
+        assert "B." in str(await b.say(plain, "Hi"))  # a domain without servers has no home
+    assert len(pids(starts)) == 1

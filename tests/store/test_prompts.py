@@ -1,0 +1,37 @@
+"""Prompts of turns that are told the same."""
+
+import anyio
+import asyncpg
+
+from agentic_rag.store import prompts
+from agentic_rag.store.database import Database
+from agentic_rag.store.prompts import PromptRecord
+from tests.store.conftest import needs_postgresql
+from tests.store.test_leases import store
+from tests.waiting import pause
+
+from .records import AT
+
+__all__ = ["store"]
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+@needs_postgresql
+async def test_a_prompt_that_another_turn_stores_at_the_same_moment_is_one(store: str) -> None:
+    prompt = PromptRecord(id="prompt_same", system=[{"type": "text", "text": "Be brief."}], tools=[], created_at=AT)
+    database, other = await Database.open(store), await asyncpg.connect(store)
+    try:
+        transaction = other.transaction()
+        await transaction.start()
+        values = (prompt.id, '[{"type": "text", "text": "Be brief."}]', "[]", AT)
+        await other.execute("INSERT INTO prompts (id, system, tools, created_at) VALUES ($1, $2, $3, $4)", *values)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(database.write, lambda conn: prompts.put(conn, prompt))
+                while not await other.fetchval(WAITING):
+                    await pause()
+                await transaction.commit()
+        assert await database.read(lambda conn: prompts.get(conn, prompt.id)) == prompt
+    finally:
+        await other.close()
+        await database.aclose()

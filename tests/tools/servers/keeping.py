@@ -1,0 +1,31 @@
+"""An MCP server that keeps what it is told in its home, and says in ``KEEPING_STARTS`` which process it is."""
+
+import os
+from pathlib import Path
+
+from mcp.server import MCPServer
+
+server = MCPServer("keeping")
+notes = Path(os.environ["HOME"], "notes")
+
+
+@server.tool()
+def keep(text: str) -> str:
+    """Keep a text and return all that were kept."""
+    with notes.open("a") as file:
+        file.write(f"{text}\n")
+    return " ".join(notes.read_text().split())
+
+
+def note_start(starts: Path) -> None:
+    """Write down which process this is, and which ones of those before are still alive."""
+    before = starts.read_text().split("\n") if starts.exists() else []
+    alive = [line.split()[0] for line in before if line and Path("/proc", line.split()[0]).exists()]
+    with starts.open("a") as file:
+        file.write(f"{os.getpid()} beside {len(alive)}\n")
+
+
+if __name__ == "__main__":
+    if given := os.environ.get("KEEPING_STARTS"):
+        note_start(Path(given))
+    server.run("stdio")
