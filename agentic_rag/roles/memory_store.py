@@ -8,6 +8,7 @@ state file are kept: PromptX cannot look here, and an export makes them. Blocks;
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 from urllib.parse import unquote
@@ -127,7 +128,7 @@ class DatabaseStock:
             raise MemoryUnavailable(folder.path, "the database cannot be written") from exc
         except (StorageError, TimeoutError) as exc:
             raise MemoryUnavailable(folder.path, "the database does not answer") from exc
-        except RuntimeError as exc:  # the event loop has ended
+        except (RuntimeError, CancelledError) as exc:  # the event loop has ended, or ends
             answer.close()
             raise MemoryUnavailable(folder.path, "the database is closed") from exc
         except NotFound as exc:
