@@ -464,6 +464,7 @@ async def _open_machinery(
             feed=carriers.feed,
             fanout=carriers.fanout,
             most_turns=settings.max_turns,
+            transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
         )
