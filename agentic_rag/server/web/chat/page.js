@@ -92,6 +92,7 @@ class ChatPage {
     if (found !== this.domain) {
       this.domain = found;
       keepDomain(found.id);
+      this.composer.setDomain(found, this.app.can(found.id, "admin"));
       this.domains = await this.app.domains();
       this.list.showDomains(this.domains, found.id);
       this.list.reload();
@@ -109,6 +110,7 @@ class ChatPage {
   leave() {
     this.#closeView();
     this.composer.flush();
+    this.composer.leave();
     this.stream.close();
     document.removeEventListener("keydown", this.keys);
     removeEventListener("pagehide", this.hiding);
