@@ -25,14 +25,14 @@ WORDS = {
         "create": "Create", "key": "New key", "make": "Make the key", "value": "The new key", "kept": "I have kept it",
         "audit": "Audit", "verify": "Verify the log", "now": "Verify", "intact": "Whole", "close": "Close",
         "backups": "Backups", "backup": "Back up now", "whole": "is whole", "usage": "Usage", "calls": "Model calls",
-        "catalogue": "Catalogue", "search": "Search lines",
+        "catalogue": "Catalogue", "search": "Search lines", "csv": "Save as CSV",
     },
     "zh": {
         "operator": "运维", "well": "一切正常", "users": "用户", "new": "新建用户", "name": "用户名",
         "create": "创建", "key": "新建密钥", "make": "生成密钥", "value": "新密钥", "kept": "我已保存",
         "audit": "审计", "verify": "验证审计日志", "now": "验证", "intact": "完整", "close": "关闭",
         "backups": "备份", "backup": "立即备份", "whole": "完整", "usage": "用量", "calls": "模型调用",
-        "catalogue": "启动目录", "search": "搜索命令行",
+        "catalogue": "启动目录", "search": "搜索命令行", "csv": "导出 CSV",
     },
 }  # fmt: skip
 WORDS["zh"]["verify"] = "验证日志"
@@ -47,13 +47,22 @@ async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str)
     words = WORDS[language]
     async with console(tmp_path, say("Yes."), language=language) as desk:
         page, rig = desk.page, desk.rig
-        await rig.say(await rig.conversation(), "Hi")
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "Hi")
         await desk.goto()
         await page.get_by_role("navigation").get_by_role("link", name=words["operator"]).click()
         await expect(page.get_by_role("heading", name=words["well"])).to_be_visible()
         await open_tab(page, words["usage"])
         await expect(page.locator(".figure").first).to_contain_text(words["calls"])
         await expect(page.locator(".chart g")).to_have_count(1)
+        async with page.expect_download() as saving:
+            await page.get_by_role("button", name=words["csv"]).click()
+        saved = await saving.value
+        assert saved.suggested_filename.startswith("usage-domain-")
+        await saved.save_as(tmp_path / "usage.csv")
+        head, *rows = (tmp_path / "usage.csv").read_text(encoding="utf-8").splitlines()
+        assert head.startswith("domainId,")
+        assert [row.split(",")[0] for row in rows] == [domain]
         await open_tab(page, words["catalogue"])
         await expect(page.get_by_label(words["search"])).to_be_visible()
         await page.keyboard.press("/")

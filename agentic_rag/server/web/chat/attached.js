@@ -24,7 +24,7 @@ export class AttachedDocuments {
 
   add(files) {
     for (const file of files) {
-      const item = { file, name: file.name, status: "sending", sent: 0, reason: "", id: null, stop: null };
+      const item = { file, name: file.name, status: "sending", sent: 0, reason: "", isRefused: false, id: null, stop: null };
       item.parts = this.#parts(item);
       this.items.push(item);
       this.list.append(item.parts.row);
@@ -44,10 +44,11 @@ export class AttachedDocuments {
   }
 
   #parts(item) {
-    const parts = { state: h("span"), reason: h("p", { class: "small bad wrap", dir: "auto", role: "alert", hidden: true }) };
+    const parts = { state: h("span"), why: h("bdi", {}) };
+    parts.reason = h("p", { class: "field-error wrap", role: "alert", hidden: true }, parts.why);
     parts.again = button(t("documents.retry"), { kind: "quiet", icon: "retry", onclick: () => this.#again(item) });
     const off = button(t("documents.detach", { name: item.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#drop(item) });
-    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip", dir: "auto" }, item.name), parts.state, parts.again, off), parts.reason);
+    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, item.name)), parts.state, parts.again, off), parts.reason);
     return parts;
   }
 
@@ -64,7 +65,10 @@ export class AttachedDocuments {
       await uploadFiles(this.domain.id, [item.file], {
         signal: item.stop.signal,
         onProgress: (sent, of) => this.#change(item, { sent: of ? sent / of : 0 }),
-        onItems: ([{ id = null, status, error }]) => this.#change(item, { id, status: status === "refused" ? "failed" : status, reason: error?.message ?? "" }),
+        onItems: ([{ id = null, status, error }]) => {
+          const isRefused = status === "refused";
+          this.#change(item, { id, isRefused, status: isRefused ? "failed" : status, reason: error?.message ?? "" });
+        },
       });
       this.#look();
     } catch (error) {
@@ -109,12 +113,12 @@ export class AttachedDocuments {
 
   #change(item, changed) {
     Object.assign(item, changed);
-    const { state, reason, again } = item.parts;
+    const { state, reason, why, again } = item.parts;
     const words = item.status === "sending" ? t("documents.sendingShare", { share: formatPercent(item.sent) }) : t(`documents.state.${item.status}`);
     state.replaceChildren(badge(words, KINDS[item.status] ?? "wait"));
-    reason.textContent = item.reason;
+    why.textContent = item.reason;
     reason.hidden = !item.reason;
-    again.hidden = item.status !== "failed";
+    again.hidden = item.status !== "failed" || item.isRefused;
     this.#draw();
   }
 
