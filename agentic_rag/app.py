@@ -79,6 +79,7 @@ from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.birth import Births
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.memory_moves import open_shelf
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
@@ -95,7 +96,6 @@ from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.settings import Settings
 from agentic_rag.shared_store import SharedStore, join_store, open_carriers
 from agentic_rag.startup_errors import BadConfiguration
-from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.store.payloads import PayloadFiles
@@ -103,13 +103,13 @@ from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.retriever.errors import IndexFault
 
 if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
     from agentic_rag.access.oidc.logins import ProviderLogins
 
-RETRY_SECONDS = 1.0
-"""Between two looks whether the store is there."""
+RETRY_SECONDS = 1.0  # between two looks whether the store is there
 MAX_BESIDE_DOCUMENTS = 2**30
 """Bytes of a bundle's other members together."""
 
@@ -132,6 +132,7 @@ class Ground:
     file_history: FileHistory
     payloads: PayloadFiles
     threads: DomainThreads
+    memories: Shelf
     spending: Spending
     measuring: Measuring
 
@@ -405,6 +406,7 @@ async def _open_ground(
         history,
         payloads,
         threads,
+        await open_shelf(stack, database),
         spending,
         await stack.enter_async_context(open_measuring(settings, redactor)),
     )
@@ -418,7 +420,7 @@ async def _open_machinery(
     stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
     roles = Roles(database, settings.roles, ground.threads, ground.file_history)
-    delegations, answers, owner = Delegations(), Answers(), new_id("run")
+    delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
         McpHub(
             knowledge.search,
@@ -432,11 +434,10 @@ async def _open_machinery(
             ground.threads,
             _own_address(settings),
             SignInWaits(database, answers),
-            owner,
+            ground.memories,
         )
     )
-    news = TitleNews()
-    namer = None if settings.titles == "message" else _language_model(choice.model, observer)
+    news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
     naming = Naming(database, namer, ground.redactor, news, ground.spending)
     carriers = await open_carriers(stack, settings, database)
     runtime = await stack.enter_async_context(
@@ -461,13 +462,14 @@ async def _open_machinery(
             feed=carriers.feed,
             fanout=carriers.fanout,
             most_turns=settings.max_turns,
+            transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
-            owner=owner,
+            owner=tools.owner,
         )
     )
-    neighbours = join_store(stack, settings, database, carriers, runtime)
-    return Machinery(choice, calls, knowledge, policy, tools, roles, news, naming, runtime, neighbours)
+    joined = join_store(stack, settings, database, carriers, runtime)
+    return Machinery(choice, calls, knowledge, policy, tools, roles, news, naming, runtime, joined)
 
 
 def _own_address(settings: Settings) -> ServerAddress:
@@ -490,7 +492,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
     )
-    memories = Memories(definitions, settings.quota_memories, threads)
+    memories = Memories(definitions, settings.quota_memories, threads, ground.memories)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
@@ -588,6 +590,7 @@ def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Role
         reception,
         settings.workspaces,
         settings.quota_memories,
+        ground.memories,
     )
 
 
@@ -602,6 +605,7 @@ def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) 
         ground.threads,
         ground.settings.quota_memories,
         ground.spending,
+        ground.memories,
     )
 
 

@@ -23,6 +23,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.server.hosts import is_loopback
 from agentic_rag.settings import Settings, client_environment
 from agentic_rag.store.audit import Entry
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import ToolInfo, Toolset
@@ -32,6 +33,7 @@ from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, PendingTools, State
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.retriever.reading import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -64,17 +66,19 @@ class McpHub:
         threads: DomainThreads,
         address: OwnAddress,
         listener: SignInListener,
-        owner: str,
+        shelf: Shelf,
     ) -> None:
         """``observer`` hears of each entry that may not start, or not go where it leads.
 
         ``max_memories``: what one role's memory of one user may hold.
+        ``shelf``: where the memories are.
         ``address``: where browsers come back to from a sign-in; ``listener`` hears of each that was completed.
-        ``owner``: this process's name in leases.
         """
-        self._owner = owner
+        self.owner = new_id("run")
+        """This process's name in leases, also in those of its turns."""
         self._max_memories = max_memories
         self._threads = threads
+        self._shelf = shelf
         self._address = address
         self._listener = listener
         self._children = children
@@ -212,7 +216,8 @@ class McpHub:
             self._max_memories,
             self._threads,
             self._sign_ins,
-            DomainHomes(self._database, self._owner) if self._database.shared else None,
+            self._shelf,
+            DomainHomes(self._database, self.owner) if self._database.shared else None,
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

@@ -16,6 +16,7 @@ import logging
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from itertools import product
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -315,11 +316,13 @@ def _parts(value: str) -> Iterator[str]:
 def _forms(value: str) -> set[str]:
     """Return a value in every writing that is looked for.
 
-    As it is; as JSON writes it, also within JSON, and as Python does; as URLs do, whatever they leave as it is; its
-    bytes in hexadecimal digits and in base64, there wherever it may stand among others.
+    As it is; as HTML writes it; as JSON writes either, also within JSON, and as Python does; as URLs do, whatever they
+    leave as it is; its bytes in hexadecimal digits and in base64, there wherever it may stand among others.
     """
     data = value.encode(*_CODING)
-    quoted = {json.dumps(value, ensure_ascii=plain)[1:-1] for plain in (True, False)}
+    page, attribute = escape(value, quote=False), escape(value)
+    pages = {value, page, page.replace('"', "&quot;"), attribute, attribute.replace("&#x27;", "&#39;")}
+    quoted = {json.dumps(form, ensure_ascii=plain)[1:-1] for form in pages for plain in (True, False)}
     quoted |= {form.replace("/", "\\/") for form in quoted}
     within = {json.dumps(form, ensure_ascii=plain)[1:-1] for form in quoted for plain in (True, False)}
     urls = {quote(data, safe=safe) for safe in ("", "/", "!'()*")} | {quote_plus(data)}
@@ -327,7 +330,7 @@ def _forms(value: str) -> set[str]:
     plain = base64.b64encode(data).decode()
     encoded = {plain, plain.rstrip("="), *(_align(data, before) for before in range(3))}
     encoded |= {form.replace("+", "-").replace("/", "_") for form in encoded}
-    return {value, repr(value)[1:-1], *quoted, *within, *urls, *lower, *encoded, data.hex(), data.hex().upper()}
+    return {*pages, repr(value)[1:-1], *quoted, *within, *urls, *lower, *encoded, data.hex(), data.hex().upper()}
 
 
 def _by_percent(urls: Iterable[str]) -> Iterator[list[str]]:

@@ -26,11 +26,12 @@ Take = Callable[[Connection], bool]
 
 
 class Alone:
-    """Does jobs of one database. ``owner``: this process's name in leases."""
+    """Does jobs of one database. ``owner``: this process's name in leases; ``renew``: seconds between renewals."""
 
-    def __init__(self, database: Database, owner: str) -> None:
+    def __init__(self, database: Database, owner: str, renew: float = RENEW_SECONDS) -> None:
         self._db = database
         self._owner = owner
+        self._renew = renew
 
     def job(self, name: str, work: Work, every: float = 0.0) -> Work:
         """Return what does a job unless another process does it, or has done it within ``every`` seconds."""
@@ -69,7 +70,7 @@ class Alone:
     async def _keep(self, name: str, take: Take, scope: anyio.CancelScope) -> None:
         held = anyio.current_time() + LEASE_SECONDS
         while anyio.current_time() < held:
-            await anyio.sleep(RENEW_SECONDS)
+            await anyio.sleep(self._renew)
             asked = anyio.current_time()
             try:
                 if not await self._db.write(take):

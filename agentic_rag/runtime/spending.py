@@ -115,10 +115,14 @@ class _Verdict:
 
 
 class Spending:
-    """The budgets of one store, as this process knows them. Without `refresh` it knows none."""
+    """The budgets of one store, as this process knows them. Without `refresh` it knows none.
 
-    def __init__(self, database: Database, prices: Prices | None = None) -> None:
+    ``patience``: seconds that a call waits for others to give back what they have reserved.
+    """
+
+    def __init__(self, database: Database, prices: Prices | None = None, patience: float = PATIENCE_SECONDS) -> None:
         self._db = database
+        self._patience = patience
         self.prices = prices or Prices()
         self._budgets: tuple[BudgetRecord, ...] = ()
         self._returned = anyio.Event()
@@ -175,7 +179,7 @@ class Spending:
             BudgetExceeded, BudgetUnpriced: the call may not begin.
             StorageError: the store takes nothing.
         """
-        deadline = anyio.current_time() + PATIENCE_SECONDS
+        deadline = anyio.current_time() + self._patience
         while True:
             returned = self._returned
             verdict = await self._db.write(lambda conn: self._try(conn, payer, record, seconds, own))

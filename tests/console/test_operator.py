@@ -3,14 +3,19 @@
 from pathlib import Path
 from urllib.parse import quote
 
-from playwright.async_api import Page, expect
+import anyio
+from playwright.async_api import Page, Route, expect
 
+from agentic_rag.operations.members import Members
+from agentic_rag.store.database import Database
 from agentic_rag.testing.steps import say, use
 from tests.access.tenants import as_operator, audited, bearer, make_key
+from tests.console.axe import check_accessible
 from tests.console.people import fill_in, sign_in, tab_to
 from tests.console.rig import console, in_languages, needs_browser
 from tests.console.xss import CORPUS, LISTEN_FOR_HITS
 from tests.server.rig import Rig
+from tests.store.conftest import needs_postgresql, postgresql_server
 
 pytestmark = needs_browser
 
@@ -20,14 +25,14 @@ WORDS = {
         "create": "Create", "key": "New key", "make": "Make the key", "value": "The new key", "kept": "I have kept it",
         "audit": "Audit", "verify": "Verify the log", "now": "Verify", "intact": "Whole", "close": "Close",
         "backups": "Backups", "backup": "Back up now", "whole": "is whole", "usage": "Usage", "calls": "Model calls",
-        "catalogue": "Catalogue", "search": "Search lines",
+        "catalogue": "Catalogue", "search": "Search lines", "csv": "Save as CSV",
     },
     "zh": {
         "operator": "运维", "well": "一切正常", "users": "用户", "new": "新建用户", "name": "用户名",
         "create": "创建", "key": "新建密钥", "make": "生成密钥", "value": "新密钥", "kept": "我已保存",
         "audit": "审计", "verify": "验证审计日志", "now": "验证", "intact": "完整", "close": "关闭",
         "backups": "备份", "backup": "立即备份", "whole": "完整", "usage": "用量", "calls": "模型调用",
-        "catalogue": "启动目录", "search": "搜索命令行",
+        "catalogue": "启动目录", "search": "搜索命令行", "csv": "导出 CSV",
     },
 }  # fmt: skip
 WORDS["zh"]["verify"] = "验证日志"
@@ -42,13 +47,22 @@ async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str)
     words = WORDS[language]
     async with console(tmp_path, say("Yes."), language=language) as desk:
         page, rig = desk.page, desk.rig
-        await rig.say(await rig.conversation(), "Hi")
+        domain = await rig.domain()
+        await rig.say(await rig.conversation(domain), "Hi")
         await desk.goto()
         await page.get_by_role("navigation").get_by_role("link", name=words["operator"]).click()
         await expect(page.get_by_role("heading", name=words["well"])).to_be_visible()
         await open_tab(page, words["usage"])
         await expect(page.locator(".figure").first).to_contain_text(words["calls"])
         await expect(page.locator(".chart g")).to_have_count(1)
+        async with page.expect_download() as saving:
+            await page.get_by_role("button", name=words["csv"]).click()
+        saved = await saving.value
+        assert saved.suggested_filename.startswith("usage-domain-")
+        await saved.save_as(tmp_path / "usage.csv")
+        head, *rows = (tmp_path / "usage.csv").read_text(encoding="utf-8").splitlines()
+        assert head.startswith("domainId,")
+        assert [row.split(",")[0] for row in rows] == [domain]
         await open_tab(page, words["catalogue"])
         await expect(page.get_by_label(words["search"])).to_be_visible()
         await page.keyboard.press("/")
@@ -250,3 +264,51 @@ async def test_the_form_to_sign_in_says_what_is_wrong(tmp_path: Path) -> None:
                 await fill_in(desk.page, "ann", "arag_wrong")
         await expect(desk.page.get_by_role("alert")).to_contain_text("Too many")
         assert (await desk.rig.ok("GET", "/api/auth", headers=bearer(key)))["name"] == "ann"
+
+
+async def test_a_page_that_comes_late_does_not_take_the_place_of_the_one_chosen_since(tmp_path: Path) -> None:
+    held, release = anyio.Event(), anyio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()
+        held.set()
+        await release.wait()
+        await route.fulfill(response=answer)
+
+    async with console(tmp_path) as desk:
+        page = desk.page
+        await desk.goto("#/operator/catalogue")
+        await expect(page.get_by_label("Search lines")).to_be_visible()
+        await page.route("**/api/keys*", hold)
+        await open_tab(page, "Keys")
+        await held.wait()
+        await open_tab(page, "Catalogue")
+        await expect(page.get_by_label("Search lines")).to_be_visible()
+        release.set()
+        await page.wait_for_load_state("networkidle")
+        await expect(page.get_by_label("Search lines")).to_be_visible()
+
+
+@needs_postgresql
+async def test_the_servers_of_one_database_are_shown_with_who_is_about_to_leave(tmp_path: Path) -> None:
+    with postgresql_server() as server:
+        async with console(tmp_path, database_url=server.url, replica="north") as desk:
+            page = desk.page
+            await desk.goto("#/operator/health")
+            rows = page.get_by_role("group", name="Servers of this database").locator("tbody tr")
+            await expect(rows).to_have_count(1)
+            await expect(rows).to_contain_text("north answers you")
+            other = await Database.open(server.url)
+            try:
+                south = Members(other, "south", "run_2")
+                await south.join()
+                south.locate("http://south.example")
+                await south.tell_leaving()
+                await expect(rows).to_have_count(2)
+                await expect(rows.last).to_contain_text("http://south.example")
+                await expect(rows.last.locator(".badge")).to_have_text("ends its turns")
+                await check_accessible(page, "replicas")
+                await south.leave()
+                await expect(rows).to_have_count(1)
+            finally:
+                await other.aclose()

@@ -1,6 +1,7 @@
 """Secret values are taken out of strings by value, and of nothing else."""
 
 import base64
+import html
 import io
 import json
 import logging
@@ -56,6 +57,10 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "encodeURIComponent": lambda value: quote(value, safe="!'()*"),
     "hex": lambda value: value.encode().hex(),
     "HEX": lambda value: value.encode().hex().upper(),
+    "HTML": lambda value: html.escape(value, quote=False),
+    "an attribute in HTML": html.escape,
+    "an attribute in HTML, as others write it": lambda value: html.escape(value).replace("&#x27;", "&#39;"),
+    "HTML in JSON": lambda value: json.dumps(html.escape(value)),
 }
 
 
@@ -69,7 +74,9 @@ ENCODINGS |= {f"base64 in {place}": in_base64(*place) for place in product(BEFOR
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//"])
+@pytest.mark.parametrize(
+    "value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//", 'it\'s<a>&"b"-12345']
+)
 def test_a_value_is_found_in_every_usual_encoding_also_when_it_comes_in_pieces(encoding: str, value: str) -> None:
     redact, text = known(value), f"so: {ENCODINGS[encoding](value)}."
     assert "[secret TOKEN]" in redact(text)

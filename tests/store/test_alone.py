@@ -4,7 +4,6 @@ import anyio
 import pytest
 from sqlalchemy import update
 
-from agentic_rag.operations import alone
 from agentic_rag.operations.alone import Alone
 from agentic_rag.store.database import Database
 from agentic_rag.store.leases import LEASES
@@ -79,8 +78,7 @@ async def test_a_job_that_failed_is_free_at_once(shared: Database) -> None:
 
 
 @needs_postgresql
-async def test_a_server_that_has_lost_a_job_ends_it(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "RENEW_SECONDS", 0.05)
+async def test_a_server_that_has_lost_a_job_ends_it(shared: Database) -> None:
     began = anyio.Event()
 
     async def work() -> None:
@@ -88,7 +86,7 @@ async def test_a_server_that_has_lost_a_job_ends_it(shared: Database, monkeypatc
         await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Alone(shared, "a").run, "looking", work)
+        tasks.start_soon(Alone(shared, "a", renew=0.05).run, "looking", work)
         with anyio.fail_after(PATIENCE):
             await began.wait()
             await shared.write(lambda conn: conn.execute(update(LEASES.table).values(owner="b")).close())

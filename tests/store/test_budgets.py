@@ -111,12 +111,9 @@ async def test_two_processes_do_not_pass_a_budget_together(database: Database, u
                 await base.aclose()
 
 
-async def test_an_account_does_not_wait_for_itself_and_others_wait_for_it(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agentic_rag.runtime.spending.PATIENCE_SECONDS", 0)
+async def test_an_account_does_not_wait_for_itself_and_others_wait_for_it(database: Database) -> None:
     await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
-    spending = Spending(database)
+    spending = Spending(database, patience=0)
     await spending.refresh()
     turn = spending.account(PAYER, "turn_1")
     compaction = turn.begin_job()

@@ -76,9 +76,11 @@ async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) 
     return await fetch(address, { method, headers, body: sent, signal, credentials: "same-origin", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
+    throw unreachable();
   }
 }
+
+const unreachable = () => new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
 
 async function errorOf(response) {
   const text = await response.text().catch(() => "");
@@ -101,4 +103,19 @@ export function asQuery(query) {
   }
   const text = given.toString();
   return text && `?${text}`;
+}
+
+/** Return a function that imports a module: `load(again)` does, with `again` behind its address. One that could not be
+ * fetched is asked for under another address the next time, for a browser remembers that it failed. */
+export function lazily(load) {
+  let failed = 0;
+  return async () => {
+    try {
+      return await load(failed ? `?again=${failed}` : "");
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      failed += 1;
+      throw unreachable();
+    }
+  };
 }

@@ -1,11 +1,11 @@
 // The shell: who is signed in, which page an address means, what all pages share.
 
-import { api, onSignedOut } from "./api.js";
+import { api, lazily, onSignedOut } from "./api.js";
 import { h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
 import { icon } from "./icons.js";
-import { keepSignedIn, presence, signInDialog, signInPage, signOut, takeRefusal, useTicket } from "./sign-in.js";
+import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
 import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
 
 /** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
@@ -14,12 +14,12 @@ import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
  * page goes on with other params. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
  * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
 export const pages = [
-  { name: "chat", path: "chat/:domain?/:conversation?", words: "chat", style: "/web/chat/chat.css", load: () => import("./chat/page.js"), nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" } },
-  { name: "domains", path: "domains", words: "domain", style: "/web/domain/domain.css", load: () => import("./domain/list.js"), nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" } },
-  { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: () => import("./domain/page.js") },
-  { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: () => import("./waiting/page.js"), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
-  { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: () => import("./operator/page.js"), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
-  { name: "signed-in", path: "signed-in", words: "signin", load: () => import("./signin/page.js") },
+  { name: "chat", path: "chat/:domain?/:conversation?", words: "chat", style: "/web/chat/chat.css", load: lazily((again) => import(`./chat/page.js${again}`)), nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" } },
+  { name: "domains", path: "domains", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/list.js${again}`)), nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" } },
+  { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/page.js${again}`)) },
+  { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: lazily((again) => import(`./waiting/page.js${again}`)), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
+  { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: lazily((again) => import(`./operator/page.js${again}`)), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
+  { name: "signed-in", path: "signed-in", words: "signin", load: lazily((again) => import(`./signin/page.js${again}`)) },
 ];
 
 /** The number of waits stands at its link; what counts them is loaded once the page is shown. */
@@ -202,6 +202,7 @@ async function begin() {
     app = new App(user);
     app.setTitle(t("shell.signIn"));
     document.getElementById("shell").classList.add("shell-bare");
+    const { signInPage } = await import("./sign-in.js");
     await signInPage(main, user, refusal);
     document.getElementById("shell").classList.remove("shell-bare");
     user = await presence();
@@ -210,6 +211,7 @@ async function begin() {
   ownDrafts(user.name);
   let asking = null;
   const askAgain = async () => {
+    const { signInDialog } = await import("./sign-in.js");
     const who = await signInDialog(app.user);
     if (who) takeRights(who);
     return who !== null;

@@ -5,6 +5,7 @@ const KEPT = "agentic-rag.language";
 
 const words = new Map();
 const loaded = new Map();
+const failed = new Map();
 let plurals;
 
 /** The languages there are: code to name. */
@@ -45,11 +46,15 @@ export async function loadWords(...sections) {
 }
 
 function loadSection(section) {
-  const loading = import(`./lang/${language}/${section}.js`).then((module) => {
+  const again = failed.get(section) ?? 0; // a browser remembers that an address failed
+  const loading = import(`./lang/${language}/${section}.js${again ? `?again=${again}` : ""}`).then((module) => {
     for (const [key, text] of Object.entries(module.default)) words.set(key, text);
   });
   loaded.set(section, loading);
-  loading.catch(() => loaded.delete(section));
+  loading.catch(() => {
+    loaded.delete(section);
+    failed.set(section, again + 1);
+  });
   return loading;
 }
 

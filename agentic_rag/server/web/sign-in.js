@@ -1,41 +1,12 @@
-// Signing in: with a name and a key, at an OpenID provider, or with the ticket of `agentic-rag open`; and noticing when
-// a sign-in has ended, before somebody finds out by losing what they typed.
+// The forms for signing in: with a name and a key, or at an OpenID provider; as a page, and over what was typed.
 
 import { api } from "./api.js";
 import { h, replace } from "./dom.js";
-import { endDrafts, tabs } from "./drafts.js";
 import { loadWords, t } from "./i18n.js";
+import { presence, session, tellSignedIn } from "./session.js";
 import { button, field, input, notice, openDialog } from "./ui.js";
 
-const RENEW_BEFORE = 10 * 60_000;
-const LOOK_SECONDS = 30;
 const AGAIN_SECONDS = 2;
-
-const session = tabs("session");
-
-/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed in. */
-export const presence = () => api("GET", "/api/auth", { asIs: true });
-
-/** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
-export async function useTicket() {
-  const found = /^#ticket=([\w-]+)$/.exec(location.hash);
-  if (!found) return false;
-  history.replaceState(null, "", "#/");
-  const who = await presence();
-  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: found[1] }, asIs: true });
-  return true;
-}
-
-/** Take the reason out of the address with which an OpenID provider sent the browser back; null: there is none. */
-export function takeRefusal() {
-  const found = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
-  if (!found) return null;
-  history.replaceState(null, "", "#/");
-  return found[1];
-}
-
-/** Tell the page's other tabs that somebody signed in here. */
-export const tellSignedIn = () => session.tell("in");
 
 /** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
  * tab of its own, so that this page and what was typed in it stay. */
@@ -144,55 +115,4 @@ function settle(before, who) {
     return null;
   }
   return who;
-}
-
-/** Keep a signed-in browser signed in while the page is used, and notice when it no longer is, or may do something else.
- * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns what ends that. */
-export function keepSignedIn(user, { ended, changed }) {
-  if (!user.signedIn) return () => {};
-  let known = user;
-  let used = Date.now();
-  const note = () => (used = Date.now());
-  for (const each of ["keydown", "pointerdown"]) addEventListener(each, note, { passive: true });
-  const renewIfDue = async () => {
-    if (!known.signedIn) return;
-    const expires = new Date(known.signedIn.expiresAt).getTime();
-    if (expires - Date.now() > RENEW_BEFORE || Date.now() - used > RENEW_BEFORE) return;
-    await api("POST", "/api/auth/renew", { asIs: true }).catch(() => null);
-  };
-  const look = async () => {
-    if (document.hidden) return;
-    await renewIfDue();
-    await compare();
-  };
-  const compare = async () => {
-    const who = await presence().catch(() => null); // one that does not answer says nothing of who is signed in
-    if (!who) return;
-    if (who.name === null) return void (document.hidden || ended());
-    if (who.name !== known.name) return void location.reload(); // nothing of one person is left for the next
-    const other = rights(who) !== rights(known);
-    known = who;
-    if (other) changed(who);
-  };
-  const timer = setInterval(look, LOOK_SECONDS * 1000);
-  const seen = () => document.hidden || look();
-  document.addEventListener("visibilitychange", seen);
-  const stops = [session.hear("in", compare), session.hear("out", compare)];
-  return () => {
-    clearInterval(timer);
-    document.removeEventListener("visibilitychange", seen);
-    for (const each of ["keydown", "pointerdown"]) removeEventListener(each, note);
-    for (const stop of stops) stop();
-  };
-}
-
-const rights = (who) => JSON.stringify([who.name, who.operator, Object.entries(who.grants).sort()]);
-
-/** Sign this browser out, at the provider, too, if it came from there. Nothing that was typed stays in it. */
-export async function signOut() {
-  const { logoutUrl } = await api("POST", "/api/auth/sign-out", { asIs: true });
-  endDrafts();
-  session.tell("out");
-  if (logoutUrl) location.assign(logoutUrl);
-  else location.reload();
 }

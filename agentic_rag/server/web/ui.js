@@ -306,13 +306,21 @@ export function skeleton(lines = 3) {
   return h("div", { class: "skeleton", role: "status", "aria-label": t("shell.loading") }, Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })));
 }
 
-/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. */
+const loads = new WeakMap();
+
+/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. What
+ * comes when something else is being loaded there by now is left out. */
 export async function loadInto(element, load, build) {
+  const own = {};
+  loads.set(element, own);
   replace(element, skeleton());
   try {
-    replace(element, await build(await load()));
+    const found = await load();
+    if (loads.get(element) !== own) return;
+    const built = await build(found);
+    if (loads.get(element) === own) replace(element, built);
   } catch (error) {
-    if (error?.name === "AbortError") return;
+    if (error?.name === "AbortError" || loads.get(element) !== own) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => loadInto(element, load, build) });
     replace(element, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));

@@ -1,13 +1,14 @@
 // What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was found.
 
-import { api } from "../api.js";
+import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDuration, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { button, copyButton, openDialog, toastError } from "../ui.js";
 
 /** Open a passage in its place; the panel is loaded when it is first wanted. */
-export const openSource = (place) => import("../source.js").then((module) => module.openSource(place)).catch(toastError);
+const sourcePanel = lazily((again) => import(`../source.js${again}`));
+export const openSource = (place) => sourcePanel().then((module) => module.openSource(place)).catch(toastError);
 
 const STATUS_KIND = { ok: "ok", error: "bad", denied: "bad", interrupted: "wait", waiting: "wait" };
 

@@ -1,14 +1,17 @@
-// Where one types: kept as a draft until it is sent, with images if one likes.
+// Where one types: kept as a draft until it is sent, with images if one likes, and documents for the domain.
 
+import { lazily } from "../api.js";
 import { draft } from "../drafts.js";
 import { debounce, h, replace } from "../dom.js";
-import { t } from "../i18n.js";
-import { button, toast } from "../ui.js";
+import { loadWords, t } from "../i18n.js";
+import { button, toast, toastError } from "../ui.js";
 
 const MOST_CHARACTERS = 10_000;
 const MOST_IMAGES = 8;
 const MOST_BYTES = 3_900_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+const documentParts = lazily((again) => import(`./attached.js${again}`));
 
 export class Composer {
   /** `send({content, images}, taken)` resolves once the server has the message, rejects with the reason; until it calls
@@ -30,13 +33,14 @@ export class Composer {
     });
     this.file = h("input", { type: "file", accept: IMAGE_TYPES.join(","), multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
     this.previews = h("div", { class: "composer-images", hidden: true });
+    this.documents = h("div", {});
     this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
     this.stop = button(t("chat.stop"), { icon: "stop", compact: true, onclick: () => this.given.stop() });
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, h("span", { class: "grow" }), this.count, this.stop, this.send));
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -51,6 +55,23 @@ export class Composer {
   moveTo(key) {
     this.draft?.clear();
     this.draft = draft(`chat:${key}`);
+  }
+
+  /** The domain that gets the documents which are attached. `mayAdd`: whether the person may add any. */
+  setDomain(domain, mayAdd) {
+    this.leave();
+    Object.assign(this, { domain, mayAdd });
+    this.attach.title = this.attach.ariaLabel = t(mayAdd ? "chat.attachAll" : "chat.attach");
+    if (mayAdd) this.file.removeAttribute("accept");
+    else this.file.accept = IMAGE_TYPES.join(",");
+    this.#changed();
+  }
+
+  /** The page is left, or its domain: what is being sent goes on, and is shown no more. */
+  leave() {
+    this.attached?.leave();
+    this.attached = null;
+    replace(this.documents);
   }
 
   /** Show the draft of another conversation. */
@@ -103,7 +124,7 @@ export class Composer {
     const over = value.length - MOST_CHARACTERS;
     this.count.hidden = over <= 0;
     if (over > 0) this.count.textContent = t("chat.tooLong", { count: over });
-    this.send.disabled = over > 0 || (!value.trim() && !this.images.length);
+    this.send.disabled = over > 0 || Boolean(this.attached?.isBusy) || (!value.trim() && !this.images.length);
     this.keep();
   }
 
@@ -135,6 +156,7 @@ export class Composer {
     this.text.focus();
     try {
       await this.given.send({ content, images }, taken);
+      this.attached?.clear();
       if (this.opened === opened) this.flush();
     } catch (error) {
       const isKept = this.leaving === content || (kept?.read() ?? "").startsWith(content);
@@ -152,7 +174,10 @@ export class Composer {
     }
   }
 
+  /** Images go with the message, everything else to the domain's documents. */
   async #take(files) {
+    const documents = files.filter((each) => !IMAGE_TYPES.includes(each.type));
+    if (documents.length) this.#attach(documents).catch(toastError);
     for (const file of files.filter((each) => IMAGE_TYPES.includes(each.type))) {
       if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
       else if (file.size + this.images.reduce((sum, each) => sum + each.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
@@ -161,6 +186,15 @@ export class Composer {
     this.file.value = "";
     this.#drawImages();
     this.#changed();
+  }
+
+  async #attach(files) {
+    if (!this.mayAdd) return void toast(t("chat.mayNotAttach"), { kind: "error" });
+    const { domain } = this;
+    const [{ AttachedDocuments }] = await Promise.all([documentParts(), loadWords("documents")]);
+    if (domain !== this.domain) return undefined;
+    if (!this.attached) replace(this.documents, (this.attached = new AttachedDocuments(domain, () => this.#changed())).element);
+    return this.attached.add(files);
   }
 
   #drawImages() {

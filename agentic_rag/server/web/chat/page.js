@@ -1,15 +1,17 @@
 // The chat: domains and conversations beside the conversation that is open.
 
-import { api } from "../api.js";
+import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, t } from "../i18n.js";
 import { Stream } from "../stream.js";
 import { badge, button, emptyState, menu, openDialog, toastError } from "../ui.js";
 import { Composer } from "./composer.js";
-import { ConversationView } from "./conversation.js";
 import { ConversationList } from "./list.js";
 
 const KEPT_DOMAIN = "agentic-rag.domain";
+
+/** What an open conversation is made of: the first page does without. */
+const conversationParts = lazily((again) => import(`./conversation.js${again}`));
 
 export async function show(main, { params, app }) {
   const page = new ChatPage(main, app);
@@ -44,7 +46,7 @@ class ChatPage {
   }
 
   async begin(params) {
-    this.domains = await this.app.domains();
+    [this.domains] = await Promise.all([this.app.domains(), this.#loadParts(params.conversation)]);
     if (!this.domains.length) return this.#showNoDomain();
     replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
     document.addEventListener("keydown", this.keys);
@@ -69,7 +71,15 @@ class ChatPage {
     if (!this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId ?? null });
   }
 
+  /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
+  async #loadParts(conversation) {
+    if (conversation) this.parts ??= await conversationParts();
+  }
+
   async update({ domain, conversation }) {
+    const asked = (this.asked = (this.asked ?? 0) + 1);
+    await this.#loadParts(conversation);
+    if (asked !== this.asked) return; // one went on meanwhile
     this.main.querySelector(".chat")?.classList.remove("chat-listed");
     let domainId = domain;
     if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
@@ -82,6 +92,7 @@ class ChatPage {
     if (found !== this.domain) {
       this.domain = found;
       keepDomain(found.id);
+      this.composer.setDomain(found, this.app.can(found.id, "admin"));
       this.domains = await this.app.domains();
       this.list.showDomains(this.domains, found.id);
       this.list.reload();
@@ -99,6 +110,7 @@ class ChatPage {
   leave() {
     this.#closeView();
     this.composer.flush();
+    this.composer.leave();
     this.stream.close();
     document.removeEventListener("keydown", this.keys);
     removeEventListener("pagehide", this.hiding);
@@ -117,7 +129,7 @@ class ChatPage {
   }
 
   #makeView(conversationId) {
-    this.view = new ConversationView(
+    this.view = new this.parts.ConversationView(
       {
         app: this.app,
         stream: this.stream,
@@ -165,6 +177,7 @@ class ChatPage {
 
   /** Make the conversation of a first message, one for all that are sent until it is there. */
   async #begin() {
+    this.parts ??= await conversationParts(); // first, so that no conversation is made that cannot be shown
     const record = await api("POST", "/api/conversations", { body: { domainId: this.domain.id } });
     const view = this.#makeView(record.id);
     view.record = record;

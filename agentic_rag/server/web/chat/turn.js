@@ -1,5 +1,6 @@
 // A turn on the page: the question, and the answer as it comes or as it is stored.
 
+import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatDuration, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
@@ -9,6 +10,7 @@ import { button, copyButton, notice, toastError } from "../ui.js";
 import { CallCard, ThinkingFold, hitList, keyed, openSource, searchesButton, toolTitle } from "./calls.js";
 import { GrowingText } from "./text.js";
 
+const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
 
 /** The answer of a turn. `around`: `{domainId, answer, mayAnswer, retry, rate, markdown, children, calls}`. `update(view)` where
@@ -100,7 +102,7 @@ export class AnswerPart {
     const element = h("div", {});
     let card;
     let latest;
-    import("./waits.js").then(({ WaitCard }) => {
+    waitParts().then(({ WaitCard }) => {
       card = new WaitCard(this.around.answer, this.around.mayAnswer);
       element.append(card.element);
       card.update(latest);

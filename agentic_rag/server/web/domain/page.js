@@ -1,22 +1,22 @@
 // One domain: its head and the tabs in which it is looked after. Each tab is a module of its own, loaded when it is
 // shown: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
 
-import { api } from "../api.js";
+import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
 import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton, tabLinks } from "../ui.js";
 
 const TABS = [
-  { key: "documents", allow: "member", words: ["documents"], load: () => import("./documents.js") },
-  { key: "search", allow: "admin", words: ["retrieval", "documents"], load: () => import("./search.js") },
-  { key: "answers", allow: "admin", words: ["retrieval", "documents"], load: () => import("./answers.js") },
-  { key: "roles", allow: "author", words: ["roles", "settings"], load: () => import("../roles/roles.js") },
-  { key: "memory", allow: "member", words: ["roles"], load: () => import("../roles/memory.js") },
-  { key: "prompt", allow: "author", words: ["settings"], load: () => import("./prompt.js") },
-  { key: "settings", allow: "admin", words: ["settings"], load: () => import("./settings.js") },
-  { key: "servers", allow: "admin", words: ["servers", "settings"], load: () => import("./servers.js") },
-  { key: "history", allow: "author", words: ["history"], load: () => import("./history.js") },
-  { key: "usage", allow: "admin", words: ["usage"], load: () => import("./usage.js") },
+  { key: "documents", allow: "member", words: ["documents"], load: lazily((again) => import(`./documents.js${again}`)) },
+  { key: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
+  { key: "answers", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
+  { key: "roles", allow: "author", words: ["roles", "settings"], load: lazily((again) => import(`../roles/roles.js${again}`)) },
+  { key: "memory", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
+  { key: "prompt", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },
+  { key: "settings", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
+  { key: "servers", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
+  { key: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },
+  { key: "usage", allow: "admin", words: ["usage"], load: lazily((again) => import(`./usage.js${again}`)) },
 ];
 
 export async function show(main, { params, app }) {

@@ -13,9 +13,10 @@ export async function show(place) {
   const list = h("div");
   let items = [];
   const wanted = () => search.value.trim().toLowerCase();
-  const draw = () => replace(list, entriesTable(items.filter((each) => `${each.id} ${each.command} ${each.arguments}`.toLowerCase().includes(wanted())), load, wanted() !== ""));
-  const search = input({ type: "search", placeholder: t("operator.searchCatalogue"), "aria-label": t("operator.searchCatalogue"), dataset: { search: "" }, oninput: draw });
-  const load = () => loadInto(list, () => api("GET", CATALOGUE), (found) => ((items = found.items), entriesTable(items, load, false)));
+  const fits = (each) => `${each.id} ${each.command} ${each.arguments}`.toLowerCase().includes(wanted());
+  const entries = () => entriesTable(items.filter(fits), load, wanted() !== "");
+  const search = input({ type: "search", placeholder: t("operator.searchCatalogue"), "aria-label": t("operator.searchCatalogue"), dataset: { search: "" }, oninput: () => replace(list, entries()) });
+  const load = () => loadInto(list, () => api("GET", CATALOGUE), (found) => ((items = found.items), entries()));
   replace(place, toolbar(t("operator.catalogueText"), search), list);
   await load();
 }

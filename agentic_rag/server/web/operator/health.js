@@ -68,6 +68,7 @@ function draw(report, nameOf) {
       report.queue && queueCard(report.queue),
       report.backup && backupCard(report.backup),
     ),
+    report.replicas?.length > 0 && [h("h2", {}, t("operator.replicas")), h("p", { class: "soft" }, t("operator.replicasText")), replicasTable(report.replicas)],
     h("h2", {}, t("operator.mcpServers")),
     serversTable(report.servers, nameOf),
   ];
@@ -144,4 +145,16 @@ function serversTable(servers, nameOf) {
   ];
   const none = emptyState(t("operator.noServers"), t("operator.noServersText"), { icon: "server" });
   return table(t("operator.mcpServers"), columns, servers, { empty: none });
+}
+
+function replicasTable(replicas) {
+  const columns = [
+    { label: t("operator.replica"), cell: (each) => [h("span", { class: "strong wrap" }, each.id), " ", each.own && badge(t("operator.replicaOwn"))] },
+    { label: t("operator.state"), cell: (each) => (each.leaving ? badge(t("operator.draining"), "wait") : badge(t("operator.ready"), "ok")) },
+    { label: t("operator.replicaVersion"), cell: (each) => code(each.version) },
+    { label: t("operator.replicaAddress"), cell: (each) => code(each.address) },
+    { label: t("operator.heartbeat"), cell: (each) => ago(each.heartbeatAt) },
+    { label: t("operator.started"), cell: (each) => ago(each.startedAt) },
+  ];
+  return table(t("operator.replicas"), columns, replicas);
 }

@@ -1,6 +1,6 @@
 // The operator's pages: one address each, below the same head.
 
-import { api } from "../api.js";
+import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { emptyState, loadInto, tabLinks } from "../ui.js";
@@ -8,16 +8,16 @@ import { emptyState, loadInto, tabLinks } from "../ui.js";
 /** The tabs in their order. Each module exports `async function show(place, {app, item})`; what it returns is called
  * when the reader leaves it. */
 const TABS = [
-  { key: "health", label: () => t("operator.health"), load: () => import("./health.js") },
-  { key: "users", label: () => t("operator.users"), load: () => import("./users.js") },
-  { key: "keys", label: () => t("operator.keys"), load: () => import("./keys.js") },
-  { key: "provider", label: () => t("operator.provider"), load: () => import("./provider.js") },
-  { key: "requests", label: () => t("operator.requests"), load: () => import("./requests.js") },
-  { key: "catalogue", label: () => t("operator.catalogue"), load: () => import("./catalogue.js") },
-  { key: "audit", label: () => t("operator.audit"), load: () => import("./audit.js") },
-  { key: "usage", label: () => t("operator.usage"), load: () => import("./usage.js") },
-  { key: "budgets", label: () => t("operator.budgets"), load: () => import("./budgets.js") },
-  { key: "backups", label: () => t("operator.backups"), load: () => import("./backups.js") },
+  { key: "health", label: () => t("operator.health"), load: lazily((again) => import(`./health.js${again}`)) },
+  { key: "users", label: () => t("operator.users"), load: lazily((again) => import(`./users.js${again}`)) },
+  { key: "keys", label: () => t("operator.keys"), load: lazily((again) => import(`./keys.js${again}`)) },
+  { key: "provider", label: () => t("operator.provider"), load: lazily((again) => import(`./provider.js${again}`)) },
+  { key: "requests", label: () => t("operator.requests"), load: lazily((again) => import(`./requests.js${again}`)) },
+  { key: "catalogue", label: () => t("operator.catalogue"), load: lazily((again) => import(`./catalogue.js${again}`)) },
+  { key: "audit", label: () => t("operator.audit"), load: lazily((again) => import(`./audit.js${again}`)) },
+  { key: "usage", label: () => t("operator.usage"), load: lazily((again) => import(`./usage.js${again}`)) },
+  { key: "budgets", label: () => t("operator.budgets"), load: lazily((again) => import(`./budgets.js${again}`)) },
+  { key: "backups", label: () => t("operator.backups"), load: lazily((again) => import(`./backups.js${again}`)) },
 ];
 
 export async function show(main, { params, app }) {

@@ -89,17 +89,22 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   let shown = null;
   let timer = 0;
   let ended = false;
+  let asked = 0;
   const look = async (first) => {
     clearTimeout(timer);
+    const own = (asked += 1);
+    const isOld = () => ended || own !== asked; // one that was asked later knows more, and goes on
     try {
       const found = await load();
+      if (isOld()) return;
       const text = JSON.stringify(found);
-      if (!ended && text !== shown) draw(found);
+      if (text !== shown) draw(found);
       shown = text;
       onerror(null);
     } catch (error) {
       if (first) throw error;
-      if (!ended) onerror(error);
+      if (isOld()) return;
+      onerror(error);
     }
     if (!ended) timer = setTimeout(soon, seconds * 1000);
   };

@@ -3,7 +3,7 @@
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { emptyState } from "../ui.js";
-import { tellSignedIn } from "../sign-in.js";
+import { tellSignedIn } from "../session.js";
 
 export async function show(main, { app }) {
   tellSignedIn();

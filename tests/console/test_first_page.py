@@ -1,0 +1,75 @@
+"""What a browser fetches before anybody does anything, and that what comes later comes, also at the second attempt."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Route, expect
+
+from agentic_rag.testing.steps import say
+from tests.console.rig import LOCALES, Desk, console, needs_browser
+
+pytestmark = needs_browser
+
+BUDGET = 200_000
+"""Bytes of the page, its modules, words, styles and icon, uncompressed."""
+
+
+class Fetched:
+    """The files that a page has fetched, each as long as it is without compression."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.paths: list[str] = []
+        self._desk = desk
+        desk.page.on("response", lambda response: self.paths.append(response.url.removeprefix(desk.url)))
+
+    async def sizes(self) -> dict[str, int]:
+        """Return the bytes of each file of the page; what the API answers is not of them."""
+        files = sorted({path for path in self.paths if path == "/" or path.startswith("/web/")})
+        return {path: len((await self._desk.rig.http.get(path)).content) for path in files}
+
+
+@pytest.mark.parametrize("language", sorted(LOCALES))
+async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language: str) -> None:
+    async with console(tmp_path, language=language) as desk:
+        await desk.rig.domain()
+        fetched = Fetched(desk)
+        await desk.goto()
+        await expect(desk.page.locator(".start")).to_be_visible()
+        await desk.page.wait_for_load_state("networkidle")
+        sizes = await fetched.sizes()
+        assert {"/", "/web/app.js", "/web/style.css", f"/web/lang/{language}/chat.js"} <= sizes.keys()
+        assert sum(sizes.values()) <= BUDGET, sizes
+        assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
+
+
+async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_again(tmp_path: Path) -> None:
+    async with console(tmp_path, say("Yes."), expected=("Failed to fetch dynamically",)) as desk:
+        page, refused = desk.page, list[str]()
+
+        async def refuse_once(route: Route) -> None:
+            path = route.request.url
+            if path in refused:
+                await route.continue_()
+            else:
+                refused.append(path)
+                await route.abort()
+
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/chat/{domain}")
+        message = page.get_by_label("Message", exact=True)
+        await expect(message).to_be_visible()
+        for each in ("**/chat/conversation.js", "**/domain/list.js", "**/lang/en/domain.js"):
+            await page.route(each, refuse_once)
+        await message.fill("Hello")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".toast")).to_contain_text("does not answer")
+        await expect(message).to_have_value("Hello")
+        await message.focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator('.turn[data-status="done"]')).to_contain_text("Yes.")
+        await expect(message).to_have_value("")
+        await page.get_by_role("navigation").get_by_role("link", name="Domains").click()
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.get_by_role("heading", name="Domains", level=1)).to_be_visible()
+        assert len(refused) == 3
+        assert len((await desk.rig.ok("GET", "/api/conversations"))["items"]) == 1
