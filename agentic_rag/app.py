@@ -79,6 +79,7 @@ from agentic_rag.redaction import Redactor, redacted_logs
 from agentic_rag.roles.birth import Births
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.memory_moves import open_shelf
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
@@ -102,6 +103,7 @@ from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.workers import Workers
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.retriever.errors import IndexFault
 
 if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
@@ -131,6 +133,7 @@ class Ground:
     file_history: FileHistory
     payloads: PayloadFiles
     threads: DomainThreads
+    memories: Shelf
     spending: Spending
     measuring: Measuring
 
@@ -404,6 +407,7 @@ async def _open_ground(
         history,
         payloads,
         threads,
+        await open_shelf(stack, database),
         spending,
         await stack.enter_async_context(open_measuring(settings, redactor)),
     )
@@ -431,6 +435,7 @@ async def _open_machinery(
             ground.threads,
             _own_address(settings),
             SignInWaits(database, answers),
+            ground.memories,
         )
     )
     news = TitleNews()
@@ -459,6 +464,7 @@ async def _open_machinery(
             feed=carriers.feed,
             fanout=carriers.fanout,
             most_turns=settings.max_turns,
+            transcript_bytes=settings.transcript_bytes,
             spending=ground.spending,
             observer=observer,
         )
@@ -487,7 +493,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
     )
-    memories = Memories(definitions, settings.quota_memories, threads)
+    memories = Memories(definitions, settings.quota_memories, threads, ground.memories)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
@@ -585,6 +591,7 @@ def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Role
         reception,
         settings.workspaces,
         settings.quota_memories,
+        ground.memories,
     )
 
 
@@ -599,6 +606,7 @@ def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) 
         ground.threads,
         ground.settings.quota_memories,
         ground.spending,
+        ground.memories,
     )
 
 

@@ -31,6 +31,7 @@ from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, PendingTools, State
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.retriever.reading import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -63,14 +64,17 @@ class McpHub:
         threads: DomainThreads,
         address: OwnAddress,
         listener: SignInListener,
+        shelf: Shelf,
     ) -> None:
         """``observer`` hears of each entry that may not start, or not go where it leads.
 
         ``max_memories``: what one role's memory of one user may hold.
+        ``shelf``: where the memories are.
         ``address``: where browsers come back to from a sign-in; ``listener`` hears of each that was completed.
         """
         self._max_memories = max_memories
         self._threads = threads
+        self._shelf = shelf
         self._address = address
         self._listener = listener
         self._children = children
@@ -208,6 +212,7 @@ class McpHub:
             self._max_memories,
             self._threads,
             self._sign_ins,
+            self._shelf,
         ) as self._hub:
             self._ready.set()
             await self._leaving.wait()

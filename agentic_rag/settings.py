@@ -184,6 +184,9 @@ class Settings(BaseSettings):
     """How long a turn waits for a person: an approval, a form, a sign-in, a question. Then it counts as declined."""
     drain_seconds: float = 20
     """SIGTERM: how long running turns may go on."""
+    transcript_bytes: int = Field(256 * 1024 * 1024, ge=0)
+    """Bytes of memory for what was said in idle conversations, so that their next turn begins without reading it from
+    the store; those that were used longest ago go first."""
     run_log_hours: float = 24
     """How long the run log of a finished turn is kept."""
 

@@ -38,6 +38,7 @@ from agentic_rag.tools.toolset import ServerToolset, list_known_tools, open_tool
 from mcp_servers.delegate.server import ChildRunner
 from mcp_servers.delegate.server import create_server as create_delegate
 from mcp_servers.promptx.errors import WorkspaceBusy
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.reading import KnowledgeBase
@@ -60,14 +61,19 @@ def make_hub(
     max_memories: int,
     threads: DomainThreads,
     accounts: Accounts,
+    shelf: Shelf,
 ) -> Hub:
-    """Build our servers once and return the pool that will connect to them. ``roles``: the built-in roles."""
+    """Build our servers once and return the pool that will connect to them.
+
+    ``roles``: the built-in roles; ``shelf``: the memories of all.
+    """
 
     builtin = {
         DELEGATION: create_delegate(children),
         PROMPTX: create_promptx(
             PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories),
             _WorkspaceThreads(threads),
+            shelf,
         ),
         RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
     }

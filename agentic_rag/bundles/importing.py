@@ -63,6 +63,7 @@ from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.imports import ImportRecord
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,10 @@ class Choice:
 
 
 class Imports:
-    """Imports bundles. ``workspaces``: where those of domains lie; ``memory_limit``: of one role."""
+    """Imports bundles.
+
+    ``workspaces``: where those of domains lie; ``memory_limit``: of one role; ``shelf``: where memories are.
+    """
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Imports:
         reception: Reception,
         workspaces: Path,
         memory_limit: int,
+        shelf: Shelf,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -110,7 +115,7 @@ class Imports:
         self._history = history
         self._threads = threads
         self._reception = reception
-        self._owners = Owners(access, memory_limit)
+        self._owners = Owners(access, memory_limit, shelf)
         self._pending = PendingImports(
             database,
             directory,

@@ -5,7 +5,6 @@ Owns the form and what of a stranger's may enter a memory.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from agentic_rag.bundle_errors import BundleDamaged
@@ -13,9 +12,10 @@ from agentic_rag.bundles.form import pretty, read_object
 from agentic_rag.errors import QuotaExceeded, StorageFull
 from agentic_rag.json_form import Json
 from agentic_rag.redaction import Redaction
+from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable
-from mcp_servers.promptx.ledger import Engram, Ledger
-from mcp_servers.promptx.memory import Memory, memory_folder
+from mcp_servers.promptx.ledger import Engram
+from mcp_servers.promptx.memory import Shelf
 from mcp_servers.promptx.new_engrams import check_engram
 
 MAX_ID = 100
@@ -78,34 +78,27 @@ def _reference(each: Json, name: str) -> str:
     return found[:MAX_ID] if isinstance(found, str) and "\0" not in found else ""
 
 
-def bring(workspace: Path, scope: str, user: str, role: str, remembered: Remembered, limit: int) -> None:
-    """Add to a role's memory what is not in it. Blocks.
+def bring(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
+    """Add to a role's memory, which ``folder`` names, what is not in it. Blocks.
 
     Raises:
         QuotaExceeded, StorageFull: it takes no more, or not now.
     """
     engrams, counts = remembered
-    memory = Memory(memory_folder(workspace, scope, user, role))
     with _tell_errors():
-        try:
-            memory.add(engrams, counts, limit)
-            memory.save()
-        finally:
-            memory.close()
+        memory = shelf.memory(folder)
+        memory.add(engrams, counts, limit)
+        memory.save()
 
 
-def check_room(workspace: Path, scope: str, user: str, role: str, remembered: Remembered, limit: int) -> None:
+def check_room(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
     """Refuse what `bring` would, and change nothing. Blocks.
 
     Raises:
         QuotaExceeded, StorageFull: the memory takes no more, or not now.
     """
-    ledger = Ledger(memory_folder(workspace, scope, user, role), read_only=True)
     with _tell_errors():
-        try:
-            ledger.check_room({each.id for each in remembered[0]}, limit)
-        finally:
-            ledger.close()
+        shelf.memory(folder).check_room([each.id for each in remembered[0]], limit)
 
 
 @contextmanager

@@ -24,29 +24,38 @@ from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.errors import QuotaExceeded, StorageFull, WorkspaceRefused
 from agentic_rag.tools.entries.reading import Note
 from mcp_servers.beneath import Folder, Refused
+from mcp_servers.promptx.memory import Shelf, memory_folder
 
 EXPECTED = "expected.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose the memories of a bundle become, and how many a role may have."""
+    """Whose the memories of a bundle become, and how many a role may have. ``shelf``: where they are."""
 
     scope: str
     user: str
     limit: int
+    shelf: Shelf
+
+    def folder(self, workspace: Path, role: str) -> Folder:
+        """Return what names the memory of a role in a workspace."""
+        return memory_folder(workspace, self.scope, self.user, role)
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose the memories of bundles become. ``limit``: of one role."""
+    """Whose the memories of bundles become. ``limit``: of one role; ``shelf``: where memories are."""
 
     access: Access
     limit: int
+    shelf: Shelf
 
     def of(self, user_id: str, settings: DomainSettings) -> Owner:
         """Return whose they become in a domain of these settings, when a user imports them."""
-        return Owner(settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit)
+        return Owner(
+            settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit, self.shelf
+        )
 
 
 def build(files: Path, workspace: Path) -> None:
@@ -176,13 +185,17 @@ def _tell_errors() -> Iterator[None]:
 
 
 def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
-    """Add the memories of an import to a workspace's; what is in them stays.
+    """Add the memories of an import to a workspace that is no domain's yet, as PromptX's files: they are found there.
 
     Raises:
         StorageFull, QuotaExceeded, BundleDamaged: names what does not fit.
     """
-    for source in _memories(files):
-        _bring_memory(source, workspace, owner)
+    shelf = Shelf()
+    try:
+        for source in _memories(files):
+            _bring_memory(source, workspace, owner, shelf)
+    finally:
+        shelf.close()
 
 
 def check_memories(files: Path, workspace: Path, owner: Owner) -> None:
@@ -192,7 +205,7 @@ def check_memories(files: Path, workspace: Path, owner: Owner) -> None:
         StorageFull, QuotaExceeded, BundleDamaged: names what does not fit.
     """
     for source in _memories(files):
-        check_room(workspace, owner.scope, owner.user, source.stem, _read_memory(source), owner.limit)
+        check_room(owner.shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
 
 
 def bring_what_fits(files: Path, workspace: Path, owner: Owner) -> list[Note]:
@@ -204,7 +217,7 @@ def bring_what_fits(files: Path, workspace: Path, owner: Owner) -> list[Note]:
     notes = []
     for source in _memories(files):
         try:
-            _bring_memory(source, workspace, owner)
+            _bring_memory(source, workspace, owner, owner.shelf)
         except (QuotaExceeded, BundleDamaged) as exc:  # no later try would do better
             notes.append(Note(f"{MEMORIES}{source.name}", f"left out: {exc}"))
     return notes
@@ -218,8 +231,8 @@ def _read_memory(source: Path) -> Remembered:
     return memory_from_bytes(f"{MEMORIES}{source.name}", source.read_bytes())
 
 
-def _bring_memory(source: Path, workspace: Path, owner: Owner) -> None:
-    bring(workspace, owner.scope, owner.user, source.stem, _read_memory(source), owner.limit)
+def _bring_memory(source: Path, workspace: Path, owner: Owner, shelf: Shelf) -> None:
+    bring(shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
     failpoints.reached("bundle.memory")
 
 

@@ -18,6 +18,7 @@ from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
+    from agentic_rag.settings import Settings
     from mcp_servers.promptx.ledger import EngramJson
 
 memory_app = typer.Typer(help="Show, export and import the memory of a role.", no_args_is_help=True)
@@ -107,6 +108,30 @@ def import_memory(
     say(f"{added} added, {len(memory.engrams) - added} already there, {len(skipped)} left out.")
 
 
+@memory_app.command("take-over")
+def take_over_memories(data: Data = None) -> None:
+    """Bring the PromptX files of all workspaces into PostgreSQL now. Servers take each when it is next used."""
+    import anyio
+
+    from agentic_rag.settings import load_settings
+
+    settings = load_settings(data=data)
+    if not settings.database_url:
+        raise InvalidInput("AGENTIC_RAG_DATABASE_URL", "is not set; beside a SQLite file memories stay in their files.")
+    say(f"{anyio.run(_take_over, settings)} memories taken into the database.")
+
+
+async def _take_over(settings: "Settings") -> int:
+    from agentic_rag.backup.upgrading import open_database
+    from agentic_rag.roles.memory_moves import take_all_over
+
+    database = await open_database(settings)
+    try:
+        return await take_all_over(database)
+    finally:
+        await database.aclose()
+
+
 def memory_in(folder: Path, role: str) -> Path:
     """Return where in a folder the role's memory lies.
 
@@ -173,7 +198,8 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Engram
-    from mcp_servers.promptx.memory import NETWORK_LOCK, Memory
+    from mcp_servers.promptx.memory import Memory
+    from mcp_servers.promptx.snapshot import NETWORK_LOCK
 
     place = Folder(folder.absolute())
     memory = Memory(place)

@@ -40,7 +40,7 @@ from agentic_rag.store.extractions import ExtractionRecord, Proposal
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import MemoryFault
-from mcp_servers.promptx.memory import SHELF, memory_folder
+from mcp_servers.promptx.memory import Shelf, memory_folder
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Extraction:
         threads: DomainThreads,
         limit: int,
         spending: Spending,
+        shelf: Shelf,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -86,6 +87,7 @@ class Extraction:
         self._threads = threads
         self._limit = limit
         self._spending = spending
+        self._shelf = shelf
         self._running = anyio.Lock()
 
     async def run(self, rest_seconds: float = REST_SECONDS) -> None:
@@ -233,7 +235,7 @@ class Extraction:
             for number, each in enumerate(proposals):
                 if (turn := ended.get(TurnId(each["turn"]))) is not None:
                     engrams.append(engram_of(each, number, _milliseconds(turn.ended_at), row.user_id))
-            SHELF.memory(folder).propose(engrams, self._limit)
+            self._shelf.memory(folder).propose(engrams, self._limit)
 
         await self._threads.run(binding.workspace, work)
 

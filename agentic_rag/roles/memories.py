@@ -25,32 +25,34 @@ from mcp_servers.promptx.errors import (
     NotYours,
     UnknownMemory,
 )
-from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.ledger import Engram, Which
-from mcp_servers.promptx.memory import SHELF, Memory, Recollection, has_memory, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, Recollection, Shelf, memory_folder
 
 SHARED = "The memories of this domain are shared: only its admin may change them."
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose memories: those of a ``user`` or of the whole ``domain``, in a workspace."""
+    """Whose memories: those of a ``user`` or of the whole ``domain``, in a workspace. ``shelf``: where memories are."""
 
     workspace: Path
     scope: str
     user: str
+    shelf: Shelf = SHELF
 
     def folder(self, role: str) -> Folder:
         return memory_folder(self.workspace, self.scope, self.user, role)
 
     def memory(self, role: str) -> Memory:
-        return SHELF.memory(self.folder(role))
+        return self.shelf.memory(self.folder(role))
+
+    def has(self, role: str) -> bool:
+        """Whether the role ever remembered anything."""
+        return self.shelf.has(self.folder(role))
 
     def roles(self) -> tuple[str, ...]:
-        """Roles with a memory, by id; a link could lead out of the workspace and does not count."""
-        folder = self.folder("any").parent
-        names = (each.name for each in folder.entries() if each.kind == "folder" and ID.match(each.name))
-        return tuple(name for name in names if has_memory(folder.at(name)))
+        """Roles with a memory, by id."""
+        return tuple(self.shelf.roles(self.folder("any").parent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,12 @@ class Export:
 class Memories:
     """The memories of all domains. Each method raises `WorkspaceUnavailable` when the workspace does not answer."""
 
-    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads) -> None:
-        """``limit``: what one role's memory of one user may hold."""
+    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads, shelf: Shelf) -> None:
+        """``limit``: what one role's memory of one user may hold. ``shelf``: where they are."""
         self._definitions = definitions
         self._limit = limit
         self._threads = threads
+        self._shelf = shelf
 
     async def browse(
         self,
@@ -133,7 +136,7 @@ class Memories:
         place = await self._place(user, domain_id)
 
         def work() -> Recollection | None:
-            if not has_memory(place.folder(role)):
+            if not place.has(role):
                 return None
             return place.memory(role).recall(query, mode, time.time_ns() // 1_000_000, counted=False)
 
@@ -157,7 +160,7 @@ class Memories:
 
         def work() -> None:
             names = [role] if role else place.roles()
-            memories = [place.memory(each) for each in names if has_memory(place.folder(each))]
+            memories = [place.memory(each) for each in names if place.has(each)]
             memory = next((each for each in memories if each.fetch([memory_id])), None)
             if memory is None:
                 raise UnknownMemory(memory_id)
@@ -177,7 +180,7 @@ class Memories:
         place = await self._place(user, domain_id)
 
         def work() -> Export | None:
-            if not has_memory(place.folder(role)):
+            if not place.has(role):
                 return None
             memory = place.memory(role)
             return Export(role, place.scope, tuple(memory.export()), memory.frequencies())
@@ -220,15 +223,11 @@ class Memories:
         Raises:
             StorageFull: a memory cannot be written now.
         """
-        own, shared = Place(workspace, "user", user_id), Place(workspace, "domain", user_id)
+        own = Place(workspace, "user", user_id, self._shelf)
+        shared = Place(workspace, "domain", user_id, self._shelf)
 
         def work() -> None:
-            folder = own.folder("any").parent
-            if folder.is_there():
-                SHELF.drop(folder)
-                folder.remove_tree()
-            if not shared.folder("any").parent.is_there():
-                return
+            self._shelf.remove(own.folder("any").parent)
             for role in shared.roles():
                 memory = shared.memory(role)
                 theirs = [each.id for each in memory.export() if each.author == user_id]
@@ -240,7 +239,7 @@ class Memories:
 
     async def _place(self, user: User, domain_id: str) -> Place:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
-        return Place(Path(binding.workspace), binding.scope, user.id)
+        return Place(Path(binding.workspace), binding.scope, user.id, self._shelf)
 
     def _check_write(self, user: User, domain_id: str, place: Place) -> None:
         if place.scope == "domain" and not user.administers(domain_id):

@@ -5,7 +5,6 @@ Owns which sessions are in memory and the task group in which their turns live. 
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from types import TracebackType
@@ -20,6 +19,7 @@ from agentic_rag.ids import SessionId, TurnId, WaitId
 from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.kept_transcripts import DEFAULT_BYTES, KeptTranscripts
 from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
 from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader, follow
@@ -40,8 +40,6 @@ from agentic_rag.workers import attempt
 if TYPE_CHECKING:  # it brings PostgreSQL's driver along
     from agentic_rag.store.signal_feed import SignalFeed
 
-MAX_TRANSCRIPTS = 256
-"""Idle sessions whose transcripts stay in memory."""
 LOOK_SECONDS = 5.0
 """How often it is looked for waits whose time is over, and for turns that wait for long."""
 RENEW_SECONDS = 5.0
@@ -70,6 +68,7 @@ class Runtime:
         feed: what the other processes of a shared store tell; its owner runs it.
         fanout: what carries live events between them.
         most_turns: how many turns run here at most, where other processes may run more; 0: any number.
+        transcript_bytes: of the idle sessions' transcripts that stay in memory.
         spending: what model calls may cost; None: whatever they cost.
         observer: who measures.
     """
@@ -88,6 +87,7 @@ class Runtime:
         feed: "SignalFeed | None" = None,
         fanout: Fanout | None = None,
         most_turns: int = 0,
+        transcript_bytes: int = DEFAULT_BYTES,
         spending: Spending | None = None,
         observer: Observer = NOBODY,
     ) -> None:
@@ -100,8 +100,7 @@ class Runtime:
         self._awake = False
         """Whether turns may be awake that nobody has gone on with: the store refused."""
         self._tasks = anyio.create_task_group()
-        self._live: OrderedDict[str, LiveSession] = OrderedDict()
-        """By id, the one that was used last at the end."""
+        self._live: dict[str, LiveSession] = {}
         self._resources = Resources(
             services=services,
             hooks=hooks,
@@ -116,6 +115,7 @@ class Runtime:
             owner=new_id("run"),
             tasks=self._tasks,
             load=Load(most_turns if database.shared else 0),
+            transcripts=KeptTranscripts(transcript_bytes),
         )
         if feed is not None:
             self._hear(feed)
@@ -296,13 +296,11 @@ class Runtime:
             NotFound: there is no such session.
         """
         live = self._session(session_id)
-        self._live.move_to_end(session_id)
         try:
             await live.load()
         except NotFound:
             self._live.pop(session_id, None)
             raise
-        self._trim()
         return live
 
     def _session(self, session_id: SessionId) -> LiveSession:
@@ -311,12 +309,6 @@ class Runtime:
         if live is None:
             live = self._live[session_id] = LiveSession(session_id, self._resources, self._delegations)
         return live
-
-    def _trim(self) -> None:
-        """Let go the transcripts of the sessions that have been idle longest."""
-        idle = [live for live in self._live.values() if live.loaded and live.idle]
-        for live in idle[: max(0, len(idle) - MAX_TRANSCRIPTS)]:
-            live.unload()
 
     async def interrupt(self, session_id: SessionId, *, turn_id: TurnId | None = None, queued: bool = False) -> bool:
         """Interrupt what runs in a session, if anything does, wherever it runs; see `LiveSession.interrupt`."""
@@ -355,6 +347,7 @@ class Runtime:
         live = self._live.get(session_id)
         if live is not None:
             await live.leave()
+            live.unload()
             self._live.pop(session_id, None)
         if self._database.shared:
             await self._end_elsewhere(session_id)

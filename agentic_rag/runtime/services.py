@@ -22,6 +22,7 @@ from agentic_rag.observer import Observer
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
+from agentic_rag.runtime.kept_transcripts import KeptTranscripts
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.store.database import Database
@@ -209,6 +210,7 @@ class Resources:
     draining: anyio.Event = field(default_factory=anyio.Event)
     interrupts: Interrupts = field(default_factory=Interrupts)
     load: Load = field(default_factory=Load)
+    transcripts: KeptTranscripts = field(default_factory=KeptTranscripts)
 
     @property
     def shared(self) -> bool:

@@ -48,6 +48,7 @@ from agentic_rag.runtime.storing import (
     read_interrupted,
     stored_definition,
 )
+from agentic_rag.runtime.turn_order import TurnOrder
 from agentic_rag.runtime.unstarted import end_unstarted
 from agentic_rag.store import branches, payloads, sessions, signals, turns
 from agentic_rag.store.compactions import CompactionRecord
@@ -60,8 +61,6 @@ MAX_RESUMES = 3
 """How often a turn is gone on with that was cut off without having come further."""
 QUEUE_SECONDS = 1.0
 """How long after the store refused it a queued turn is tried again."""
-MAX_ORDER = 16
-"""Turns whose order of starting is remembered, for readers that follow one after the other."""
 
 
 class LiveSession:
@@ -81,7 +80,7 @@ class LiveSession:
         self._waiting: TurnRecord | None = None
         """The turn that was put down until a person answers."""
         self._compaction = SessionCompaction(resources)
-        self._order: list[TurnId] = []
+        self._order = TurnOrder()
         self._changed = anyio.Event()
         self._accepting = anyio.Lock()
         self._dropped = False
@@ -118,10 +117,7 @@ class LiveSession:
 
     def following(self, after: TurnId | None) -> TurnId | None:
         """Return the turn that started after another one, or the running one; None: not yet."""
-        if after in self._order:
-            rest = self._order[self._order.index(after) + 1 :]
-            return rest[0] if rest else None
-        return self.turn_id if self.turn_id != after else None
+        return self._order.following(after, self.turn_id)
 
     async def next_turn(self, after: TurnId | None) -> TurnId:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
@@ -155,18 +151,7 @@ class LiveSession:
         Raises:
             StorageError: what is waited for waits for a store that refuses.
         """
-        journal = self._resources.journal
-        if journal.stall is None:
-            async with anyio.create_task_group() as tasks:
-
-                async def wait_for(event: anyio.Event) -> None:
-                    await event.wait()
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(wait_for, self._changed)
-                tasks.start_soon(wait_for, journal.stalled)
-        if journal.stall is not None:
-            raise journal.stall.error
+        await self._resources.journal.wait_unless_stalled(self._changed)
 
     def _wake(self) -> None:
         self._changed.set()
@@ -183,10 +168,17 @@ class LiveSession:
         if self._transcript is None:
             async with self._accepting:
                 await self._present()
+        self._resources.transcripts.use(self.id)
 
     def unload(self) -> None:
         """Let the transcript go; it is read again when it is needed. For an idle session only."""
         self._transcript = None
+        self._resources.transcripts.forget(self.id)
+
+    def _rest(self) -> None:
+        """Say that nothing needs the transcript now, if so it is: it may be let go for others."""
+        if self.idle and self._transcript is not None:
+            self._resources.transcripts.keep(self, self._transcript.memory)
 
     async def _present(self, *, anew: bool = False) -> Transcript:
         """Return the transcript, read again if it was let go meanwhile or ``anew``; ``_accepting`` is held.
@@ -197,7 +189,10 @@ class LiveSession:
         if self._dropped:
             raise NotFound("session", self.id)
         if self._transcript is None or anew:
-            self._transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
+            transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
+            self._transcript = transcript
+            self._rest()
+            return transcript
         return self._transcript
 
     # Sending
@@ -287,6 +282,7 @@ class LiveSession:
             return load_transcript(conn, self.id)
 
         self._transcript = await self._database.write(store, durable=True)
+        self._rest()
 
     @asynccontextmanager
     async def _free(self) -> AsyncGenerator[None]:
@@ -430,7 +426,8 @@ class LiveSession:
         self._agent, self._waiting = agent, None
         if self._resources.interrupts.take(agent.row.id):
             agent.interrupt()
-        self._order = [*self._order[1 - MAX_ORDER :], agent.row.id]
+        self._order.begin(agent.row.id)
+        self._resources.transcripts.forget(self.id)
         self._delegations.register(agent)
         self._wake()
 
@@ -449,12 +446,13 @@ class LiveSession:
                 return
             self._resources.journal.remove(agent.row.id)
             if agent.garbled or agent.lost:
-                self._transcript = None  # the store's is the true one
+                self.unload()  # the store's is the true one
             else:
                 await self._compact_if_due(agent)
             async with self._accepting:  # a message is either queued before this or starts a turn after it
                 if agent.lost or not await self._go_on():
                     self._agent = None
+                    self._rest()
                     self._wake()
 
     async def _compact_if_due(self, agent: Agent) -> None:
@@ -472,7 +470,8 @@ class LiveSession:
             log.lose()
         elif log is not None:
             log.rest(log.journalled)
-        self._transcript, self._agent, self._waiting = None, None, None if self._resources.shared else row
+        self.unload()
+        self._agent, self._waiting = None, None if self._resources.shared else row
         self._wake()
 
     async def put_down(self, seconds: float) -> None:
@@ -574,6 +573,7 @@ class LiveSession:
         try:
             return await self._compaction.run()
         finally:
+            self._rest()
             self._wake()
 
     async def _hold(self, definition: Definition, key_id: str) -> bool:

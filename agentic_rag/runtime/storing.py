@@ -354,7 +354,7 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
         if row.usage and row.usage.sent:
             measure = Measure(row.usage.sent, row.seq)
             break
-    return Transcript(
+    transcript = Transcript(
         session_id,
         session.labels,
         entries=[Entry(row.seq, row.turn_id, row.step, row.message_id, _message(row)) for row in rows],
@@ -364,6 +364,8 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
         measure=measure,
         told=_load_told(conn, session),
     )
+    _ = transcript.memory  # counted here, in the store's thread
+    return transcript
 
 
 def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) -> list[sessions.MessageRecord]:
@@ -387,7 +389,8 @@ def _load_told(conn: Connection, session: sessions.SessionRecord) -> Told | None
     if first is None or latest is None:
         return None
     late = tuple(from_json(ToolSpec, tool) for tool in session.late_tools or ())
-    return Told(_prompt(first), _prompt(latest), late)
+    begun = _prompt(first)
+    return Told(begun, begun if latest.id == first.id else _prompt(latest), late)
 
 
 def _prompt(row: PromptRecord) -> Prompt:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, VersionConflict
-from agentic_rag.store import signals
+from agentic_rag.store import memories, signals
 from agentic_rag.store.records import RecordTable, delete_parts
 from agentic_rag.store.signals import SignalKind
 
@@ -85,11 +85,12 @@ def update(
 
 
 def delete(conn: Connection, domain_id: str) -> bool:
-    """Delete the record and those of its documents, images, retrievals, secrets and tool lists.
+    """Delete the record and those of its documents, images, retrievals, secrets, memories and tool lists.
 
     Returns False when there was none. Its conversations and their sessions are the caller's to delete before,
     since their turns must end first.
     """
     delete_parts(conn, "domain", domain_id)
+    memories.delete_of(conn, domain_id)
     signals.send(conn, SignalKind.DOMAIN, domain_id)
     return conn.execute(sa.delete(DOMAINS.table).where(_domains.id == domain_id)).rowcount == 1

@@ -16,7 +16,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,6 +155,11 @@ EMPTY: Final = Tip(0, "", 0)
 
 Lesson = tuple[str, tuple[str, ...], Trace, bool]
 """Id, keywords and ranking data of one engram, and whether it is recalled: none has replaced it."""
+
+
+def has_memory(folder: Folder) -> bool:
+    """Whether anything was ever remembered in a folder."""
+    return folder.is_file(DATABASE)
 
 
 @contextmanager
@@ -382,7 +387,7 @@ class Ledger:
         before = connection.total_changes
         connection.executemany(
             f"INSERT OR IGNORE INTO engrams ({COLUMNS}) VALUES (?,?,?,?,?,?,?)",
-            [(e.id, e.content, _schema_text(e.cues), e.type, e.created_at, e.strength, _metadata(e)) for e in engrams],
+            [(e.id, e.content, schema_of(e.cues), e.type, e.created_at, e.strength, _metadata(e)) for e in engrams],
         )
         added = connection.total_changes - before
         connection.executemany(
@@ -394,16 +399,6 @@ class Ledger:
             if count > limit:
                 raise MemoryFull(self._folder.path, limit)
         return added
-
-    def check_room(self, ids: Set[str], limit: int) -> None:
-        """Refuse engrams of these ids as `insert` would.
-
-        Raises:
-            MemoryFull: there would be more than ``limit``.
-        """
-        known = {str(row[0]) for row in self._rows("SELECT id FROM engrams")}
-        if (new := ids - known) and len(known) + len(new) > limit:
-            raise MemoryFull(self._folder.path, limit)
 
     def replace(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
         """Add new engrams as `insert` does, each in the place of the one it names in ``replaces``, if any.
@@ -463,15 +458,15 @@ class Ledger:
         rows = self._rows("SELECT rowid FROM engrams ORDER BY rowid DESC LIMIT 1")
         return int(rows[0][0]) if rows else 0
 
-    def count_since(self, since: Tip) -> int | None:
-        """How many rows came after `since`; None if its own row is gone."""
+    def count_since(self, since: Tip, upto: Tip) -> int | None:
+        """How many rows came after `since` and not after `upto`; None if `since`'s own row is gone."""
         if since != EMPTY and not self._rows("SELECT 1 FROM engrams WHERE rowid=? AND id=?", (since.rowid, since.id)):
             return None
-        rows = self._rows("SELECT count(*) FROM engrams WHERE rowid > ?", (since.rowid,))
+        rows = self._rows("SELECT count(*) FROM engrams WHERE rowid > ? AND rowid <= ?", (since.rowid, upto.rowid))
         return int(rows[0][0]) if rows else 0
 
-    def lessons(self, after: int) -> Iterator[Lesson]:
-        """Yield what the network learns from the rows after rowid `after`, in (timestamp, rowid) order.
+    def lessons(self, after: int, upto: Tip) -> Iterator[Lesson]:
+        """Yield what the network learns from the rows after rowid `after` up to a tip, in (timestamp, rowid) order.
 
         One by one while it reads: a list of 100 000 rows would stop the process for the garbage collector's sake.
         """
@@ -480,20 +475,21 @@ class Ledger:
                 return
             self._begin()
             rows = connection.execute(
-                f"SELECT id, schema, type, strength, timestamp, {_REPLACED} FROM engrams WHERE rowid > ? "
-                "ORDER BY timestamp, rowid",
-                (after,),
+                f"SELECT id, schema, type, strength, timestamp, {_REPLACED} FROM engrams "
+                "WHERE rowid > ? AND rowid <= ? ORDER BY timestamp, rowid",
+                (after, upto.rowid),
             )
             for number, (key, schema, kind, strength, timestamp, replaced) in enumerate(rows):
                 if number % RENEWED_EVERY == 0:
                     self._begin()
-                yield str(key), _keywords(schema), (str(kind), _number(strength), _number(timestamp)), not replaced
+                yield str(key), keywords_of(schema), (str(kind), _number(strength), _number(timestamp)), not replaced
 
-    def replaced_since(self, after: int) -> list[Engram]:
-        """Return the engrams that those after rowid `after` replaced."""
+    def replaced_since(self, after: int, upto: Tip) -> list[Engram]:
+        """Return the engrams that those after rowid `after` up to a tip replaced."""
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM engrams WHERE rowid > ? AND instr(coalesce(metadata, ''), '\"replaces\": \"') > 0",
-            (after,),
+            f"SELECT {COLUMNS} FROM engrams WHERE rowid > ? AND rowid <= ? "
+            "AND instr(coalesce(metadata, ''), '\"replaces\": \"') > 0",
+            (after, upto.rowid),
         )
         return self.fetch([each.replaces for each in map(_engram, rows)])
 
@@ -509,16 +505,17 @@ class Ledger:
             for number, (row, key, schema, content) in enumerate(rows):
                 if number % RENEWED_EVERY == 0:
                     self._begin()
-                yield int(row), str(key), _keywords(schema), str(content or "")
+                yield int(row), str(key), keywords_of(schema), str(content or "")
 
     def near(self, words: Sequence[str]) -> list[Engram]:
         """Return engrams that may say what a new one says: the newest, and those with most of ``words`` as cues."""
         marks = ",".join("?" * len(words))
-        sharing = f"SELECT engram_id FROM cue_index WHERE word IN ({marks}) GROUP BY engram_id ORDER BY count(*) DESC"
+        sharing = f"SELECT engram_id FROM cue_index WHERE word IN ({marks}) GROUP BY engram_id "
+        sharing += "ORDER BY count(*) DESC, engram_id"
         newest = "SELECT id FROM engrams ORDER BY rowid DESC"
         rows = self._rows(
             f"SELECT {COLUMNS} FROM engrams WHERE NOT {_REPLACED} AND id IN "
-            f"(SELECT * FROM ({sharing} LIMIT {SHARING}) UNION SELECT * FROM ({newest} LIMIT {NEWEST}))",
+            f"(SELECT * FROM ({sharing} LIMIT {SHARING}) UNION SELECT * FROM ({newest} LIMIT {NEWEST})) ORDER BY rowid",
             words,
         )
         return [_engram(row) for row in rows]
@@ -555,12 +552,12 @@ class Ledger:
         return [_engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams ORDER BY timestamp, rowid")]
 
 
-def _schema_text(words: Sequence[str]) -> str:
+def schema_of(words: Sequence[str]) -> str:
     """Keywords as ``JSON.stringify`` writes them."""
     return json.dumps(list(words), ensure_ascii=False, separators=(",", ":"))
 
 
-def _keywords(schema: object) -> tuple[str, ...]:
+def keywords_of(schema: object) -> tuple[str, ...]:
     """Keywords of a stored schema; a row another program spoilt has none."""
     try:
         words = json.loads(schema) if isinstance(schema, str) else []
@@ -578,7 +575,7 @@ def _engram(row: Sequence[Any]) -> Engram:
         str(kind or "ATOMIC"),
         float(_number(strength)),
         int(_number(timestamp)),
-        _keywords(schema),
+        keywords_of(schema),
         noted.get("author", ""),
         noted.get("turn", ""),
         noted.get("replaces", ""),

@@ -18,7 +18,7 @@ import threading
 import time
 import unicodedata
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from pathlib import Path
@@ -30,13 +30,15 @@ from mcp_servers.promptx.errors import (
     BadEngram,
     BadRecall,
     BadScope,
+    MemoryFull,
     MemoryUnavailable,
     NotYours,
     UnknownMemory,
     UnknownReplaced,
 )
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, file_lock
+from mcp_servers.promptx.kept import FILES, Kept, Stock
+from mcp_servers.promptx.ledger import BATCH, DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, has_memory
 from mcp_servers.promptx.network import (
     MODES,
     RECALL_STEP,
@@ -71,7 +73,6 @@ CLOSER: Final = "memory-closer"
 CLOSE_SECONDS: Final = 1.0
 """How long somebody else's memory is waited for that makes room for one; its folder may hang, and is left to that."""
 """Memories, and engrams in all of them, kept open; above that the least recently used memory is closed."""
-NETWORK_LOCK: Final = ".network.lock"
 LAG_SHARE: Final = 10
 """A remember writes the network when more than one in this many engrams is missing in the file."""
 
@@ -106,11 +107,6 @@ def _user_folder(user: str) -> str:
     if len(name) > MAX_FOLDER_NAME:
         raise BadScope("user", user, f"is too long: {len(name)} bytes encoded, {MAX_FOLDER_NAME} allowed.")
     return name
-
-
-def has_memory(folder: Folder) -> bool:
-    """Whether anything was ever remembered in a folder."""
-    return folder.is_file(DATABASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +174,9 @@ class ImportReport:
 
 
 class Memory:
-    """The memory in one folder. Cheap to make; safe to use from several threads and processes, and after `close`.
+    """The memory of one folder, kept there or elsewhere under its name.
+
+    Cheap to make; safe to use from several threads and processes, and after `close`.
 
     `_lock` guards the network and the reading connection. Writing has a connection and a lock of its own, so that a
     remember waits neither for a recall nor for the network to be made.
@@ -187,12 +185,15 @@ class Memory:
     half saved then.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, kept: Kept | None = None) -> None:
+        """``kept``: where; None: in the folder itself."""
+        kept = FILES.place(folder) if kept is None else kept
         self.folder = folder
         self._lock = threading.RLock()
-        self._ledger = Ledger(self.folder)
+        self._ledger = kept.reader
         self._write_lock = threading.Lock()
-        self._writer = Ledger(self.folder)
+        self._writer = kept.writer
+        self._counts = kept.counts
         self._network: Network | None = None
         self._traces: dict[str, Trace] = {}
         """Ranking data of every engram, by id; complete after `_current_network()`."""
@@ -201,7 +202,6 @@ class Memory:
         self._tip: Tip = EMPTY
         self._unsaved: Counter[str] = Counter()
         """Recalls of each cue that the network file does not count yet."""
-        self._signature: tuple[int, int, int] | None = None
         self._lag = 0
         """Engrams that the network file may lack."""
 
@@ -363,7 +363,7 @@ class Memory:
             return
         self._unsaved.update(dict.fromkeys(network.count_recall(mind.activated), RECALL_STEP))
         try:
-            snapshot.write_state(self.folder, mind, center, now_ms)
+            self._counts.write_state(mind, center, now_ms)
         except OSError as exc:
             log.warning("state.json of memory %r was not written: %s", self.folder.name, exc.strerror)
 
@@ -411,8 +411,22 @@ class Memory:
             removed = self._writer.delete(ids)
         if removed:
             self.save()  # now, not later: the owner wants the keywords gone from the file too
-            self.folder.remove(snapshot.STATE)
+            self._counts.remove_state()
         return removed
+
+    def check_room(self, ids: Collection[str], limit: int) -> None:
+        """Refuse engrams of these ids as `add` would.
+
+        Raises:
+            MemoryFull: there would be more than ``limit``.
+        """
+        wanted = list(dict.fromkeys(ids))
+        with self._lock:
+            parts = [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
+            known = sum(len(self._ledger.fetch(part)) for part in parts)
+            total, _ = self._ledger.page(0, 0, "", "all")
+        if known < len(wanted) and total + len(wanted) - known > limit:
+            raise MemoryFull(self.folder.path, limit)
 
     def export(self) -> list[Engram]:
         """Every engram, oldest first."""
@@ -489,26 +503,25 @@ class Memory:
 
     def _complete(self, tip: Tip) -> Network:
         if self._network is None:
-            self._signature = snapshot.signature(self.folder)
-            file = snapshot.read_network(self.folder)
+            file = self._counts.read()
             if file is None or file.newest not in (None, tip.id):  # the process that wrote the newest was killed
                 self._lag = max(self._lag, tip.size)
-            return self._build(Counter(file.frequencies if file else {}) + self._unsaved)
-        added = self._ledger.count_since(self._tip)
+            return self._build(Counter(file.frequencies if file else {}) + self._unsaved, tip)
+        added = self._ledger.count_since(self._tip, tip)
         if added is None or self._tip.size + added != tip.size:
             # Something was deleted: an edge cannot be taken back, so start again.
-            return self._build(self._network.frequency)
-        self._learn(self._network, self._ledger.lessons(self._tip.rowid))
-        for each in self._ledger.replaced_since(self._tip.rowid):
+            return self._build(self._network.frequency, tip)
+        self._learn(self._network, self._ledger.lessons(self._tip.rowid, tip))
+        for each in self._ledger.replaced_since(self._tip.rowid, tip):
             self._network.leave(each.id, each.cues)
             self._traces.pop(each.id, None)
         return self._network
 
-    def _build(self, frequency: Mapping[str, int]) -> Network:
-        """A network from all engrams, with the frequencies of those cues that still exist."""
+    def _build(self, frequency: Mapping[str, int], tip: Tip) -> Network:
+        """A network from all engrams up to a tip, with the frequencies of those cues that still exist."""
         self._drop_network()
         network = Network()
-        self._learn(network, self._ledger.lessons(0))
+        self._learn(network, self._ledger.lessons(0, tip))
         network.frequency = {word: count for word, count in frequency.items() if count > 0 and word in network.edges}
         return network
 
@@ -535,26 +548,23 @@ class Memory:
         Raises:
             MemoryUnavailable: it could not be written; nothing is lost, the engrams have everything but frequencies.
         """
-        with file_lock(self.folder, NETWORK_LOCK):
+        with self._counts.lock():
             with self._lock:
                 network = self._current_network()
                 with self._write_lock:
                     self._lag = 0
                 tip = self._tip
-                changed = snapshot.signature(self.folder) != self._signature
-                if changed and (theirs := snapshot.read_network(self.folder)):
+                if theirs := self._counts.read_changed():
                     both = Counter(theirs.frequencies) + self._unsaved
                     network.frequency = {word: count for word, count in both.items() if word in network.edges}
                 saved, self._unsaved = self._unsaved, Counter()
                 words = object_order(network.edges)
             try:
-                snapshot.write_network(self.folder, network, words, tip.id, time.time_ns() // 1_000_000)
-            except OSError as exc:
+                self._counts.write(network, words, tip, saved, time.time_ns() // 1_000_000)
+            except MemoryUnavailable:
                 with self._lock:
                     self._unsaved.update(saved)
-                reason = f"{snapshot.NETWORK} was not written ({exc.strerror})"
-                raise MemoryUnavailable(self.folder.path, reason) from exc
-            self._signature = snapshot.signature(self.folder)
+                raise
 
     def save_if_behind(self) -> None:
         """Write `network.json` if it lacks more than a share of the engrams, as after each remember."""
@@ -565,10 +575,11 @@ class Memory:
 
     def save_if_due(self) -> None:
         """Write `network.json` if it lacks an engram; after a failure, which is logged, the next to open it does."""
-        if not self._lag or not has_memory(self.folder):
+        if not self._lag:
             return
         try:
-            self.save()
+            if self._counts.is_there():
+                self.save()
         except MemoryUnavailable as exc:
             log.warning("%s", exc)
 
@@ -582,17 +593,27 @@ class Memory:
 
 
 class Shelf:
-    """The memories that this process keeps open."""
+    """The memories that this process keeps open. ``stock``: where they are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, stock: Stock = FILES) -> None:
+        self._stock = stock
         self._lock = threading.Lock()
         self._memories: OrderedDict[Folder, Memory] = OrderedDict()
+
+    def has(self, folder: Folder) -> bool:
+        """Whether anything was ever remembered in a folder."""
+        return self._stock.has(folder)
+
+    def roles(self, around: Folder) -> list[str]:
+        """Return the roles that have a memory in the folder around them, by id."""
+        return self._stock.roles(around)
 
     def memory(self, folder: Folder) -> Memory:
         """The one open memory of this folder."""
         evicted: list[Memory] = []
+        self._stock.prepare(folder)
         with self._lock:
-            memory = self._memories.setdefault(folder, Memory(folder))
+            memory = self._memories.setdefault(folder, Memory(folder, self._stock.place(folder)))
             self._memories.move_to_end(folder)
             engrams = sum(each.size for each in self._memories.values())
             while len(self._memories) > 1 and (len(self._memories) > MAX_OPEN or engrams > MAX_ENGRAMS):
@@ -603,6 +624,11 @@ class Shelf:
             closing.start()
             closing.join(CLOSE_SECONDS)
         return memory
+
+    def remove(self, around: Folder) -> None:
+        """Forget the memories in the folder around them, all that they are kept in too. May raise OSError."""
+        self.drop(around)
+        self._stock.remove(around)
 
     def drop(self, around: Folder) -> None:
         """Close the memories in a folder, which is about to be removed."""

@@ -6,7 +6,7 @@ roles and memories work. Blocking work runs in worker threads, so that the event
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, TypeVarTuple, Unpack
@@ -21,7 +21,7 @@ from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import KINDS, Resources
 from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import SHELF, Memory, has_memory, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, Shelf, memory_folder
 from mcp_servers.promptx.new_engrams import read_batch
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.present import (
@@ -99,6 +99,7 @@ class _Caller:
     user: str | None
     admin: bool
     roles: RoleLibrary
+    shelf: Shelf
     turn: str = ""
     """Id of the turn that calls; alone: empty."""
     role: str = ""
@@ -122,11 +123,11 @@ class _Caller:
             BadRoleId, UnknownRole, BadScope.
         """
         if self.role:
-            return SHELF.memory(memory_folder(self.workspace, self.scope, self.user, self.role))
+            return self.shelf.memory(memory_folder(self.workspace, self.scope, self.user, self.role))
         folder = memory_folder(self.workspace, self.scope, self.user, role)
-        if not has_memory(folder) and folder.name not in (known := self.roles.ids()):
+        if not self.shelf.has(folder) and folder.name not in (known := self.roles.ids()):
             raise UnknownRole(role, known)
-        return SHELF.memory(folder)
+        return self.shelf.memory(folder)
 
 
 def _query(value: object) -> object:
@@ -208,9 +209,10 @@ _REPLACES: Final = ToolAnnotations(
 class _Tools:
     """The tools' bodies. Their parameters are the schema the model sees."""
 
-    def __init__(self, config: PromptXConfig, threads: Threads) -> None:
+    def __init__(self, config: PromptXConfig, threads: Threads, shelf: Shelf) -> None:
         self._config = config
         self._threads = threads
+        self._shelf = shelf
 
     async def action(self, ctx: Context, role: RoleId, roleResources: Resources = "all") -> CallToolResult:
         def work(caller: _Caller) -> Result:
@@ -303,7 +305,7 @@ class _Tools:
         if not config.bound_by_meta:
             workspace = config.workspace or Path.cwd()
             roles = RoleLibrary(workspace, config.builtin_roles)
-            return _Caller(workspace, config.scope, config.user, config.role_write, roles)
+            return _Caller(workspace, config.scope, config.user, config.role_write, roles, self._shelf)
         meta: dict[str, Any] = dict(ctx.request_context.meta or {})
         where, scope, user = meta.get(META_WORKSPACE), meta.get(META_SCOPE), meta.get(META_USER)
         if not isinstance(where, str) or not Path(where).is_absolute():
@@ -319,7 +321,7 @@ class _Tools:
         turn = turn if isinstance(turn, str) else ""
         drafts = _files(meta.get(META_DRAFT) or [])
         roles = RoleLibrary(workspace, config.builtin_roles, drafted=role, drafts=drafts)
-        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, turn, role)
+        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, self._shelf, turn, role)
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:
@@ -365,18 +367,22 @@ _ABOUT_WRITE: Final = (
 _ABOUT_CHECK: Final = "Check role files, all or those of one role. Returns findings with file, line, column and hint."
 
 
-@asynccontextmanager
-async def _lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
-    """At a session's end the memories' files are made complete, so that their folders can be copied."""
-    try:
-        yield
-    finally:
-        with anyio.move_on_after(SAVE_SECONDS, shield=True):
-            await anyio.to_thread.run_sync(SHELF.save, abandon_on_cancel=True)
+def _lifespan(shelf: Shelf) -> Callable[[MCPServer[Any]], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
+        """At a session's end the memories' files are made complete, so that their folders can be copied."""
+        try:
+            yield
+        finally:
+            with anyio.move_on_after(SAVE_SECONDS, shield=True):
+                await anyio.to_thread.run_sync(shelf.save, abandon_on_cancel=True)
+
+    return lifespan
 
 
-def create_server(config: PromptXConfig, threads: Threads | None = None) -> MCPServer[Any]:
+def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: Shelf = SHELF) -> MCPServer[Any]:
     """Build the server. In process, build it once and open many sessions on it; blocking work goes to ``threads``.
+    ``shelf``: the memories.
 
     In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
     `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host says whose memory
@@ -384,8 +390,8 @@ def create_server(config: PromptXConfig, threads: Threads | None = None) -> MCPS
     call in any case. Alone it has the first five, also under their bare names, and the memory's role is an argument, as
     in PromptX; it has the last two only with `config.role_write`. Other hosts read skills themselves.
     """
-    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan)
-    tools = _Tools(config, threads or OneWorkspace())
+    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan(shelf))
+    tools = _Tools(config, threads or OneWorkspace(), shelf)
     bound = config.bound_by_meta
     recall, remember, forget = (
         (tools.recall, tools.remember, tools.forget) if bound else (tools.recall_as, tools.remember_as, tools.forget_as)

@@ -10,15 +10,19 @@ be lost without losing a memory.
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 from mcp_servers.beneath import Folder
+from mcp_servers.promptx.errors import MemoryUnavailable
+from mcp_servers.promptx.ledger import Tip, file_lock, has_memory
 from mcp_servers.promptx.network import Mind, Network
 
 NETWORK: Final = "network.json"
 STATE: Final = "state.json"
+NETWORK_LOCK: Final = ".network.lock"
 VERSION: Final = "1.0"
 ANCHOR_VERSION: Final = "1.0.0"
 PAUSE_EVERY: Final = 16
@@ -154,3 +158,42 @@ def write_state(folder: Folder, mind: Mind, center: str | None, now_ms: int) -> 
 
 def _plain(value: float) -> float | int:
     return int(value) if value.is_integer() else value
+
+
+class NetworkFiles:
+    """``network.json`` and ``state.json`` in a memory's folder. Implements `mcp_servers.promptx.kept.RecallCounts`."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._signature: tuple[int, int, int] | None = None
+
+    def is_there(self) -> bool:
+        return has_memory(self._folder)
+
+    def lock(self) -> AbstractContextManager[None]:
+        return file_lock(self._folder, NETWORK_LOCK)
+
+    def read(self) -> NetworkFile | None:
+        self._signature = signature(self._folder)
+        return read_network(self._folder)
+
+    def read_changed(self) -> NetworkFile | None:
+        if signature(self._folder) == self._signature:
+            return None
+        return read_network(self._folder)
+
+    def write(
+        self, network: Network, words: Sequence[str], tip: Tip, new_counts: Mapping[str, int], now_ms: int
+    ) -> None:
+        try:
+            write_network(self._folder, network, words, tip.id, now_ms)
+        except OSError as exc:
+            reason = f"{NETWORK} was not written ({exc.strerror})"
+            raise MemoryUnavailable(self._folder.path, reason) from exc
+        self._signature = signature(self._folder)
+
+    def write_state(self, mind: Mind, center: str | None, now_ms: int) -> None:
+        write_state(self._folder, mind, center, now_ms)
+
+    def remove_state(self) -> None:
+        self._folder.remove(STATE)

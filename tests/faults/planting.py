@@ -26,7 +26,8 @@ from agentic_rag.roles.memories import Place
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import PromptXError
-from mcp_servers.promptx.memory import Memory, has_memory, memory_folder
+from mcp_servers.promptx.ledger import has_memory
+from mcp_servers.promptx.memory import Memory, memory_folder
 from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.nuwa import template
 from mcp_servers.promptx.roles import RoleLibrary

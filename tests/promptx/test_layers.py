@@ -12,7 +12,18 @@ import mcp_servers.promptx
 PACKAGE = Path(mcp_servers.promptx.__file__).parent
 ORDER = [
     *("builtin", "errors", "ids", "dpml", "lint", "network", "words", "rolefiles", "nuwa", "roles", "skills"),
-    *("ledger", "new_engrams", "snapshot", "resemblance", "memory", "examination", "present", "server", "__main__"),
+    *(
+        "ledger",
+        "new_engrams",
+        "snapshot",
+        "kept",
+        "resemblance",
+        "memory",
+        "examination",
+        "present",
+        "server",
+        "__main__",
+    ),
 ]
 PURE = ["errors", "ids", "dpml", "lint", "network", "words"]
 EFFECTS = {"os", "io", "time", "datetime", "random", "sqlite3", "threading", "asyncio", "anyio", "subprocess", "shutil"}

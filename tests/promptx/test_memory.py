@@ -14,8 +14,9 @@ import pytest
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import CLOSER, MAX_OPEN, NETWORK_LOCK, Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import CLOSER, MAX_OPEN, Memory, Shelf, memory_folder
 from mcp_servers.promptx.new_engrams import MAX_BATCH, MAX_CONTENT, read_batch
+from mcp_servers.promptx.snapshot import NETWORK_LOCK
 
 from .conftest import ROLE
 

@@ -15,8 +15,8 @@ import pytest
 
 from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable, RoleRefused
-from mcp_servers.promptx.ledger import Ledger
-from mcp_servers.promptx.memory import Memory, has_memory, memory_folder
+from mcp_servers.promptx.ledger import Ledger, has_memory
+from mcp_servers.promptx.memory import Memory, memory_folder
 from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.roles import RoleLibrary

@@ -22,6 +22,7 @@ from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
+from agentic_rag.runtime.kept_transcripts import DEFAULT_BYTES
 from agentic_rag.runtime.log.fanout import Fanout
 from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
@@ -275,6 +276,7 @@ async def bench(
     hears: bool = False,
     fanout: Fanout | None = None,
     most_turns: int = 0,
+    transcript_bytes: int = DEFAULT_BYTES,
 ) -> AsyncIterator[Bench]:
     """Open a runtime on a store in the folder; a second one on the same folder finds what the first left.
 
@@ -316,6 +318,7 @@ async def bench(
                 feed=feed,
                 fanout=fanout,
                 most_turns=most_turns,
+                transcript_bytes=transcript_bytes,
             ) as runtime,
         ):
             yield Bench(own, runtime, services, hooks, delegations)

@@ -6,6 +6,7 @@ UTF-8 bytes that were added since. The store is the truth; a transcript is its c
 nothing. What is decided here, `context` carries out.
 """
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,6 +43,12 @@ KEPT_SHARE = 0.25
 """Share of the limit that they may have when a compaction leaves them where they are."""
 
 
+FIXED_BYTES = 2_000
+"""What a transcript has in memory besides its messages and what it was told."""
+ENTRY_BYTES = 800
+"""What an entry has besides its content: its ids, its message, what was counted of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnSize:
     """One turn of a window: the place of its first message, and its tokens."""
@@ -65,6 +72,14 @@ class Sheddable:
 def tokens_of(value: Any) -> int:
     """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
     return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
+
+
+def memory_of(value: Any) -> int:
+    """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(memory_of, value.values()))
+    return size + sum(map(memory_of, value)) if isinstance(value, list | tuple) else size
 
 
 def message_tokens(message: Message) -> int:
@@ -369,6 +384,28 @@ class Transcript:
         }
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by place, each with the content that was counted: other content is counted anew."""
+        self._told_weighed: tuple[Told | None, int] = (None, 0)
+        self._weights: dict[int, tuple[list[Block], int]] = {}
+        """Bytes in memory by place, in the same way."""
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it has in memory; what was counted once is not walked again."""
+        return FIXED_BYTES + sum(map(self._weight, self.entries)) + self._told_weight()
+
+    def _weight(self, entry: Entry) -> int:
+        content, known = entry.message["content"], self._weights.get(entry.seq)
+        if known is None or known[0] is not content:
+            known = self._weights[entry.seq] = content, ENTRY_BYTES + memory_of(content)
+        return known[1]
+
+    def _told_weight(self) -> int:
+        told = self.told
+        if self._told_weighed[0] is not told:
+            parts = [] if told is None else [told.first, *([] if told.latest is told.first else [told.latest])]
+            weight = sum(memory_of([*part.system, *part.tools]) for part in parts)
+            self._told_weighed = told, weight + (0 if told is None else memory_of(told.late))
+        return self._told_weighed[1]
 
     @property
     def last_seq(self) -> int:
@@ -510,5 +547,6 @@ class Transcript:
         self._base_seq = self.last_seq
         self.entries = list(kept)
         self._sizes.clear()
+        self._weights.clear()
         self.compact_past = 0.0
         self.set_window(start, head)

@@ -541,6 +541,24 @@ class Journal:
 
         await self.insist(once)
 
+    async def wait_unless_stalled(self, event: anyio.Event) -> None:
+        """Wait for an event of a turn, as long as the store takes what turns write.
+
+        Raises:
+            StorageError: it refuses.
+        """
+        if self.stall is None:
+            async with anyio.create_task_group() as tasks:
+
+                async def wait_for(either: anyio.Event) -> None:
+                    await either.wait()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(wait_for, event)
+                tasks.start_soon(wait_for, self.stalled)
+        if self.stall is not None:
+            raise self.stall.error
+
     def dismiss_readers(self) -> None:
         """Let everybody who reads an open log hear that the server goes away; the logs go on."""
         self.leaving = True

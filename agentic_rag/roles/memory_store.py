@@ -1,0 +1,396 @@
+"""Memories in PostgreSQL, for roles of servers that share a store: implements `mcp_servers.promptx.kept.Stock`.
+
+Owns the way from a thread that recalls to the database's event loop and back, and the taking over of PromptX files that
+lie in a workspace: a restored SQLite server's, an import's, a folder that somebody copied there. No network file and no
+state file are kept: PromptX cannot look here, and an export makes them. Blocks; never in the event loop's own thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TypeVar
+from urllib.parse import unquote
+
+import anyio
+from sqlalchemy import Connection
+
+from agentic_rag.errors import NotFound, StorageError, StorageFull
+from agentic_rag.store import engrams, memories
+from agentic_rag.store.database import Database
+from agentic_rag.store.engrams import CannotReplace, EngramLesson, MemoryName, NewEngram, TooMany
+from agentic_rag.store.memories import EngramRecord
+from agentic_rag.store.raw_tables import Work
+from agentic_rag.store.records import BigInt
+from mcp_servers.beneath import Folder
+from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
+from mcp_servers.promptx.ids import is_plain
+from mcp_servers.promptx.kept import FILES, Kept
+from mcp_servers.promptx.ledger import (
+    COMPANIONS,
+    DATABASE,
+    EMPTY,
+    LOCK_FILE,
+    NEWEST,
+    SHARING,
+    Engram,
+    Ledger,
+    Lesson,
+    Tip,
+    Which,
+    file_lock,
+    has_memory,
+    keywords_of,
+    schema_of,
+)
+from mcp_servers.promptx.network import Mind, Network
+from mcp_servers.promptx.snapshot import NETWORK, STATE, NetworkFile, read_network
+
+T = TypeVar("T")
+
+READ_SECONDS = 10.0
+"""How long one read may take; a write has the database's own bound."""
+CALL_SECONDS = 45.0
+"""How long a thread waits for the event loop at most, which is longer than any read or write."""
+ROWS = 1000
+"""Rows that one read brings of a memory that is read whole."""
+TAKEN = 500
+"""Engrams of a file that one transaction takes over."""
+LEFT_OUT = "engrams.left-out.db"
+"""A file of which not everything could be taken over, for its owner to look at."""
+LARGEST = 2**63 - 1
+
+log = logging.getLogger(__name__)
+
+
+class DatabaseStock:
+    """The memories in a database. Make it in the event loop that the database is used in."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+
+    def prepare(self, folder: Folder) -> None:
+        take_over(self, folder)
+
+    def place(self, folder: Folder) -> Kept:
+        ledger = DatabaseLedger(self, folder)
+        return Kept(ledger, ledger, DatabaseCounts(self, folder))
+
+    def has(self, folder: Folder) -> bool:
+        self.prepare(folder)
+        name = name_of(folder)
+        return self.read(folder, lambda conn: engrams.counts(conn, name)) is not None
+
+    def roles(self, around: Folder) -> list[str]:
+        for role in FILES.roles(around):
+            self.prepare(around.at(role))
+        name = name_of(around.at("any"))
+        return self.read(around, lambda conn: engrams.roles(conn, name.workspace, name.user_id))
+
+    def remove(self, around: Folder) -> None:
+        name = name_of(around.at("any"))
+
+        def work(conn: Connection) -> None:
+            with suppress(NotFound):  # with the domain went its memories
+                memories.delete_of(conn, engrams.domain_id_of(conn, name.workspace), name.user_id)
+
+        FILES.remove(around)
+        self.write(around, work)
+
+    def read(self, folder: Folder, work: Work[T]) -> T:
+        """Read in one transaction. ``folder``: of which memory, for messages.
+
+        Raises:
+            MemoryUnavailable: the database does not answer.
+        """
+
+        async def within() -> T:
+            with anyio.fail_after(READ_SECONDS):
+                return await self._database.read(work)
+
+        return self._call(folder, within())
+
+    def write(self, folder: Folder, work: Work[T]) -> T:
+        """Write in one durable transaction. What ``work`` raises undoes it.
+
+        Raises:
+            MemoryUnavailable: the database does not answer, or the folder's workspace is no domain's.
+        """
+
+        return self._call(folder, self._database.write(work, durable=True))
+
+    def _call(self, folder: Folder, answer: Coroutine[object, object, T]) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(answer, self._loop).result(CALL_SECONDS)
+        except StorageFull as exc:
+            raise MemoryUnavailable(folder.path, "the database cannot be written") from exc
+        except (StorageError, TimeoutError) as exc:
+            raise MemoryUnavailable(folder.path, "the database does not answer") from exc
+        except (RuntimeError, CancelledError) as exc:  # the event loop has ended, or ends
+            answer.close()
+            raise MemoryUnavailable(folder.path, "the database is closed") from exc
+        except NotFound as exc:
+            raise MemoryUnavailable(folder.path, "its domain is not there") from exc
+
+
+def name_of(folder: Folder) -> MemoryName:
+    """Return the memory of a folder that `mcp_servers.promptx.memory.memory_folder` gave."""
+    _, layout, *users, role = folder.inner
+    return MemoryName(str(folder.root), unquote(users[0]) if layout == "cognition.user" else "", role)
+
+
+class DatabaseLedger:
+    """The engrams of one memory. Implements `mcp_servers.promptx.kept.EngramLedger`; see `Ledger` for what each does.
+
+    No state: reading and writing may be the same object.
+    """
+
+    def __init__(self, stock: DatabaseStock, folder: Folder) -> None:
+        self._stock = stock
+        self._folder = folder
+        self._name = name_of(folder)
+
+    def _read(self, work: Work[T]) -> T:
+        return self._stock.read(self._folder, work)
+
+    def reading(self) -> nullcontext[None]:
+        """No transaction is held open: rows after the tip are left out by number."""
+        return nullcontext()
+
+    def insert(self, new: Sequence[Engram], limit: int | None = None) -> int:
+        return self._store(new, limit, superseding=False)
+
+    def replace(self, new: Sequence[Engram], limit: int | None = None) -> int:
+        return self._store(new, limit, superseding=True)
+
+    def _store(self, new: Sequence[Engram], limit: int | None, *, superseding: bool) -> int:
+        records = [NewEngram(_record(each), each.cues) for each in new]
+
+        def work(conn: Connection) -> int:
+            added = engrams.insert(conn, self._name, records, limit)
+            if superseding:
+                engrams.supersede(conn, self._name, [each.record for each in records])
+            return added
+
+        try:
+            return self._stock.write(self._folder, work)
+        except TooMany as exc:
+            raise MemoryFull(self._folder.path, limit or 0) from exc
+        except CannotReplace as exc:
+            old = new[exc.index].replaces
+            if not exc.by:
+                raise UnknownReplaced(exc.index, old) from exc
+            raise BadEngram(exc.index, f"replaces: {old} was replaced before, by {exc.by}.") from exc
+
+    def delete(self, ids: Sequence[str]) -> int:
+        known = [each for each in ids if is_plain(each)]
+        return self._stock.write(self._folder, lambda conn: engrams.delete(conn, self._name, known))
+
+    def tip(self) -> Tip:
+        found = self._read(lambda conn: engrams.tip(conn, self._name))
+        return EMPTY if found is None else Tip(*found)
+
+    def newest_row(self) -> int:
+        return self.tip().rowid
+
+    def count_since(self, since: Tip, upto: Tip) -> int | None:
+        def work(conn: Connection) -> int | None:
+            if since != EMPTY and not engrams.has(conn, self._name, since.rowid, since.id):
+                return None
+            return engrams.count_between(conn, self._name, since.rowid, upto.rowid)
+
+        return self._read(work)
+
+    def lessons(self, after: int, upto: Tip) -> Iterator[Lesson]:
+        rows: list[EngramLesson] = []
+        while not rows or len(rows) == ROWS:
+            since = (rows[-1].created_ms, rows[-1].number) if rows else None
+            rows = self._read(_lessons_of(self._name, after, upto, since))
+            if not rows:
+                return
+            for row in rows:
+                yield row.id, keywords_of(row.cues), (row.type, row.strength, row.created_ms), not row.replaced_by
+
+    def replaced_since(self, after: int, upto: Tip) -> list[Engram]:
+        return _engrams(self._read(lambda conn: engrams.replaced_between(conn, self._name, after, upto.rowid)))
+
+    def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
+        while rows := self._read(_texts_of(self._name, after)):
+            for row in rows:
+                yield row.number, row.id, keywords_of(row.cues), row.content
+            if len(rows) < ROWS:
+                return
+            after = rows[-1].number
+
+    def near(self, words: Sequence[str]) -> list[Engram]:
+        return _engrams(self._read(lambda conn: engrams.near(conn, self._name, words, SHARING, NEWEST)))
+
+    def fetch(self, ids: Sequence[str]) -> list[Engram]:
+        wanted = [each for each in ids if is_plain(each)]
+        if not wanted:
+            return []
+        found = {each.id: each for each in _engrams(self._read(lambda conn: engrams.fetch(conn, self._name, wanted)))}
+        return [found[each] for each in ids if each in found]
+
+    def strongest(self, limit: int) -> list[Engram]:
+        return _engrams(self._read(lambda conn: engrams.strongest(conn, self._name, limit)))
+
+    def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
+        if not is_plain(text):
+            return 0, []
+        total, rows = self._read(lambda conn: engrams.page(conn, self._name, text, which, offset, limit))
+        return total, _engrams(rows)
+
+    def all(self) -> list[Engram]:
+        return _engrams(self._read(lambda conn: engrams.all_of(conn, self._name)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _lessons_of(
+    name: MemoryName, after: int, upto: Tip, since: tuple[int, int] | None
+) -> Callable[[Connection], list[EngramLesson]]:
+    return lambda conn: engrams.lessons(conn, name, after, upto.rowid, since, ROWS)
+
+
+def _texts_of(name: MemoryName, after: int) -> Callable[[Connection], list[EngramRecord]]:
+    return lambda conn: engrams.list_after(conn, name, after, ROWS)
+
+
+class DatabaseCounts:
+    """How often each cue was recalled. Implements `mcp_servers.promptx.kept.RecallCounts`."""
+
+    def __init__(self, stock: DatabaseStock, folder: Folder) -> None:
+        self._stock = stock
+        self._folder = folder
+        self._name = name_of(folder)
+
+    def is_there(self) -> bool:
+        return self.read() is not None
+
+    def lock(self) -> nullcontext[None]:
+        """Counts are added to what is there, so that no other server's are lost."""
+        return nullcontext()
+
+    def read(self) -> NetworkFile | None:
+        found = self._stock.read(self._folder, lambda conn: engrams.counts(conn, self._name))
+        return None if found is None else NetworkFile(found, None)
+
+    def read_changed(self) -> NetworkFile | None:
+        return self.read()
+
+    def write(
+        self, network: Network, words: Sequence[str], tip: Tip, new_counts: Mapping[str, int], now_ms: int
+    ) -> None:
+        known = frozenset(words)
+        self._stock.write(self._folder, lambda conn: engrams.add_counts(conn, self._name, new_counts, known, tip.rowid))
+
+    def write_state(self, mind: Mind, center: str | None, now_ms: int) -> None:
+        """What PromptX would resume from is not kept."""
+
+    def remove_state(self) -> None:
+        """There is none."""
+
+
+def _record(engram: Engram) -> EngramRecord:
+    return EngramRecord(
+        memory_id="",
+        id=engram.id,
+        number=BigInt(0),
+        content=engram.content,
+        cues=schema_of(engram.cues),
+        type=engram.type,
+        strength=engram.strength,
+        created_ms=BigInt(engram.created_at),
+        author=engram.author,
+        turn_id=engram.turn,
+        replaces=engram.replaces,
+        replaced_by=engram.replaced_by,
+        proposed=engram.proposed,
+    )
+
+
+def _engrams(records: Sequence[EngramRecord]) -> list[Engram]:
+    return [engram_of(each) for each in records]
+
+
+def engram_of(record: EngramRecord) -> Engram:
+    """Return the engram that a record keeps."""
+    return Engram(
+        record.id,
+        record.content,
+        record.type,
+        record.strength,
+        record.created_ms,
+        keywords_of(record.cues),
+        record.author,
+        record.turn_id,
+        record.replaces,
+        record.replaced_by,
+        record.proposed,
+    )
+
+
+def take_over(stock: DatabaseStock, folder: Folder) -> int:
+    """Bring a PromptX file that lies in a workspace into the database, and remove it; return how many were new.
+
+    A kill leaves a file whose engrams are partly there, which the next use takes over again: ids come once. The lock
+    keeps two servers from it at once, one of which would bring back what is forgotten meanwhile.
+
+    Raises:
+        MemoryUnavailable: the file or the database cannot be used.
+    """
+    if not has_memory(folder):
+        return 0
+    source = Ledger(folder, read_only=True)
+    try:
+        with _disk_errors(folder), file_lock(folder, LOCK_FILE):
+            return _take_over(stock, folder, source) if has_memory(folder) else 0  # else another server has taken it
+    finally:
+        source.close()  # which takes the lock, too
+
+
+def _take_over(stock: DatabaseStock, folder: Folder, source: Ledger) -> int:
+    found = source.all()
+    good = [each for each in found if _fits(each)]
+    ledger = DatabaseLedger(stock, folder)
+    added = sum(ledger.insert(good[start : start + TAKEN]) for start in range(0, len(good), TAKEN))
+    file = read_network(folder)
+    _take_counts(stock, folder, {} if file is None else file.frequencies)
+    if len(good) < len(found):
+        log.warning("%s: %d engrams are no text that the database takes", folder.path, len(found) - len(good))
+        folder.write(LEFT_OUT, [folder.read(DATABASE, 1 << 30)])
+    for name in (DATABASE, *COMPANIONS, NETWORK, STATE):
+        folder.remove(name)
+    log.info("%s: %d engrams were taken into the database", folder.path, added)
+    return added
+
+
+def _take_counts(stock: DatabaseStock, folder: Folder, counts: Mapping[str, int]) -> None:
+    """Take over a file's recall counts where they are greater."""
+    name = name_of(folder)
+
+    def work(conn: Connection) -> None:
+        there = engrams.counts(conn, name) or {}
+        more = {word: number - there.get(word, 0) for word, number in counts.items() if is_plain(word)}
+        engrams.add_counts(conn, name, {word: each for word, each in more.items() if each > 0}, frozenset(), -1)
+
+    if counts:
+        stock.write(folder, work)
+
+
+def _fits(engram: Engram) -> bool:
+    """Whether PostgreSQL can keep an engram, which a program may have written that knows no rules."""
+    texts = (engram.id, engram.content, engram.type, *engram.cues)
+    return all(map(is_plain, texts)) and abs(engram.created_at) <= LARGEST
+
+
+@contextmanager
+def _disk_errors(folder: Folder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise MemoryUnavailable(folder.path, exc.strerror or type(exc).__name__) from exc

@@ -1,0 +1,320 @@
+"""What a role remembers, asked and changed in PostgreSQL, each in one transaction.
+
+Owns the queries; the tables are `agentic_rag.store.memories`'s. A memory is named by its domain's workspace, as
+PromptX's are by a folder. Writers of one memory come one after the other: they hold its row. Knows no recall.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select
+
+from agentic_rag.errors import NotFound
+from agentic_rag.store import memories
+from agentic_rag.store.domains import DOMAINS
+from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES, EngramCueRecord, EngramRecord
+from agentic_rag.store.records import BigInt
+
+_domains, _memories, _engrams, _cues = DOMAINS.c, MEMORIES.c, ENGRAMS.c, ENGRAM_CUES.c
+BATCH = 500
+"""Ids in one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryName:
+    """Which memory: of a role in the domain with that workspace. ``user_id``: empty for the domain's own."""
+
+    workspace: str
+    user_id: str
+    role: str
+
+    @property
+    def id(self) -> ScalarSelect[Any]:
+        """The memory's id, for other statements; NULL when there is none."""
+        query = sa.select(_memories.id).join(DOMAINS.table, _domains.id == _memories.domain_id)
+        return query.where(
+            _domains.workspace == self.workspace, _memories.user_id == self.user_id, _memories.role == self.role
+        ).scalar_subquery()
+
+
+@dataclass(frozen=True, slots=True)
+class NewEngram:
+    """An engram to be stored, and the keywords that lead to it. Its memory and number are chosen then."""
+
+    record: EngramRecord
+    words: tuple[str, ...]
+
+
+class EngramLesson(NamedTuple):
+    """What a network learns of an engram: columns of `EngramRecord`."""
+
+    created_ms: int
+    number: int
+    id: str
+    cues: str
+    type: str
+    strength: float
+    replaced_by: str
+
+
+class TooMany(Exception):
+    """The memory would hold more than it may."""
+
+
+class CannotReplace(Exception):
+    """The ``index``-th engram names one to replace that is not there; ``by``: or that this one replaced before."""
+
+    def __init__(self, index: int, by: str) -> None:
+        super().__init__(index, by)
+        self.index = index
+        self.by = by
+
+
+def domain_id_of(conn: Connection, workspace: str) -> str:
+    """Return the domain of a workspace, which cannot be deleted in this transaction.
+
+    Raises:
+        NotFound: there is none.
+    """
+    query = sa.select(_domains.id).where(_domains.workspace == workspace).order_by(_domains.id).limit(1)
+    found: str | None = conn.execute(query.with_for_update(read=True)).scalar()
+    if found is None:
+        raise NotFound("domain", workspace)
+    return found
+
+
+def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: int | None) -> int:
+    """Store engrams, each in the place of the one it replaces where it says so; return how many were new.
+
+    Those whose id is there already stay as they are.
+
+    Raises:
+        NotFound: the workspace is no domain's.
+        TooMany: there would be more than ``limit``.
+    """
+    memory = memories.take(conn, domain_id_of(conn, name.workspace), name.user_id, name.role)
+    newest = _newest(conn, memory.id)
+    coming = {each.record.id: each for each in new}
+    known = _ids_among(conn, memory.id, list(coming))
+    added = [
+        NewEngram(replace(each.record, memory_id=memory.id, number=BigInt(newest + place)), each.words)
+        for place, each in enumerate((each for each in coming.values() if each.record.id not in known), start=1)
+    ]
+    if not added:
+        return 0
+    if limit is not None and count(conn, memory.id) + len(added) > limit:
+        raise TooMany
+    conn.execute(sa.insert(ENGRAMS.table), [ENGRAMS.values(each.record) for each in added])
+    cues = [
+        EngramCueRecord(memory_id=memory.id, word=word, engram_id=each.record.id)
+        for each in added
+        if not each.record.replaced_by
+        for word in dict.fromkeys(each.words)
+    ]
+    if cues:
+        conn.execute(sa.insert(ENGRAM_CUES.table), [ENGRAM_CUES.values(each) for each in cues])
+    return len(added)
+
+
+def _newest(conn: Connection, memory_id: str) -> int:
+    query = sa.select(sa.func.coalesce(sa.func.max(_engrams.number), 0)).where(_engrams.memory_id == memory_id)
+    return int(conn.execute(query).scalar_one())
+
+
+def supersede(conn: Connection, name: MemoryName, new: Sequence[EngramRecord]) -> None:
+    """Let no keyword lead to what new engrams replace any more, in the transaction that stored them.
+
+    Raises:
+        CannotReplace: it is not there, or was replaced before.
+    """
+    for index, each in enumerate(new):
+        if not each.replaces:
+            continue
+        mine = (_engrams.memory_id == name.id, _engrams.id == each.replaces)
+        before = conn.execute(sa.select(_engrams.replaced_by).where(*mine)).scalar()
+        if before is None or before:
+            raise CannotReplace(index, before or "")
+        conn.execute(sa.update(ENGRAMS.table).where(*mine).values(replaced_by=each.id))
+        conn.execute(sa.delete(ENGRAM_CUES.table).where(_cues.memory_id == name.id, _cues.engram_id == each.replaces))
+
+
+def _ids_among(conn: Connection, memory_id: str, ids: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for part in _parts(ids):
+        query = sa.select(_engrams.id).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
+        found.update(conn.scalars(query))
+    return found
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), BATCH):
+        yield ids[start : start + BATCH]
+
+
+def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
+    """Delete engrams; return how many there were. A deletion of other servers is waited for."""
+    memory_id = conn.execute(sa.select(_memories.id).where(_memories.id == name.id).with_for_update()).scalar()
+    removed = 0
+    if memory_id is not None:
+        for part in _parts(ids):
+            conn.execute(sa.delete(ENGRAM_CUES.table).where(_cues.memory_id == memory_id, _cues.engram_id.in_(part)))
+            gone = sa.delete(ENGRAMS.table).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
+            removed += conn.execute(gone).rowcount
+    return removed
+
+
+def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known: Set[str], upto: int) -> None:
+    """Add recalls to a memory's counts. ``known``: the cues there are in engrams up to number ``upto``; counts of
+    others are dropped, unless newer engrams may have them.
+    """
+    memory = MEMORIES.first(conn, MEMORIES.select.where(_memories.id == name.id).with_for_update())
+    if memory is None:
+        return
+    counts = dict(memory.counts)
+    for word, number in new.items():
+        counts[word] = counts.get(word, 0) + number
+    if _newest(conn, memory.id) <= upto:
+        counts = {word: number for word, number in counts.items() if word in known}
+    memories.put_counts(conn, memory.id, counts)
+
+
+def counts(conn: Connection, name: MemoryName) -> dict[str, int] | None:
+    """Return how often each cue was recalled; None: there is no such memory."""
+    found: dict[str, int] | None = conn.execute(sa.select(_memories.counts).where(_memories.id == name.id)).scalar()
+    return found
+
+
+def roles(conn: Connection, workspace: str, user_id: str) -> list[str]:
+    """Return the roles that have a memory of a user, or the domain's own, by id."""
+    query = sa.select(_memories.role).join(DOMAINS.table, _domains.id == _memories.domain_id)
+    mine = query.where(_domains.workspace == workspace, _memories.user_id == user_id)
+    return sorted(conn.scalars(mine))
+
+
+def count(conn: Connection, memory_id: str) -> int:
+    """Return how many engrams a memory has."""
+    query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == memory_id)
+    return int(conn.execute(query).scalar_one())
+
+
+def tip(conn: Connection, name: MemoryName) -> tuple[int, str, int] | None:
+    """Return the newest engram's number and id, and how many there are; None: there is none."""
+    many = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == name.id).scalar_subquery()
+    newest = sa.select(_engrams.number, _engrams.id, many).where(_engrams.memory_id == name.id)
+    row = conn.execute(newest.order_by(_engrams.number.desc()).limit(1)).first()
+    return None if row is None else (row[0], row[1], row[2])
+
+
+def has(conn: Connection, name: MemoryName, number: int, engram_id: str) -> bool:
+    """Whether an engram has that number."""
+    mine = (_engrams.memory_id == name.id, _engrams.number == number, _engrams.id == engram_id)
+    return conn.execute(sa.select(_engrams.id).where(*mine)).first() is not None
+
+
+def count_between(conn: Connection, name: MemoryName, after: int, upto: int) -> int:
+    """Return how many engrams have a number after one and up to another."""
+    query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(*_between(name, after, upto))
+    return int(conn.execute(query).scalar_one())
+
+
+def _between(name: MemoryName, after: int, upto: int) -> tuple[ColumnElement[bool], ...]:
+    return (_engrams.memory_id == name.id, _engrams.number > after, _engrams.number <= upto)
+
+
+def lessons(
+    conn: Connection, name: MemoryName, after: int, upto: int, since: tuple[int, int] | None, most: int
+) -> list[EngramLesson]:
+    """Return of so many engrams with numbers in between what a network learns, oldest first.
+
+    ``since``: time and number of the one before the first.
+    """
+    query = sa.select(*(_engrams[each] for each in EngramLesson._fields)).where(*_between(name, after, upto))
+    if since is not None:
+        query = query.where(sa.tuple_(_engrams.created_ms, _engrams.number) > sa.tuple_(*since))
+    rows = conn.execute(query.order_by(_engrams.created_ms, _engrams.number).limit(most))
+    return [EngramLesson(*row) for row in rows]
+
+
+def replaced_between(conn: Connection, name: MemoryName, after: int, upto: int) -> list[EngramRecord]:
+    """Return what the engrams with numbers in between replaced."""
+    newer = sa.select(_engrams.replaces).where(*_between(name, after, upto), _engrams.replaces != "")
+    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(newer))
+    return ENGRAMS.all(conn, query.order_by(_engrams.number))
+
+
+def list_after(conn: Connection, name: MemoryName, after: int, most: int) -> list[EngramRecord]:
+    """Return so many engrams with greater numbers, in their order."""
+    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.number > after)
+    return ENGRAMS.all(conn, query.order_by(_engrams.number).limit(most))
+
+
+def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int, newest: int) -> list[EngramRecord]:
+    """Return the ``newest`` engrams, and so many ``sharing`` most of the words as keywords, that none replaced."""
+    with_words = (
+        sa.select(_cues.engram_id)
+        .where(_cues.memory_id == name.id, _cues.word.in_(words))
+        .group_by(_cues.engram_id)
+        .order_by(sa.func.count().desc(), sa.collate(_cues.engram_id, "C"))
+        .limit(sharing)
+    )
+    last = sa.select(_engrams.id).where(_engrams.memory_id == name.id).order_by(_engrams.number.desc()).limit(newest)
+    either = sa.or_(
+        _engrams.id.in_(sa.select(with_words.subquery().c.engram_id)), _engrams.id.in_(sa.select(last.subquery().c.id))
+    )
+    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.replaced_by == "", either)
+    return ENGRAMS.all(conn, query.order_by(_engrams.number))
+
+
+def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[EngramRecord]:
+    """Return engrams by id, in no order."""
+    found: list[EngramRecord] = []
+    for part in _parts(ids):
+        found += ENGRAMS.all(conn, ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(part)))
+    return found
+
+
+def strongest(conn: Connection, name: MemoryName, most: int) -> list[EngramRecord]:
+    """Return the engrams with the greatest strength that none replaced, newest first among equals."""
+    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.replaced_by == "")
+    order = (_engrams.strength.desc(), _engrams.created_ms.desc(), _engrams.number.desc())
+    return ENGRAMS.all(conn, query.order_by(*order).limit(most))
+
+
+def page(
+    conn: Connection, name: MemoryName, text: str, which: str, offset: int, most: int
+) -> tuple[int, list[EngramRecord]]:
+    """Return a page, newest first, of the engrams that have a text in what they say or in a keyword, and their number.
+
+    ASCII letters count in any case. ``which``: ``current``, ``replaced``, ``proposed`` or ``all``.
+    """
+    query = _which(ENGRAMS.select.where(_engrams.memory_id == name.id), which)
+    if text:
+        wanted = text.translate(str.maketrans(ascii_uppercase, ascii_lowercase))
+        query = query.where(
+            sa.or_(*(sa.func.strpos(_lower(each), wanted) > 0 for each in (_engrams.content, _engrams.cues)))
+        )
+    total = conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
+    newest = query.order_by(_engrams.created_ms.desc(), _engrams.number.desc())
+    return int(total), ENGRAMS.all(conn, newest.offset(offset).limit(most))
+
+
+def _lower(column: ColumnElement[str]) -> ColumnElement[str]:
+    return sa.func.translate(column, ascii_uppercase, ascii_lowercase)
+
+
+def _which(query: Select[Any], which: str) -> Select[Any]:
+    if which == "all":
+        return query
+    if which == "replaced":
+        return query.where(_engrams.replaced_by != "")
+    query = query.where(_engrams.replaced_by == "")
+    return query.where(_engrams.proposed) if which == "proposed" else query
+
+
+def all_of(conn: Connection, name: MemoryName) -> list[EngramRecord]:
+    """Return every engram, oldest first."""
+    query = ENGRAMS.select.where(_engrams.memory_id == name.id)
+    return ENGRAMS.all(conn, query.order_by(_engrams.created_ms, _engrams.number))

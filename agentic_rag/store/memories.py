@@ -1,0 +1,122 @@
+"""Memories of roles as records: where servers share a store, and on their way to one that has files instead.
+
+Owns the tables, and what goes with a memory. What a memory is asked is `agentic_rag.store.engrams`'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Index
+from sqlalchemy.dialects.postgresql import insert
+
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.records import BigInt, RecordTable, delete_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """The memory of a role in a domain. ``user_id``: whose it is; empty: the whole domain's."""
+
+    id: str
+    domain_id: str
+    user_id: str
+    role: str
+    counts: dict[str, int]
+    """How often each cue was recalled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngramRecord:
+    """One engram. ``number``: within its memory, in the order in which they came to be visible."""
+
+    memory_id: str
+    id: str
+    number: BigInt
+    content: str
+    cues: str
+    """Its keywords in order, as the JSON text that PromptX keeps."""
+    type: str
+    strength: float
+    created_ms: BigInt
+    author: str
+    turn_id: str
+    replaces: str
+    replaced_by: str
+    proposed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngramCueRecord:
+    """A keyword that leads to an engram, which none has replaced."""
+
+    memory_id: str
+    word: str
+    engram_id: str
+
+
+MEMORIES = RecordTable(
+    MemoryRecord,
+    "memories",
+    Index("ix_memories_place", "domain_id", "user_id", "role", unique=True),
+)
+ENGRAMS = RecordTable(
+    EngramRecord,
+    "engrams",
+    Index("ix_engrams_number", "memory_id", "number", unique=True),
+    key=("memory_id", "id"),
+    part_of="memory",
+)
+ENGRAM_CUES = RecordTable(
+    EngramCueRecord,
+    "engram_cues",
+    Index("ix_engram_cues_engram", "memory_id", "engram_id"),
+    key=("memory_id", "word", "engram_id"),
+    part_of="memory",
+)
+_memories, _engrams = MEMORIES.c, ENGRAMS.c
+
+
+def take(conn: Connection, domain_id: str, user_id: str, role: str) -> MemoryRecord:
+    """Return a memory, made if it is new, that nobody else can write in this transaction. On PostgreSQL only."""
+    place = (_memories.domain_id == domain_id, _memories.user_id == user_id, _memories.role == role)
+    query = MEMORIES.select.where(*place).with_for_update()
+    found = MEMORIES.first(conn, query)
+    if found is not None:
+        return found
+    new = MemoryRecord(id=new_id("mem"), domain_id=domain_id, user_id=user_id, role=role, counts={})
+    conn.execute(insert(MEMORIES.table).values(**MEMORIES.values(new)).on_conflict_do_nothing())
+    made = MEMORIES.first(conn, query)
+    assert made is not None
+    return made
+
+
+def list_all(conn: Connection) -> list[MemoryRecord]:
+    """Return all memories, of whichever domain."""
+    return MEMORIES.all(conn, MEMORIES.select.order_by(_memories.id))
+
+
+def engrams_of(conn: Connection, memory_id: str) -> list[EngramRecord]:
+    """Return a memory's engrams, oldest first."""
+    query = ENGRAMS.select.where(_engrams.memory_id == memory_id)
+    return ENGRAMS.all(conn, query.order_by(_engrams.created_ms, _engrams.number))
+
+
+def put_counts(conn: Connection, memory_id: str, counts: Mapping[str, int]) -> None:
+    """Store how often each cue was recalled."""
+    conn.execute(sa.update(MEMORIES.table).where(_memories.id == memory_id).values(counts=dict(counts)))
+
+
+def delete(conn: Connection, memory_id: str) -> None:
+    """Delete a memory with all that is in it."""
+    delete_parts(conn, "memory", memory_id)
+    conn.execute(sa.delete(MEMORIES.table).where(_memories.id == memory_id))
+
+
+def delete_of(conn: Connection, domain_id: str, user_id: str | None = None) -> None:
+    """Delete a domain's memories: all of them, or those of one user (empty: those that belong to the domain)."""
+    query = sa.select(_memories.id).where(_memories.domain_id == domain_id)
+    if user_id is not None:
+        query = query.where(_memories.user_id == user_id)
+    for memory_id in conn.scalars(query.order_by(_memories.id).with_for_update()).all():
+        delete(conn, memory_id)

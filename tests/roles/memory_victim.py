@@ -1,0 +1,44 @@
+"""A process that remembers in the database until it is killed; its parent reads what it has been told is saved.
+
+python -m tests.roles.memory_victim URL WORKSPACE PLACE NTH   the NTH time that ``PLACE`` (see `failpoints`) is reached,
+                                                            the process kills itself; empty: somebody else does
+"""
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from agentic_rag import failpoints
+from mcp_servers.promptx.new_engrams import NewEngram
+
+from .stocks import Ground
+
+BATCHES = 1000
+SIZE = 3
+
+
+def batch(number: int) -> list[NewEngram]:
+    return [NewEngram("c" * 300, f"shared n{number}x{part}", 0.5, "LINK") for part in range(SIZE)]
+
+
+def main() -> None:
+    url, workspace, place, nth = sys.argv[1:]
+    left = int(nth)
+
+    def die(reached: str) -> None:
+        nonlocal left
+        left -= reached == place
+        if reached == place and not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with ExitStack() as stack, failpoints.heard_by(die):
+        memory = Ground(Path(workspace), stack, url).memory()
+        for number in range(BATCHES):
+            memory.remember(batch(number), 1000 + number)
+            print(number, flush=True)  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The two places that memories are kept in, for tests: PromptX's files, and a database with a loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentic_rag.roles.memory_store import DatabaseStock
+from agentic_rag.store import domains
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.domains import DomainRecord
+from mcp_servers.promptx.memory import Memory, Shelf, memory_folder
+from tests.store.conftest import empty
+
+T = TypeVar("T")
+WAIT_SECONDS = 60
+ROLE = "assistant"
+DOMAIN = "dom_memories"
+
+
+class Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_SECONDS)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(WAIT_SECONDS)
+        self.loop.close()
+
+
+@contextmanager
+def open_database(url: str) -> Iterator[tuple[Loop, Database]]:
+    loop = Loop()
+    try:
+        database = loop.run(Database.open(url))
+        try:
+            yield loop, database
+        finally:
+            loop.run(database.aclose())
+    finally:
+        loop.close()
+
+
+@contextmanager
+def open_stock(url: str) -> Iterator[DatabaseStock]:
+    """One server's way to the memories in a database."""
+
+    async def make(database: Database) -> DatabaseStock:
+        return DatabaseStock(database)
+
+    with open_database(url) as (loop, database):
+        yield loop.run(make(database))
+
+
+def prepare(url: str, workspace: Path) -> None:
+    """Empty a database, but for a domain with that workspace."""
+    domain = DomainRecord(
+        id=DOMAIN, name="M", settings={}, workspace=str(workspace), created_at=now(), updated_at=now()
+    )
+
+    with open_database(url) as (loop, database):
+        loop.run(database.write(empty))
+        loop.run(database.write(lambda conn: domains.insert(conn, domain)))
+
+
+class Ground:
+    """A workspace, and where the memories of its roles are: as many servers as a test wants may use them."""
+
+    def __init__(self, workspace: Path, stack: ExitStack, url: str = "") -> None:
+        self.workspace = workspace
+        self.url = url
+        self._stack = stack
+
+    def shelf(self) -> Shelf:
+        """Those that another server, or process, keeps open."""
+        shelf = Shelf(self._stack.enter_context(open_stock(self.url))) if self.url else Shelf()
+        self._stack.callback(shelf.close)
+        return shelf
+
+    def memory(self, shelf: Shelf | None = None, role: str = ROLE, user: str = "") -> Memory:
+        folder = memory_folder(self.workspace, "user" if user else "domain", user, role)
+        return (shelf or self.shelf()).memory(folder)
