@@ -24,8 +24,11 @@ UNTOLD = {
     "agentic_rag.server.connection.ConnectionGone",
     "agentic_rag.backup.program.ProgramFailed",
     "agentic_rag.bundles.contents.ContentChanged",
+    "agentic_rag.store.engrams.TooMany",
+    "agentic_rag.store.engrams.CannotReplace",
 }
-"""What no user reads: the end of a socket, of a program that says itself why, and of a bundle under way."""
+"""What no user reads: the end of a socket, of a program that says itself why, and of a bundle under way; and what a
+memory in the database says to who keeps it there."""
 ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
 """They give what others have in common, and are not raised themselves."""
 
