@@ -12,10 +12,12 @@ from agentic_rag import budget_errors, bundle_errors, errors, startup_errors
 from agentic_rag.domains import component_errors
 from agentic_rag.errors import AgenticRagError, NotFound, RequestRefused, TurnInProgress
 from agentic_rag.json_form import Json
+from agentic_rag.tools import errors as server_errors
 from agentic_rag.tools.oauth import errors as sign_in_errors
 
 PLACES = {
-    each.__name__ for each in (errors, budget_errors, bundle_errors, startup_errors, sign_in_errors, component_errors)
+    each.__name__
+    for each in (errors, budget_errors, bundle_errors, startup_errors, sign_in_errors, component_errors, server_errors)
 }
 """Modules that declare errors."""
 ENTRY = {"server": "a", "target": "b", "secrets": ["c"]}
