@@ -5,16 +5,21 @@ Owns who sees which rows, what they cost by the operator's prices, and the table
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
+from sqlalchemy import Connection
+
 from agentic_rag.access.users import User
 from agentic_rag.events import Usage
+from agentic_rag.ids import TurnId
+from agentic_rag.json_form import Absent
 from agentic_rag.models.prices import Prices
 from agentic_rag.operations.budgets import plain
-from agentic_rag.store import usage
+from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Group, UsageTotal
 
@@ -31,6 +36,15 @@ _NAMES: Final = {
 }
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
 """What a cell must not begin with: a spreadsheet would run what follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCost:
+    """What a turn has cost with its delegates. ``unpriced_calls``: those of its calls whose model has no price."""
+
+    amount: str
+    currency: str
+    unpriced_calls: Absent[int] = None
 
 
 class UsageReports:
@@ -52,6 +66,33 @@ class UsageReports:
         if self._prices.currency:
             found = _join([_price(each, self._prices) for each in found], wanted)
         return sorted(found, key=lambda each: -(each.input + each.cache_read + each.cache_write + each.output))
+
+    async def costs(self, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnCost]:
+        """Return what turns have cost, those that called a model; nothing where the operator named no prices."""
+        if not self._prices.currency or not turn_ids:
+            return {}
+        found = await self._db.read(lambda conn: _totals_of(conn, turn_ids))
+        return {
+            turn_id: TurnCost(
+                amount=total.cost or "0", currency=self._prices.currency, unpriced_calls=total.unpriced_calls
+            )
+            for turn_id, parts in found.items()
+            for total in [_sum([_price(each, self._prices) for each in parts], {})]
+        }
+
+
+def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, list[UsageTotal]]:
+    """Return what turns and their delegates have spent, by the turn that a person began."""
+    root = {turn_id: turn_id for turn_id in turn_ids}
+    asking: Sequence[TurnId] = turn_ids
+    while sessions_of := sessions.delegated_by(conn, asking):
+        children = turns.ids_in(conn, list(sessions_of))
+        root |= {child: root[sessions_of[session]] for child, session in children.items()}
+        asking = list(children)
+    found: defaultdict[TurnId, list[UsageTotal]] = defaultdict(list)
+    for turn_id, total in usage.totals_of_turns(conn, list(root)):
+        found[root[turn_id]].append(total)
+    return found
 
 
 def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:

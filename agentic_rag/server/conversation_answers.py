@@ -4,6 +4,7 @@ Owns the answers and the HTML of messages, which is made when it is asked for. K
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from agentic_rag.access.users import User
@@ -14,6 +15,7 @@ from agentic_rag.events import Error, ToolStatus
 from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
 from agentic_rag.json_form import Absent, Json, to_json
 from agentic_rag.messages import Block, without_private
+from agentic_rag.operations.usage import TurnCost, UsageReports
 from agentic_rag.server.dialects.message import sources_and_tokens
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus
@@ -226,11 +228,12 @@ def show_conversation(record: ConversationRecord, turn: TurnRecord | None) -> Re
 
 
 class Pages:
-    """Messages as they are shown. HTML is made in a thread that all users share, message by message: of one that was
-    written for it this takes a second."""
+    """Messages as they are shown, answers with what they cost. HTML is made in a thread that all users share, message
+    by message: of one that was written for it this takes a second."""
 
-    def __init__(self, thread: DomainThreads) -> None:
+    def __init__(self, thread: DomainThreads, reports: UsageReports) -> None:
         self._thread = thread
+        self._reports = reports
 
     async def show(self, user: User, page: ShownPage, *, as_html: bool) -> Messages:
         """Return a page of messages."""
@@ -238,9 +241,17 @@ class Pages:
 
     async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[Message]:
         """Return messages, with their HTML if that is wanted."""
+        costs = await self._reports.costs([each.turn_id for each in messages if each.role == "assistant"])
+        priced = [_with_cost(each, costs.get(each.turn_id)) for each in messages]
         if not as_html:
-            return [show_message(each) for each in messages]
-        return [await self._thread.run(user.id, _with_html, each) for each in messages]
+            return [show_message(each) for each in priced]
+        return [await self._thread.run(user.id, _with_html, each) for each in priced]
+
+
+def _with_cost(message: ShownMessage, cost: TurnCost | None) -> ShownMessage:
+    if cost is None or message.role != "assistant":
+        return message
+    return replace(message, metadata=message.metadata | {"cost": to_json(cost)})
 
 
 def _with_html(message: ShownMessage) -> Message:

@@ -110,7 +110,7 @@ def make_app(
     departures = None if provider is None else ProviderDepartures(provider, public_url)
     owners: list[object] = [
         *_routes_of_domains(business, thread),
-        ConversationRoutes(business.conversations, business.deletion, Pages(thread)),
+        ConversationRoutes(business.conversations, business.deletion, Pages(thread, business.usage)),
         TurnRoutes(business.conversations),
         FeedbackRoutes(business.feedback),
         RenderRoutes(thread),

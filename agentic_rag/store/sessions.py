@@ -190,6 +190,12 @@ def list_delegated(conn: Connection, parent_turn_id: TurnId) -> list[SessionReco
     return SESSIONS.all(conn, query.order_by(_sessions.created_at, _sessions.id))
 
 
+def delegated_by(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[SessionId, TurnId]:
+    """Return the sessions of delegates that these turns asked, each with the turn."""
+    query = select(_sessions.id, _sessions.parent_turn_id).where(_sessions.parent_turn_id.in_(turn_ids))
+    return {row.id: row.parent_turn_id for row in conn.execute(query)}
+
+
 def parents(conn: Connection, session_ids: Sequence[SessionId]) -> dict[SessionId, TurnId]:
     """Return the turns that delegates' sessions among these work for, by session."""
     query = select(_sessions.id, _sessions.parent_turn_id)

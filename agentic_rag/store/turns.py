@@ -147,6 +147,12 @@ def of_session(conn: Connection, session_id: SessionId) -> list[TurnRecord]:
     return TURNS.all(conn, _IN_ORDER.where(_OF_SESSION), session_id=session_id)
 
 
+def ids_in(conn: Connection, session_ids: Sequence[SessionId]) -> dict[TurnId, SessionId]:
+    """Return the turns of sessions, each with its session."""
+    rows = conn.execute(select(_turns.id, _turns.session_id).where(_turns.session_id.in_(session_ids)))
+    return {row.id: row.session_id for row in rows}
+
+
 def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
     """Return the turns that exist among these, by id."""
     return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}

@@ -6,11 +6,12 @@ whose they were by their ids. Knows no price and no model.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, func, or_, select, text, update
+from sqlalchemy import Connection, Label, func, or_, select, text, update
 
 from agentic_rag.events import Usage
 from agentic_rag.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
@@ -178,6 +179,16 @@ def of_turn(conn: Connection, turn_id: TurnId) -> Usage:
     return Usage(*(int(number) for number in row))
 
 
+def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[TurnId, UsageTotal]]:
+    """Return what turns have spent so far, by model and day, without their delegates."""
+    by = [_GROUPS[Group.MODEL], _GROUPS[Group.DAY]]
+    query = (
+        select(_usage.turn_id, *by, *_sum_columns()).where(_usage.turn_id.in_(turn_ids)).group_by(_usage.turn_id, *by)
+    )
+    rows = [dict(row) for row in conn.execute(query).mappings()]
+    return [(row.pop("turn_id"), _total(row)) for row in rows]
+
+
 _TOKENS = ("input", "cache_read", "cache_write", "output")
 _SUMS = (*_TOKENS, "dropped_citations", "unverified_citations")
 _GROUPS = {
@@ -188,6 +199,15 @@ _GROUPS = {
     Group.AGENT: _usage.agent.label("agent"),
     Group.DAY: func.substr(_usage.created_at, 1, 10).label("day"),
 }
+
+
+def _sum_columns() -> list[Label[int]]:
+    tokens = [func.coalesce(func.sum(_usage[name]), 0).label(name) for name in _SUMS]
+    return [func.count().label("calls"), *tokens]
+
+
+def _total(row: Mapping[Any, Any]) -> UsageTotal:
+    return UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}})
 
 
 def totals(
@@ -204,8 +224,7 @@ def totals(
     Counted are the calls of ``user_id`` and those in ``domain_ids``; with None of the latter, all.
     """
     by = [_GROUPS[group] for group in groups]
-    tokens = [func.coalesce(func.sum(_usage[name]), 0).label(name) for name in _SUMS]
-    query = select(*by, func.count().label("calls"), *tokens)
+    query = select(*by, *_sum_columns())
     if domain_ids is not None:
         query = query.where(or_(_usage.user_id == user_id, _usage.domain_id.in_(domain_ids)))
     if since:
@@ -213,4 +232,4 @@ def totals(
     if until:
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()
-    return [UsageTotal(**{**row, **{name: int(row[name]) for name in _SUMS}}) for row in rows if row["calls"]]
+    return [_total(row) for row in rows if row["calls"]]

@@ -15,6 +15,7 @@ from agentic_rag.testing.scripted import Plain, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
 from tests.console.rig import Desk, console, needs_browser
 from tests.runtime.test_pictures import png
+from tests.usage.test_budgets import answer, with_prices
 from tests.waiting import pause
 
 pytestmark = needs_browser
@@ -327,3 +328,13 @@ async def test_what_is_sent_while_a_conversation_is_made_comes_into_the_same(tmp
         await expect(page.locator(".answer .prose")).to_have_text(["One.", "Two."])
         listed = await desk.rig.ok("GET", "/api/conversations")
         assert [each["messageCount"] for each in listed["items"]] == [4]
+
+
+async def test_what_a_turn_cost_stands_below_its_answer_as_soon_as_it_has_ended(tmp_path: Path) -> None:
+    async with console(tmp_path, answer(), prices=with_prices(tmp_path)) as desk:
+        page = desk.page
+        await desk.goto(f"#/chat/{await desk.rig.domain()}")
+        await ask(page, "Hi")
+        await expect(page.locator(".usage")).to_contain_text("$0.0003")
+        await page.reload()
+        await expect(page.locator(".usage")).to_contain_text("$0.0003")

@@ -1,9 +1,12 @@
 """Usage: what model calls have cost, whose it was, and that it outlives what it was spent for."""
 
+import json
 from pathlib import Path
 
+import pytest
+
 from agentic_rag.events import Usage
-from agentic_rag.testing.steps import Say, Step
+from agentic_rag.testing.steps import Say, Step, Use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig
 
@@ -84,3 +87,40 @@ async def test_usage_is_grouped_by_the_key_with_which_a_message_was_sent(tmp_pat
         rig.http.headers.update(bearer(keys[0]))
         own = (await rig.ok("GET", "/api/usage?groupBy=key"))["items"]
         assert {(row["keyId"], row["calls"]) for row in own} == {(idents[0], 1), (idents[1], 2)}
+
+
+def with_prices(folder: Path, *models: str) -> Path:
+    """Name prices for models: 1 for a million tokens of input, 2 for output; return the file."""
+    path = folder / "prices.json"
+    price = {"input": "1", "cacheRead": "1", "cacheWrite": "1", "output": "2"}
+    path.write_text(json.dumps({"currency": "EUR", "models": dict.fromkeys(models, price)}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("priced", "cost"),
+    [
+        (["*"], {"amount": "0.000204", "currency": "EUR"}),
+        (["other"], {"amount": "0", "currency": "EUR", "unpricedCalls": 3}),
+        ([], None),
+    ],
+)
+async def test_an_answer_says_what_its_turn_cost_with_its_delegates(
+    tmp_path: Path, priced: list[str], cost: dict[str, object] | None
+) -> None:
+    ask = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
+    settings = {"prices": with_prices(tmp_path, *priced)} if priced else {}
+    async with Rig(tmp_path, ask, SPENT, SPENT, SPENT, **settings) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        await rig.say(conversation, "Ask him")
+        path = f"/api/conversations/{conversation}/messages"
+        question, answer = (await rig.ok("GET", path))["items"]
+        assert "cost" not in question["metadata"]
+        assert answer["metadata"].get("cost") == cost
+        assert answer["metadata"]["usage"]["outputTokens"] == 12, "what is paid is what is counted"
+        one = await rig.ok("GET", f"{path}/{answer['id']}?format=html")
+        assert one["metadata"].get("cost") == cost
+        await rig.say(conversation, "And now without him")
+        latest = (await rig.ok("GET", path))["items"][-1]
+        if cost is not None and "unpricedCalls" not in cost:
+            assert latest["metadata"]["cost"] == {"amount": "0.000068", "currency": "EUR"}

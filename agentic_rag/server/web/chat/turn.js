@@ -2,7 +2,7 @@
 
 import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
-import { formatDate, formatDuration, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
+import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { isSearching } from "../stream.js";
 import { showHtml } from "../trusted.js";
@@ -150,7 +150,7 @@ export class AnswerPart {
   #drawFoot() {
     const { view } = this;
     const isOver = !RUNNING.has(view.status);
-    const key = `${isOver}${view.rating ?? ""}`;
+    const key = `${isOver}${view.rating ?? ""}:${view.cost?.amount ?? ""}`;
     if (this.foot.dataset.key === key) return;
     this.foot.dataset.key = key;
     if (!isOver) return replace(this.foot);
@@ -235,11 +235,16 @@ function sourcesOf(view) {
   return found.size;
 }
 
-function usageLine({ usage, timings, model, messageAt }) {
+function usageLine({ usage, cost, timings, model, messageAt }) {
   if (!usage?.inputTokens) return null;
   const cached = usage.cacheReadTokens ? t("chat.cached", { share: formatPercent(usage.cacheReadTokens / usage.inputTokens) }) : "";
-  const parts = [t("chat.tokens", { input: usage.inputTokens, output: usage.outputTokens }), cached, timings?.generation && formatDuration(timings.generation)];
+  const parts = [t("chat.tokens", { input: usage.inputTokens, output: usage.outputTokens }), cached, cost && costText(cost), timings?.generation && formatDuration(timings.generation)];
   return h("span", { class: "faint small usage", title: [model, messageAt && formatDate(messageAt)].filter(Boolean).join(" · ") }, parts.filter(Boolean).join(" · "));
+}
+
+function costText({ amount, currency, unpricedCalls }) {
+  const cost = formatMoney(amount, currency);
+  return unpricedCalls ? t("chat.costUnpriced", { cost, count: unpricedCalls }) : cost;
 }
 
 /** The question of a turn. `update({content, images, html, messageId})`. */
@@ -338,6 +343,7 @@ export function viewOfMessage(message) {
     waits: {},
     references: message.references,
     usage: metadata.usage,
+    cost: metadata.cost,
     timings: { generation: metadata.generationTimeMs },
     error: metadata.error ?? null,
     retrievalIds: metadata.retrievalIds ?? [],

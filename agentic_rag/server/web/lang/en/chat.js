@@ -33,6 +33,7 @@ export default {
   "chat.conversations": "Conversations",
   "chat.copy": "Copy",
   "chat.copyAnswer": "Copy as Markdown with sources",
+  "chat.costUnpriced": { one: "{cost}, a call without a price aside", other: "{cost}, {count} calls without a price aside" },
   "chat.current": "shown",
   "chat.delegate": "Delegate {name}",
   "chat.delete": "Delete",

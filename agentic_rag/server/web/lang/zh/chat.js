@@ -33,6 +33,7 @@ export default {
   "chat.conversations": "对话列表",
   "chat.copy": "复制",
   "chat.copyAnswer": "复制为 Markdown（含来源）",
+  "chat.costUnpriced": "{cost}，另有 {count} 次调用未定价",
   "chat.current": "当前",
   "chat.delegate": "代理 {name}",
   "chat.delete": "删除",
