@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ async def test_an_answer_says_what_its_turn_cost_with_its_delegates(
     tmp_path: Path, priced: list[str], cost: dict[str, object] | None
 ) -> None:
     ask = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
-    settings = {"prices": with_prices(tmp_path, *priced)} if priced else {}
+    settings: dict[str, Any] = {"prices": with_prices(tmp_path, *priced)} if priced else {}
     async with Rig(tmp_path, ask, SPENT, SPENT, SPENT, **settings) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         await rig.say(conversation, "Ask him")
