@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from playwright.async_api import Page, expect
+import anyio
+from playwright.async_api import Page, Route, expect
 
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Plain
@@ -48,6 +49,38 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         await expect(page.locator(".answer .prose").last).to_have_text("As you like.")
         last = desk.rig.model.requests[-1].messages[-1]
         assert "Not today." in str(last["content"])
+
+
+async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_path: Path) -> None:
+    both = Step(tuple(Use("search_documents", {"query": each}) for each in ("leave", "rest")))
+    async with console(tmp_path, both, say("Found.")) as desk:
+        page = desk.page
+        await desk.rig.domain(toolPolicy={"search_documents": "ask"})
+        await desk.goto()
+        await ask(page, "How many?")
+        await expect(page.locator(".wait")).to_have_count(2)
+        first = (await desk.rig.ok("GET", "/api/waits?state=open"))["items"][0]
+        typed = anyio.Event()
+
+        async def hold(route: Route) -> None:
+            await typed.wait()
+            await route.continue_()
+
+        await page.route("**/messages?*", hold)
+        async with page.expect_request("**/messages?*"):
+            await page.reload()
+        await desk.rig.ok("POST", f"/api/waits/{first['id']}", {"action": "decline"})
+        arguments = page.locator(".wait").get_by_label("Arguments")
+        await arguments.fill("one")  # an event of the turn came before the messages
+        async with page.expect_response("**/messages?*") as came:
+            typed.set()
+        await (await came.value).finished()
+        await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await page.keyboard.type(" two")
+        await expect(arguments).to_have_value("one two")
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("")
+        await page.locator(".wait").get_by_role("button", name="Decline").click()
+        await expect(page.locator(".answer .prose").last).to_have_text("Found.")
 
 
 async def test_a_question_of_the_models_is_answered_by_an_option_and_in_words(tmp_path: Path) -> None:

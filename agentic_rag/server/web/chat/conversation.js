@@ -59,6 +59,7 @@ export class ConversationView {
     const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
     if (!this.isOpen) return;
     const stored = pair(items);
+    const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null; // of a card, say
     const kept = this.turns.filter((turn) => isUnderWay(turn, stored));
     for (const turn of this.turns) if (!kept.includes(turn)) turn.element.remove();
     this.turns = [];
@@ -77,6 +78,7 @@ export class ConversationView {
     this.#drawEmpty();
     for (const turn of this.turns) this.dirty.add(turn);
     this.#draw();
+    if (typedIn?.isConnected) typedIn.focus({ preventScroll: true });
     this.toEnd();
     this.older.begin(hasMore);
   }

@@ -104,7 +104,8 @@ class ChatPage {
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
-    if (matchMedia("(pointer: fine)").matches) this.composer.focus();
+    // who answers a card already types there
+    if (matchMedia("(pointer: fine)").matches && !this.body.contains(document.activeElement)) this.composer.focus();
   }
 
   leave() {
