@@ -136,7 +136,7 @@ def serve(
         say(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
         program = _own_name()
         say(f'Ask the demo:  {program} chat demo "How many days of paid leave do full-time staff have?"')
-        say(f"Your own:      {program} domains create NAME, then: {program} ingest DOMAIN PATH...")
+        say(f"Your own:      {program} domains create NAME (it prints an ID), then: {program} ingest ID PATH...")
         sys.stdout.flush()
 
     async def run() -> None:
