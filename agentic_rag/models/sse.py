@@ -19,7 +19,7 @@ class SSEReader:
     Data stays bytes: a chunk may end inside a UTF-8 sequence, and JSON parsers take bytes anyway.
     """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_limit", "_name", "_size", "_tail")
+    __slots__ = ("_after_cr", "_data", "_first", "_limit", "_name", "_size", "_tail", "_too_large")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
@@ -29,6 +29,7 @@ class SSEReader:
         self._name = b""
         self._data: list[bytes] = []
         self._size = 0
+        self._too_large = False
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Return the events that are complete with this chunk: ``(name, data)``.
@@ -37,10 +38,21 @@ class SSEReader:
         without data is none. What is left open at the end of a stream is to be dropped, so there is no flush.
 
         Raises:
-            EventTooLarge: the reader must not be used any more.
+            EventTooLarge: nothing more is read. Events of the same chunk that stand before are returned first, and the
+                next call raises.
         """
-        lines = self._lines(chunk)
         events: list[tuple[str, bytes]] = []
+        try:
+            self._read(chunk, events)
+        except EventTooLarge:
+            if not events:
+                raise
+        return events
+
+    def _read(self, chunk: bytes, events: list[tuple[str, bytes]]) -> None:
+        if self._too_large:
+            raise EventTooLarge(self._limit)
+        lines = self._lines(chunk)
         for line in lines:
             if line[:6] == b"data: ":
                 self._add(line[6:])
@@ -54,7 +66,7 @@ class SSEReader:
                 self._name = line[7:]
             else:
                 self._field(line)
-        return events
+        self._check(len(self._tail))
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""
@@ -74,8 +86,6 @@ class SSEReader:
             self._tail.clear()
         if last:
             self._tail += last
-            if len(self._tail) > self._limit:
-                raise EventTooLarge(self._limit)
         if lines and self._first:
             self._first = False
             lines[0] = lines[0].removeprefix(_BOM)
@@ -83,9 +93,13 @@ class SSEReader:
 
     def _add(self, data: bytes) -> None:
         self._size += len(data) + 1
-        if self._size > self._limit:
-            raise EventTooLarge(self._limit)
+        self._check(self._size)
         self._data.append(data)
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            self._too_large = True
+            raise EventTooLarge(self._limit)
 
     def _field(self, line: bytes) -> None:
         """Take a line that is not in the usual spelling; a comment has an empty name and is skipped."""

@@ -93,3 +93,13 @@ def test_an_endless_line_or_event_is_refused_before_it_fills_memory(chunks: list
 
 def test_many_small_events_never_count_together() -> None:
     assert len(read(*[b"data: xxxxxxxxx\n\n"] * 50, limit=100)) == 50
+
+
+@given(st.integers(1, 4), st.integers(0, 40))
+def test_what_stands_before_an_oversize_event_is_read_in_any_chunking(count: int, cut_at: int) -> None:
+    data = b"data: small\n\n" * count + b"data: " + b"x" * 200 + b"\n\n"
+    reader, found = SSEReader(100), []
+    with pytest.raises(EventTooLarge):
+        for chunk in (data[:cut_at], data[cut_at:], b""):
+            found += reader.feed(chunk)
+    assert found == [("message", b"small")] * count
