@@ -263,7 +263,8 @@ class Intake:
 
     async def _follow_folder(self, domain_id: str, folder: Folder) -> int:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
-        deleting = {each.path for each in await self._db.read(documents.list_deleting) if each.domain_id == domain_id}
+        removed = await self._db.read(partial(documents.list_deleting, domain_id=domain_id))
+        deleting = {each.path for each in removed}
         if not await self._threads.read(domain_id, folder.is_there):  # a disk that is not mounted: nothing was deleted
             log.warning("%s is not there, or is a link, which is not followed", folder.path)
             return 0

@@ -24,11 +24,14 @@ from agentic_rag.errors import InvalidInput, NotFound, WorkspaceUnavailable
 from agentic_rag.operations.alone import Alone
 from agentic_rag.operations.deletion import LEFT_SECONDS, Deletion
 from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.folder_marks import FolderMarks
 from agentic_rag.operations.health import PROBE_SECONDS, Health
 from agentic_rag.operations.retention import SWEEP_SECONDS, Retention
 from agentic_rag.settings import Settings
 from agentic_rag.store import images, prompts, run_events
 from agentic_rag.store.database import Database
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import Workers, attempt
 from mcp_servers.retriever.errors import IndexFault
 
@@ -76,6 +79,7 @@ class Upkeep:
         self._deletion = deletion
         self._imports = imports
         self._history = history
+        self._marks = FolderMarks(DomainThreads(1))
         self._doctor = doctor
         self._scan_seconds = scan_seconds
 
@@ -133,19 +137,25 @@ class Upkeep:
     async def _look_for_files(self) -> None:
         """Look into each domain's folders; what one of them has in it keeps nobody from the others."""
         await attempt("removing documents", self._knowledge.intake.finish_removals)
+        self._marks.begin()
         for domain in await self._directory.list_all():
-            await attempt(f"looking into the folders of {domain.id}", partial(self._look_into, domain.id))
+            await attempt(f"looking into the folders of {domain.id}", partial(self._look_into, domain))
 
-    async def _look_into(self, domain_id: str) -> None:
+    async def _look_into(self, domain: DomainRecord) -> None:
         try:
-            await self._documents.rescan(domain_id)
-            await self._history.notice(domain_id)
-        except NotFound:
-            return  # deleted meanwhile
+            mark = await self._marks.new_mark(domain)
+            if mark is None:
+                return
+            came = await self._documents.rescan(domain.id)
+            changed = await self._history.notice(domain.id)
+            if not came and not changed:
+                self._marks.keep(domain.id, mark)
+        except NotFound:  # deleted meanwhile
+            self._marks.forget(domain.id)
         except WorkspaceUnavailable as exc:
-            log.warning("%s is looked into later: %s", domain_id, exc)
+            log.warning("%s is looked into later: %s", domain.id, exc)
         finally:
-            self._directory.folder_seen(domain_id)
+            self._directory.folder_seen(domain.id)
 
     async def _load_demo(self) -> None:
         """Make the demo domain; once it was deleted it does not come back."""

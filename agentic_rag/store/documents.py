@@ -155,9 +155,10 @@ def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = No
     return DOCUMENTS.all(conn, query.where(_LISTED if status is None else _documents.status == status))
 
 
-def list_deleting(conn: Connection) -> list[DocumentRecord]:
-    """Return the tombstones of all domains, oldest first."""
-    return DOCUMENTS.all(conn, _IN_ORDER.where(_documents.status == DocumentStatus.DELETING))
+def list_deleting(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
+    """Return the tombstones of a domain, or of all, oldest first."""
+    query = _IN_ORDER.where(_documents.status == DocumentStatus.DELETING)
+    return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:

@@ -102,7 +102,7 @@ async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_p
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
-        kept = {"id": "1_a", "content": "Darjeeling", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+        kept = {"id": "1_a", "content": "Oolong tea", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
         await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [kept]})
         events = await rig.say(await rig.conversation(domain), "Do it")
         (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
@@ -111,7 +111,7 @@ async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_p
         assert (row["actor"], row["target"]) == ("local", f"{domain}/{target}")
         assert row["details"]["turnId"] == events[0]["turnId"]
         assert row["details"]["status"] == "ok"
-        assert "Darjeeling" not in str(row)
+        assert "Oolong" not in str(row)
 
 
 async def test_a_conversation_that_is_deleted_leaves_a_row(tmp_path: Path) -> None:

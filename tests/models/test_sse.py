@@ -98,8 +98,13 @@ def test_many_small_events_never_count_together() -> None:
 @given(st.integers(1, 4), st.integers(0, 40))
 def test_what_stands_before_an_oversize_event_is_read_in_any_chunking(count: int, cut_at: int) -> None:
     data = b"data: small\n\n" * count + b"data: " + b"x" * 200 + b"\n\n"
-    reader, found = SSEReader(100), []
-    with pytest.raises(EventTooLarge):
+    reader = SSEReader(100)
+    found: Events = []
+
+    def read_all() -> None:
         for chunk in (data[:cut_at], data[cut_at:], b""):
-            found += reader.feed(chunk)
+            found.extend(reader.feed(chunk))
+
+    with pytest.raises(EventTooLarge):
+        read_all()
     assert found == [("message", b"small")] * count

@@ -1,0 +1,79 @@
+"""A workspace is looked into where something in it changed, and once in a while all the same."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.domains.workspaces import make_workspace
+from agentic_rag.operations.folder_marks import WHOLE_EVERY, FolderMarks
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
+
+
+def domain_in(tmp_path: Path) -> DomainRecord:
+    workspace = tmp_path / "desk"
+    make_workspace(workspace)
+    (workspace / "documents" / "a.md").write_text("A.")
+    return DomainRecord(id="desk", name="Desk", settings={}, workspace=str(workspace), created_at="", updated_at="")
+
+
+async def changed(marks: FolderMarks, domain: DomainRecord) -> bool:
+    """Whether a round finds a change, which is dealt with then."""
+    marks.begin()
+    mark = await marks.new_mark(domain)
+    if mark is not None:
+        marks.keep(domain.id, mark)
+    return mark is not None
+
+
+def write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("New.")
+
+
+def rewrite(file: Path) -> None:
+    """Other words of the same length and time."""
+    before = file.stat()
+    file.write_text("B.")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES = {
+    "a document comes": lambda root: write(root / "documents" / "b.md"),
+    "one comes further down": lambda root: write(root / "documents" / "x" / "y" / "b.md"),
+    "a document goes": lambda root: (root / "documents" / "a.md").unlink(),
+    "a document is renamed": lambda root: (root / "documents" / "a.md").rename(root / "documents" / "b.md"),
+    "a document has other words of the same size and time": lambda root: rewrite(root / "documents" / "a.md"),
+    "it can be read again": lambda root: (root / "documents" / "a.md").chmod(0o640),
+    "a link comes": lambda root: (root / "documents" / "link").symlink_to("/etc/hostname"),
+    "a component comes": lambda root: write(root / "prompt" / "tone.md"),
+    "a role comes": lambda root: write(root / ".promptx" / "resource" / "role" / "clerk" / "clerk.role.md"),
+    "a folder goes": lambda root: (root / "prompt").rmdir(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_is_seen_in_the_next_round_and_nothing_in_the_one_after(tmp_path: Path, name: str) -> None:
+    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
+    while await changed(marks, domain):  # the first round, and the whole one if it is the second
+        pass
+    CHANGES[name](tmp_path / "desk")
+    assert await changed(marks, domain)
+    rounds = [await changed(marks, domain) for _ in range(WHOLE_EVERY)]
+    assert rounds.count(True) == 1, "a whole look, once in so many"
+
+
+async def test_a_change_of_the_settings_is_a_reason_to_look(tmp_path: Path) -> None:
+    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
+    while await changed(marks, domain):
+        pass
+    assert await changed(marks, replace(domain, version=2))
+
+
+async def test_what_was_not_in_order_is_looked_into_again(tmp_path: Path) -> None:
+    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
+    for _ in range(3):
+        marks.begin()
+        assert await marks.new_mark(domain) is not None
