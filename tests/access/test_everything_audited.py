@@ -102,7 +102,7 @@ async def test_what_a_model_changes_leaves_a_row_of_the_user_it_worked_for(tmp_p
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
-        kept = {"id": "1_a", "content": "Oolong tea", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+        kept = {"id": "1_a", "content": "Oolong", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
         await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [kept]})
         events = await rig.say(await rig.conversation(domain), "Do it")
         (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
