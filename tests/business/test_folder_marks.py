@@ -1,6 +1,7 @@
 """A workspace is looked into where something in it changed, and once in a while all the same."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def rewrite(file: Path) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Path], object]] = {
     "a document comes": lambda root: write(root / "documents" / "b.md"),
     "one comes further down": lambda root: write(root / "documents" / "x" / "y" / "b.md"),
     "a document goes": lambda root: (root / "documents" / "a.md").unlink(),
