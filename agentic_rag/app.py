@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.applications import Starlette
 
-from agentic_rag import garbage
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
@@ -56,7 +55,6 @@ from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.observed import observe
-from agentic_rag.models.pool import WarmModel
 from agentic_rag.models.prices import read_prices
 from agentic_rag.models.provider_file import Providers, read_providers
 from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
@@ -102,6 +100,7 @@ from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.quotas import Holdings, Quotas
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.warming import load_what_turns_need
 from agentic_rag.workers import Workers
 from mcp_servers.promptx.memory import Shelf
 from mcp_servers.retriever.errors import IndexFault
@@ -189,18 +188,10 @@ class Application:
 
     def begin(self) -> None:
         """Start what a serving process does beside answering; called once it listens."""
+        self.business.health.begin_loading()
         self.upkeep.begin(self.workers)
-        self.workers.start("loading what turns need", self._warm_up)
-
-    async def _warm_up(self) -> None:
-        """Load what the first turn would wait for, and look for no garbage in it."""
-        try:
-            self.machinery.tools.load()
-            if isinstance(self.machinery.model, WarmModel):
-                await self.machinery.model.warm_up()
-            await self.machinery.tools.wait_loaded()
-        finally:
-            garbage.set_aside()
+        load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
+        self.workers.start("loading what turns need", load)
 
     async def drain(self, seconds: float) -> int:
         """Let running turns end, at most so long; return how many are left to be resumed by the next start."""

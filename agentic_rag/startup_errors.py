@@ -1,9 +1,15 @@
-"""Why a server does not start: what the command line says in one line, with its exit code.
+"""Why a server does not start, or is not ready yet: what the command line says in one line, with its exit code.
 
 Owns the declarations; part of the tree in ``errors``.
 """
 
 from agentic_rag.errors import AgenticRagError
+
+
+class ServerStarting(AgenticRagError, code="SERVER_STARTING", status=503, retryable=True):
+    """The server answers and loads what turns need; a turn that is begun now waits for it."""
+
+    text = "The server is loading what turns need. Try again in a moment."
 
 
 class StartupError(AgenticRagError):

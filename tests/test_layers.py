@@ -42,6 +42,7 @@ LAYERS = (
         "mcp_hub",
         "agent_services",
         "shared_store",
+        "warming",
         "app",
         "asgi",
         "serving",

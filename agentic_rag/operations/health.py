@@ -20,6 +20,7 @@ from agentic_rag.operations.members import Members, MemberView
 from agentic_rag.outcomes import Outcomes, PartState, worst
 from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.startup_errors import ServerStarting
 from agentic_rag.store import probe, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -192,6 +193,15 @@ class Health:
         self._redact = redactor
         self._backups = backups
         self._members = members
+        self._loading = False
+
+    def begin_loading(self) -> None:
+        """Be not ready until `end_loading`: turns would wait for what is loaded now."""
+        self._loading = True
+
+    def end_loading(self) -> None:
+        """Be ready, as far as it is for loading."""
+        self._loading = False
 
     async def report(self, user: User) -> HealthReport:
         """Return the states as this user may see them."""
@@ -226,11 +236,14 @@ class Health:
         """Check that messages may be sent now.
 
         Raises:
+            ServerStarting: what turns need is being loaded.
             ServerStopping: the server drains.
             StorageUnavailable: the store took nothing when it was asked last.
         """
         if self._runtime.draining:
             raise ServerStopping
+        if self._loading:
+            raise ServerStarting
         if self._db.outcomes.failing:
             raise StorageUnavailable("it takes nothing now")
 

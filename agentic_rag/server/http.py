@@ -176,7 +176,7 @@ class ProcessRoutes:
 
     @route("GET", "/api/ready", allow="anyone")
     async def ready(self) -> Ready:
-        """Answer when messages may be sent, refuse while the server drains or its store takes nothing."""
+        """Answer when messages may be sent; refuse while the server loads, drains, or its store takes nothing."""
         self._business.health.check_ready()
         return Ready(True)
 

@@ -37,8 +37,9 @@ from mcp_servers.retriever.index import (
     split_name,
 )
 
-MAX_OPEN = 32
-"""Shards kept open; the least recently used is flushed and closed first."""
+MAX_OPEN = 128
+"""Shards kept open; the least recently used is flushed and closed first. To open one again takes 30 ms, to search one
+half a millisecond. An open one holds 0.4 MB, eight idle threads, and 13 MB of its files, which can be reclaimed."""
 
 DOCUMENT = "document"
 HEADINGS = "heading_path"

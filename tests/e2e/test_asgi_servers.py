@@ -76,7 +76,9 @@ async def until_ready(server: Server) -> None:
             assert server.child.poll() is None, server.child.stdout and server.child.stdout.read()
             try:
                 await server.ask("GET", "/api/ready")
-            except urllib.error.URLError:
+            except urllib.error.URLError as exc:
+                if isinstance(exc, urllib.error.HTTPError):
+                    exc.close()
                 await pause()
                 continue
             return

@@ -7,7 +7,9 @@ import anyio
 
 from agentic_rag.errors import ModelError
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say
+from agentic_rag.warming import load_what_turns_need
 from tests.access.tenants import make_key
 from tests.server.rig import Json, Rig
 from tests.waiting import pause
@@ -101,6 +103,39 @@ async def test_a_store_that_nobody_writes_to_is_asked_all_the_same(tmp_path: Pat
         before = (await health(rig))["store"].get("lastSuccess", "")
         await rig.application.business.health.probe()
         assert (await health(rig))["store"]["lastSuccess"] > before
+
+
+class SlowClient(ScriptedModel):
+    """A model whose client is loaded when ``let`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = anyio.Event()
+
+    async def warm_up(self) -> None:
+        await self.let.wait()
+
+
+async def test_a_server_that_loads_what_turns_need_is_not_ready_yet(tmp_path: Path) -> None:
+    model = SlowClient()
+    async with Rig(tmp_path, instead=model) as rig:
+        rig.application.begin()
+        refused = await rig.http.get("/api/ready")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVER_STARTING")
+        assert (await health(rig))["status"] == "ok"
+        model.let.set()
+        with anyio.fail_after(60):
+            while (await rig.http.get("/api/ready")).status_code != 200:
+                await pause()
+
+
+async def test_what_cannot_be_loaded_in_time_keeps_nobody_out(tmp_path: Path) -> None:
+    model = SlowClient()
+    async with Rig(tmp_path) as rig:
+        found = rig.application.business.health
+        found.begin_loading()
+        await load_what_turns_need(model, rig.application.machinery.tools, found, seconds=0.01)
+        assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 
 async def test_a_server_that_drains_is_not_ready_for_more(tmp_path: Path) -> None:

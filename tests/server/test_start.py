@@ -206,7 +206,7 @@ def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path
     (package / "__init__.py").write_text("\n".join(lines))
     places = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
     with started(tmp_path, OURS, ANTHROPIC_API_KEY="sk-test", PYTHONPATH=places) as child:
-        child.until("/api/ready", 200)
+        child.until("/api/health", 200)
         while not loading.exists():
             assert child.process.poll() is None, child.said
             pause_thread()
