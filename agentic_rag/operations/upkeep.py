@@ -186,5 +186,5 @@ class Upkeep:
 
     async def _examine(self) -> None:
         """Say in the log what does not fit together; ``agentic-rag doctor --repair`` mends it."""
-        for finding in await self._doctor.examine():
+        for finding in await self._doctor.examine(sums=True):
             log.warning("consistency check: %s", finding)

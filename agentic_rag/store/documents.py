@@ -183,6 +183,14 @@ def pending_dense(conn: Connection, domain_id: str | None = None) -> list[Docume
     return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
+def count_chunks(conn: Connection) -> dict[str, int]:
+    """Return how many chunks the indexed documents of each domain have by their records; of a domain without any,
+    nothing."""
+    of = _documents.domain_id
+    query = sa.select(of, sa.func.sum(_documents.chunk_count)).where(_documents.status == DocumentStatus.INDEXED)
+    return {domain_id: int(count) for domain_id, count in conn.execute(query.group_by(of))}
+
+
 def count_indexed(conn: Connection, domain_id: str) -> int:
     """Return how many documents of the domain can be searched."""
     query = sa.select(sa.func.count()).where(

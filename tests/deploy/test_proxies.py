@@ -22,6 +22,7 @@ from agentic_rag.testing.steps import say
 from tests.access.tenants import bearer
 from tests.deploy.proxies import NAME, Proxy, caddy, nginx, nginx_program
 from tests.e2e.serving import Server, serving
+from tests.waiting import pause
 
 PATIENCE = 60.0
 SILENT = Reply(say("These words come, and then it is silent for a long time."), Fault(silent_after=6))
@@ -97,6 +98,9 @@ async def test_through_a_proxy_everything_comes_at_once_and_nobody_is_believed_w
         ):
             guest = Guest(proxy, server, key)
             async with guest.http:
+                with anyio.fail_after(PATIENCE):
+                    while (await guest.http.get("/api/ready")).status_code == 503:
+                        await pause()
                 assert await guest.ok("GET", "/api/ready") == {"ready": True}
                 await _streams(guest)
                 await _talks(guest)

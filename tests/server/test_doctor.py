@@ -101,7 +101,7 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
             ("PAYLOAD_WITHOUT_FILE", missing),
             ("DOCUMENT_NOT_AS_INDEXED", document["id"]),
         ]
-        assert await doctor.examine() == found
+        assert await doctor.examine() == await doctor.examine(sums=True) == found
         assert [finding.code for finding in await doctor.examine(repair=True)] == [finding.code for finding in found]
         assert await doctor.examine() == []
         path = f"/api/conversations/{lost}"
@@ -124,9 +124,28 @@ async def test_chunks_of_documents_that_are_gone_are_found(tmp_path: Path) -> No
         document = await rig.upload(domain, "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
         await rig.application.database.write(lambda conn: documents.delete(conn, document["id"]))
         doctor = rig.application.doctor
+        assert [finding.code for finding in await doctor.examine(sums=True)] == ["INDEX_WITHOUT_DOCUMENT"]
         found = await doctor.examine(repair=True)
         assert [(finding.code, finding.subject) for finding in found] == [("INDEX_WITHOUT_DOCUMENT", domain)]
         assert await doctor.examine() == []
+
+
+async def test_by_their_sums_domains_in_order_are_told_without_a_look_at_each_document(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain, other = await rig.domain(), await rig.domain()
+        moved = await rig.upload(domain, "a.md", b"# Pump\n\nIt holds 3 litres.\n")
+        kept = await rig.upload(other, "b.md", b"# Valve\n\nIt is red.\n")
+        count = text("UPDATE documents SET chunk_count = chunk_count + :more WHERE id = :id")
+        doctor, database = rig.application.doctor, rig.application.database
+        assert await doctor.examine(sums=True) == []
+        await database.write(lambda conn: conn.execute(count, {"more": 1, "id": moved["id"]}))
+        await database.write(lambda conn: conn.execute(count, {"more": -1, "id": kept["id"]}))
+        found = await doctor.examine(sums=True)
+        assert {(each.code, each.subject) for each in found} == {
+            ("DOCUMENT_NOT_AS_INDEXED", moved["id"]),
+            ("DOCUMENT_NOT_AS_INDEXED", kept["id"]),
+        }, "one domain's sum does not make up for another's"
 
 
 async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_path: Path) -> None:
