@@ -56,6 +56,7 @@ from mcp_servers.promptx.network import (
     spread,
 )
 from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
+from mcp_servers.promptx.pauses import giving_way
 from mcp_servers.promptx.resemblance import is_known, is_same, near_words, nearest
 from mcp_servers.promptx.words import WordIndex, gist_of, newest_first, words_of
 
@@ -73,6 +74,8 @@ CLOSER: Final = "memory-closer"
 CLOSE_SECONDS: Final = 1.0
 """How long somebody else's memory is waited for that makes room for one; its folder may hang, and is left to that."""
 """Memories, and engrams in all of them, kept open; above that the least recently used memory is closed."""
+ENGRAMS_AT_ONCE: Final = 100
+"""Learned before other threads have their turn."""
 LAG_SHARE: Final = 10
 """A remember writes the network when more than one in this many engrams is missing in the file."""
 
@@ -339,7 +342,7 @@ class Memory:
             if shares:
                 return {key: count / len(words) for key, count in shares.items()}
         index = self._words = self._words or WordIndex()
-        for row, key, cues, content in self._ledger.texts(index.upto):
+        for row, key, cues, content in giving_way(self._ledger.texts(index.upto), ENGRAMS_AT_ONCE):
             index.learn(key, words_of(content, cues), row)
         return index.find(query if isinstance(query, str) else "\n".join(query))
 
@@ -537,7 +540,7 @@ class Memory:
             words.clear()
 
     def _learn(self, network: Network, lessons: Iterable[Lesson]) -> None:
-        for engram_id, words, trace, recalled in lessons:
+        for engram_id, words, trace, recalled in giving_way(lessons, ENGRAMS_AT_ONCE):
             if recalled:
                 self._traces[engram_id] = trace
             network.learn(engram_id, words, int(trace[2]), trace[1], recalled=recalled)

@@ -9,7 +9,6 @@ be lost without losing a memory.
 
 import io
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,16 +18,17 @@ from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ledger import Tip, file_lock, has_memory
 from mcp_servers.promptx.network import Mind, Network
+from mcp_servers.promptx.pauses import giving_way
 
 NETWORK: Final = "network.json"
 STATE: Final = "state.json"
 NETWORK_LOCK: Final = ".network.lock"
 VERSION: Final = "1.0"
 ANCHOR_VERSION: Final = "1.0.0"
-PAUSE_EVERY: Final = 16
-PAUSE_SECONDS: Final = 0.0002
-"""How often and how long writing a network lets other threads run: a thread that computes gives up the interpreter only
-every 5 ms, and a remember asks for it ten times."""
+WORDS_AT_ONCE: Final = 16
+"""Written before other threads have their turn: a remember asks for it ten times."""
+LINES_AT_ONCE: Final = 4_096
+"""Read before other threads have their turn."""
 
 MAX_BYTES: Final = 1 << 30
 """Of a network file that is read; one of 100 000 engrams has 40 MB."""
@@ -77,7 +77,7 @@ def _scan(lines: Iterator[str]) -> NetworkFile | None:
     newest: str | None = None
     word = ""
     line = ""
-    for line in lines:
+    for line in giving_way(lines, LINES_AT_ONCE):
         if line.startswith('    "'):
             word = json.loads(line.strip().removesuffix(": {"))
         elif line.startswith('      "recallFrequency": '):
@@ -108,9 +108,7 @@ def write_network(folder: Folder, network: Network, words: Sequence[str], newest
 def _network_text(network: Network, words: Sequence[str], newest: str, now_ms: int) -> Iterator[bytes]:
     yield f'{{\n  "version": "{VERSION}",\n  "timestamp": {now_ms},\n'.encode()
     yield f'  "newestEngram": {_text(newest)},\n  "cues": {{'.encode()
-    for number, word in enumerate(words):
-        if number % PAUSE_EVERY == 0:
-            time.sleep(PAUSE_SECONDS)
+    for number, word in enumerate(giving_way(words, WORDS_AT_ONCE)):
         yield (",\n" if number else "\n").encode() + _entry(word, network).encode()
     yield b"\n  }\n}" if words else b"}\n}"
 
