@@ -15,6 +15,7 @@ ORDER = [
     *(
         "ledger",
         "new_engrams",
+        "pauses",
         "snapshot",
         "kept",
         "resemblance",
