@@ -1,0 +1,258 @@
+"""Our own transport: an answer for each request, the same in any pieces, and never one that was cut off for a whole."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import httpx2
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.messages import user_message
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest
+from agentic_rag.models.http_push import AHEAD_BYTES, HEAD_BYTES, PushClient
+from agentic_rag.testing.frames import frames
+from agentic_rag.testing.steps import say, step_events
+
+BODY = "Grüße 🚀 from afar. ".encode() * 9
+PATIENCE = 30
+
+Serve = Callable[[SocketStream], Awaitable[None]]
+
+
+@dataclass
+class Service:
+    """Answers each request of a connection with the next of ``answers``, in these pieces; then it closes."""
+
+    answers: Sequence[Sequence[bytes]]
+    requests: list[bytes] = field(default_factory=list)
+    connections: int = 0
+
+    async def __call__(self, stream: SocketStream) -> None:
+        self.connections += 1
+        async with stream:
+            for pieces in self.answers:
+                asked = b""
+                while not asked.endswith(b"{}"):
+                    try:
+                        asked += await stream.receive()
+                    except (anyio.EndOfStream, anyio.BrokenResourceError):
+                        return
+                self.requests.append(asked)
+                for piece in pieces:
+                    await stream.send(piece)
+                    await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[str]:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        with anyio.fail_after(PATIENCE):
+            yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def asking(serve: Serve) -> AsyncIterator[tuple[PushClient, bytes]]:
+    async with serving(serve) as url:
+        client = PushClient(httpx2.URL(url))
+        try:
+            yield client, client.head(b"/v1/messages", {"x-api-key": "k"})
+        finally:
+            await client.aclose()
+
+
+async def read(client: PushClient, head: bytes) -> tuple[int, bytes]:
+    response = await client.post(head, b"{}")
+    try:
+        return response.status_code, b"".join([piece async for piece in response.stream])  # type: ignore[union-attr]
+    finally:
+        await response.aclose()
+
+
+def chunked(body: bytes, sizes: Sequence[int]) -> bytes:
+    """Return a body in chunks of these sizes in turn."""
+    parts, at, number = [], 0, 0
+    while at < len(body):
+        size = sizes[number % len(sizes)]
+        part = body[at : at + size]
+        parts.append(b"%x\r\n%s\r\n" % (len(part), part))
+        at, number = at + size, number + 1
+    return b"".join([*parts, b"0\r\n\r\n"])
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start]
+
+
+def in_chunks(sizes: Sequence[int]) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(BODY, sizes)
+
+
+WITH_LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+TO_THE_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
+ANSWERS: dict[str, Callable[[Sequence[int]], bytes]] = {
+    "in chunks": in_chunks,
+    "with a length": lambda sizes: WITH_LENGTH,
+    "to the end": lambda sizes: TO_THE_END,
+    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + in_chunks(sizes),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1), places=st.lists(st.integers(0, 10_000), max_size=20))
+def test_an_answer_is_the_same_in_any_pieces(kind: str, sizes: list[int], places: list[int]) -> None:
+    async def main() -> None:
+        service = Service([cut(ANSWERS[kind](sizes), places)])
+        async with asking(service) as (client, head):
+            assert await read(client, head) == (200, BODY)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("kind", ["in chunks", "with a length"])
+@given(place=st.integers(0, 10_000))
+def test_an_answer_that_is_cut_off_anywhere_is_an_error(kind: str, place: int) -> None:
+    whole = ANSWERS[kind]([7])
+
+    async def main() -> None:
+        service = Service([[whole[: place % len(whole)]]])
+        async with asking(service) as (client, head):
+            with pytest.raises(httpx2.TransportError):
+                await read(client, head)
+
+    anyio.run(main)
+
+
+async def test_one_connection_takes_one_request_after_the_other() -> None:
+    service = Service([[in_chunks([9])]] * 5)
+    async with asking(service) as (client, head):
+        assert [await read(client, head) for _ in range(5)] == [(200, BODY)] * 5
+    assert service.connections == 1
+    assert service.requests[0].startswith(b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert service.requests[0].endswith(b"\r\nx-api-key: k\r\ncontent-length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TO_THE_END,
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\nx",
+        WITH_LENGTH + WITH_LENGTH,
+        WITH_LENGTH + b"and more",
+    ],
+)
+async def test_a_connection_that_is_not_as_it_should_be_is_not_used_again(answer: bytes) -> None:
+    service = Service([[answer]])
+    async with asking(service) as (client, head):
+        first = await read(client, head)
+        assert await read(client, head) == first
+    assert service.connections == 2
+
+
+async def test_an_answer_that_nobody_reads_makes_the_service_wait() -> None:
+    sent = 0
+    closed = anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal sent
+        async with stream:
+            await stream.receive()
+            try:
+                await stream.send(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    await stream.send(bytes(2**16))
+                    sent += 2**16
+            except anyio.BrokenResourceError:
+                closed.set()
+
+    async with asking(serve) as (client, head):
+        response = await client.post(head, b"{}")
+        before = -1
+        while before != sent:  # until no more is taken
+            before = sent
+            with anyio.move_on_after(0.2):
+                await closed.wait()
+        assert AHEAD_BYTES <= sent < 64 * AHEAD_BYTES
+        await response.aclose()
+        await closed.wait()
+
+
+async def test_headers_without_an_end_are_refused() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\n" + b"a: %s\r\n" % (b"x" * 1000) * (HEAD_BYTES // 900))
+            await anyio.sleep_forever()
+
+    async with asking(serve) as (client, head):
+        with pytest.raises(httpx2.RemoteProtocolError, match="too long"):
+            await client.post(head, b"{}")
+
+
+async def test_what_is_no_http_is_an_error() -> None:
+    async with asking(Service([[b"SSH-2.0-OpenSSH_9.6\r\n"]])) as (client, head):
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.post(head, b"{}")
+
+
+@pytest.mark.parametrize("value", ["a\r\nx-other: b", "a\nb", "\0"])
+def test_a_header_cannot_bring_another(value: str) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        PushClient(httpx2.URL("http://127.0.0.1:1")).head(b"/", {"x-own": value})
+
+
+def test_who_needs_a_proxy_or_a_password_gets_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert PushClient.for_service(httpx2.URL("http://api.example/v1/")) is not None
+    assert PushClient.for_service(httpx2.URL("http://u:p@api.example/")) is None
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:3128")
+    assert PushClient.for_service(httpx2.URL("https://api.example/")) is None
+    assert PushClient.for_service(httpx2.URL("http://api.example/")) is not None
+    monkeypatch.setenv("no_proxy", "api.example")
+    assert PushClient.for_service(httpx2.URL("https://api.example/")) is not None
+
+
+async def test_a_redirect_is_followed() -> None:
+    answer = b"".join(frames(step_events(say("Here."), model="m"), "msg_1"))
+    kind = b"content-type: text/event-stream\r\nconnection: close\r\n"
+    asked: list[bytes] = []
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            request = b""
+            while b'"stream":true}' not in request:
+                try:
+                    request += await stream.receive()
+                except anyio.EndOfStream:
+                    return
+            asked.append(request.partition(b" HTTP")[0])
+            if asked[-1] == b"POST /v1/messages":
+                await stream.send(b"HTTP/1.1 307 Elsewhere\r\nlocation: /v2/messages\r\nconnection: close\r\n")
+                await stream.send(b"content-length: 0\r\n\r\n")
+            else:
+                await stream.send(b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%s" % (kind, len(answer), answer))
+
+    async with serving(serve) as url:
+        model = AnthropicModel("k", url)
+        for _ in range(2):
+            assert isinstance((await events_of(model))[-1], MessageCompleted)
+        await model.aclose()
+    first, second = b"POST /v1/messages", b"POST /v2/messages"
+    assert asked == [first, first, second, first, second], "by our own transport once, then by the SDK's"
+
+
+async def events_of(model: AnthropicModel) -> list[ModelEvent]:
+    request = ModelRequest("other-model", 100, (), (user_message("hello"),))
+    async with model.stream(request) as events:
+        return [event async for event in events]
