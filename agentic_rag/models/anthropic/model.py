@@ -288,16 +288,15 @@ class AnthropicModel(Model):
                     yield Working()
 
     async def _ready(self) -> "AsyncAnthropic":
-        client = self._client
-        if client is None:
-            async with self._lock:
-                if self._closed:
-                    raise RuntimeError("the model was closed")
-                client = self._client
-                if client is None:
-                    client, self._push = await run_in_daemon(self._build_both)
-                    self._client = client
-        return client
+        if self._client is not None:
+            return self._client
+        async with self._lock:
+            if self._closed:
+                raise RuntimeError("the model was closed")
+            if self._client is None:
+                client, self._push = await run_in_daemon(self._build_both)
+                self._client = client
+            return self._client
 
     def _build_both(self) -> "tuple[AsyncAnthropic, PushClient | None]":
         client = self._build()
