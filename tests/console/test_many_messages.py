@@ -84,3 +84,23 @@ async def test_a_page_that_begins_with_an_answer_gets_its_question_with_the_next
         await expect(page.locator(".question:visible")).to_have_count(26)
         last.until.set()
         await expect(turns.last).to_contain_text("This one is under way.")
+
+
+async def test_a_conversation_that_goes_on_for_long_keeps_what_is_near_and_has_the_rest_again(tmp_path: Path) -> None:
+    answers = [say(f"Answer {number}.") for number in range(TURNS)]
+    async with console(tmp_path, *answers) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        conversation = await desk.rig.conversation(domain, title="Long")
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        turns, questions = page.locator(".turn"), page.locator(".question-text")
+        await expect(page.locator('.turns[aria-busy="false"]')).to_be_attached()
+        for number in range(TURNS):
+            await desk.rig.say(conversation, f"Question {number}")
+            await expect(turns.last.locator(".answer .prose")).to_have_text(f"Answer {number}.")
+            await expect(turns.last).to_have_attribute("data-status", "done")
+        await expect(turns.last).to_be_in_viewport()
+        assert await turns.count() < TURNS * 3 / 4
+        shown = await questions.all_text_contents()
+        assert shown == [f"Question {number}" for number in range(TURNS - len(shown), TURNS)]
+        await page.locator(".thread").evaluate(TO_THE_TOP)
+        await expect(questions).to_have_text([f"Question {number}" for number in range(TURNS)])

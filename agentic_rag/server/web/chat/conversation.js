@@ -11,6 +11,8 @@ import { AnswerPart, QuestionPart, viewOfMessage } from "./turn.js";
 
 const PAGE = 40;
 const NEAR = 80;
+const MOST_TURNS = 60; // of a conversation that goes on for hours; who scrolls up has the others again
+const KEPT_TURNS = 30;
 const RUNNING = new Set(["running", "waiting"]);
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running), onResumed(),
@@ -162,6 +164,21 @@ export class ConversationView {
     this.#touch(turn);
     await this.#loadBranches();
     for (const each of this.turns) this.#touch(each);
+    this.#letGo();
+  }
+
+  /** Let go the oldest turns of many, while nobody looks at them. */
+  #letGo() {
+    if (!this.sticks || this.turns.length <= MOST_TURNS) return;
+    const gone = this.turns.slice(0, -KEPT_TURNS);
+    const first = this.turns[gone.length];
+    const isNeeded = gone.some((turn) => turn.isLive || !turn.view || turn.element.contains(document.activeElement));
+    if (isNeeded || !(first.question.messageId ?? first.view?.messageId)) return;
+    this.turns = this.turns.slice(gone.length);
+    for (const turn of gone) turn.element.remove();
+    this.#drawCompaction();
+    this.toEnd();
+    this.older.begin(true);
   }
 
   #touch(turn) {
