@@ -7,12 +7,12 @@ import pytest
 from playwright.async_api import FilePayload, Page, Response, expect
 
 from agentic_rag.server.web_files import FOLDER
-from agentic_rag.testing.steps import use
+from agentic_rag.testing.steps import Cite, Say, Step, use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.console.axe import check_accessible, check_fits
 from tests.console.people import sign_in
 from tests.console.relay import relaying
-from tests.console.rig import EVERY, NARROW, WIDE, console, desk_at, needs_browser
+from tests.console.rig import EVERY, NARROW, WIDE, console, desk_at, in_shapes, needs_browser
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 
@@ -155,3 +155,47 @@ async def test_axe_finds_nothing_on_the_operators_pages_and_nothing_asks_a_stran
         blocked = "try { document.body.innerHTML = '<b>x</b>'; 'taken' } catch (error) { error.name }"
         assert await page.evaluate(blocked) == "TypeError", "Trusted Types are off"
         desk.heard.clear()  # of that
+
+
+LEAVE = "عقود العمل والإجازات السنوية للموظفين في جميع المواقع"
+"""Longer than the list of conversations is wide."""
+CUT_OFF = """
+() => [...document.querySelectorAll(".clip")]
+  .filter((each) => /^[\\u0600-\\u06ff]/.test(each.textContent) && each.checkVisibility())
+  .map((each) => [each.className, getComputedStyle(each).direction])
+"""
+
+
+@needs_browser
+@in_shapes
+async def test_what_is_written_from_right_to_left_begins_at_the_right_and_fits(
+    tmp_path: Path, dark: bool, size: tuple[int, int]
+) -> None:
+    source = f"<role>\n<personality>\n{LEAVE}.\n</personality>\n</role>\n"
+    steps = (use("search_documents", query=LEAVE), Step((Say(LEAVE, (Cite(0),)),)))
+    async with console(tmp_path, *steps, dark=dark, size=size) as desk:
+        page, rig = desk.page, desk.rig
+        domain = (await rig.ok("POST", "/api/domains", {"name": LEAVE, "description": LEAVE}))["id"]
+        await rig.upload(domain, "إجازات.md", f"# {LEAVE}\n\n{LEAVE}.\n".encode())
+        await rig.ok(
+            "PUT", f"/api/domains/{domain}/roles/clerk", {"files": [{"kind": "role", "id": "clerk", "content": source}]}
+        )
+        conversation = await rig.conversation(domain, title=LEAVE)
+        await rig.say(conversation, LEAVE)
+        places = {
+            "domains": ".domain-card",
+            f"domains/{domain}/documents": ".rows-item",
+            f"domains/{domain}/settings": ".token-sum",
+            f"domains/{domain}/roles": ".rows-item",
+            f"domains/{domain}/roles/clerk": ".rendered-line",
+            f"chat/{domain}/{conversation}": ".citation",
+        }
+        found: list[list[str]] = []
+        for place, part in places.items():
+            await desk.goto(f"#/{place}")
+            await expect(page.locator(part).first).to_be_visible()
+            await check_fits(page)
+            found += await page.evaluate(CUT_OFF)
+        assert {name for name, _ in found} >= {"clip chat-title", "clip"}
+        assert [each for each in found if each[1] != "rtl"] == [], "what is cut off of them is their beginning"
+        await expect(page.locator(".chat-title")).to_have_css("text-align", "start")

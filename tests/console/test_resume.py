@@ -8,7 +8,7 @@ from random import Random
 
 import anyio
 import anyio.to_thread
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import FilePayload, Page, Route, expect
 
 from agentic_rag.models.base import ModelEvent, TextDelta
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
@@ -17,6 +17,7 @@ from tests.console.relay import relaying
 from tests.console.rig import console, desk_at, needs_browser
 from tests.faults.outside import PATIENCE, outside
 from tests.faults.server import Server
+from tests.runtime.test_pictures import png
 from tests.server.rig import Rig
 from tests.waiting import pause
 from tests.ws.serving import serving
@@ -213,3 +214,40 @@ async def test_a_kill_of_the_server_in_the_middle_of_an_answer_ends_in_what_is_s
             await page.reload()
             await over(page)
             await settle(page, words(stored[-1]["content"]))
+
+
+async def test_images_are_sent_after_a_reload_or_stay_where_one_types(tmp_path: Path) -> None:
+    held = anyio.Event()
+    first, second = (FilePayload(name=f"{each}.png", mimeType="image/png", buffer=png(60, each)) for each in (50, 40))
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "POST" and not held.is_set():
+            held.set()  # and it is never answered
+        else:
+            await route.continue_()
+
+    async with console(tmp_path, say("Hello."), say("A grey field."), expected=LOST) as desk:
+        page = desk.page
+        await desk.rig.domain()
+        await desk.goto()
+        await ask(page, "Hi")
+        await over(page)
+        await page.route("**/messages", hold)
+        await page.locator("input[type=file]").set_input_files([first])
+        await expect(page.locator(".composer-image img")).to_be_visible()
+        await ask(page, "What is in it?")
+        await held.wait()
+        await page.locator("input[type=file]").set_input_files([second])
+        await expect(page.locator(".composer-image img")).to_have_count(1)
+        await page.reload()
+        await expect(page.locator(".answer .prose").last).to_have_text("A grey field.")
+        await expect(page.locator(".question-text")).to_have_text(["Hi", "What is in it?"])
+        await expect(page.locator(".composer-image img")).to_have_js_property("naturalHeight", 40)
+        await page.get_by_role("button", name="Remove 40.png").click()
+        await page.reload()
+        await expect(page.locator(".question-images img")).to_have_js_property("naturalHeight", 50)
+        await expect(page.locator(".composer-image")).to_have_count(0)
+        assert len(desk.rig.model.requests) == 2
+        assert "image" in str(desk.rig.model.requests[1].messages)
+        kept = "indexedDB.databases().then((found) => found.map((each) => each.name))"
+        assert await page.evaluate(kept) == ["agentic-rag.images"]

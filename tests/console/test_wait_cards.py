@@ -8,7 +8,8 @@ from playwright.async_api import Page, Route, expect
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Plain
 from agentic_rag.testing.steps import Step, Use, say, use
-from tests.console.rig import console, needs_browser
+from tests.console.axe import check_accessible, check_fits
+from tests.console.rig import console, in_languages, in_shapes, needs_browser
 
 pytestmark = needs_browser
 
@@ -146,3 +147,56 @@ async def test_a_form_is_made_of_its_schema_and_says_what_does_not_fit(tmp_path:
         await page.get_by_label("n", exact=True).check()
         wanted = {"name": "Ann", "days": 3, "mail": "ann@example.com", "urgent": True, "kind": "u", "sites": ["n", "s"]}
         assert await page.evaluate(read) == wanted
+
+
+CARDS = """
+async () => {
+  const { loadWords } = await import("/web/i18n.js");
+  await loadWords("shell", "chat");
+  const { WaitCard } = await import("/web/chat/waits.js");
+  const { h, replace } = await import("/web/dom.js");
+  const when = "2030-01-01T00:00:00.000Z";
+  const common = { state: "open", server: "desk", toolName: "send", expiresAt: when, warning: "It has effects." };
+  const waits = [
+    { kind: "approval", title: "Send it?", arguments: { to: "ann", text: "x".repeat(300) },
+      sources: [{ kind: "document", name: "leave.md" }] },
+    { kind: "form", title: "Your days", message: "For the request.", schema: {
+      type: "object", required: ["name"],
+      properties: {
+        name: { type: "string", title: "Your name", description: "As in your contract" },
+        days: { type: "integer", title: "Days", minimum: 1 },
+        urgent: { type: "boolean", title: "Urgent" },
+        kind: { type: "string", title: "Kind", enum: ["p", "u"], enumNames: ["Paid", "Unpaid"] },
+        sites: { type: "array", title: "Sites", items: { enum: ["n", "s"] } },
+      } } },
+    { kind: "url", title: "Sign in", message: "The server asks for it.",
+      url: `https://login.example/authorize?state=${"s".repeat(200)}` },
+    { kind: "question", title: "Which sites?", options: [{ value: "North" }, { value: "South" }], multiple: true },
+    { kind: "approval", title: "Done", state: "accept", by: "ann" },
+  ];
+  const cards = waits.map((each, at) => {
+    const card = new WaitCard(async () => {}, () => true);
+    card.update({ ...common, waitId: `wait_${at}`, ...each });
+    return card.element;
+  });
+  const theirs = new WaitCard(async () => {}, () => false);
+  theirs.update({ ...common, waitId: "wait_9", kind: "approval", title: "An admin's", arguments: {} });
+  replace(document.getElementById("main"), h("h1", {}, "Waits"), cards, theirs.element);
+}
+"""
+
+
+@in_languages("zh")
+@in_shapes
+async def test_axe_finds_nothing_on_a_card_of_any_kind(
+    tmp_path: Path, language: str, dark: bool, size: tuple[int, int]
+) -> None:
+    async with console(tmp_path, language=language, dark=dark, size=size) as desk:
+        page = desk.page
+        await desk.rig.domain()
+        await desk.goto("#/waiting")
+        await expect(page.locator(".empty")).to_be_visible()
+        await page.evaluate(CARDS)
+        await expect(page.locator(".wait")).to_have_count(6)
+        await check_accessible(page, "cards")
+        await check_fits(page)

@@ -1,6 +1,10 @@
 // What was typed and not sent yet, kept in this browser; and word to the page's other tabs about what changed.
 
 const PREFIX = "agentic-rag.draft.";
+const OWNER = "agentic-rag.drafts-of";
+
+/** The name of the database of images that are not sent yet; see `chat/kept-images.js`. */
+export const IMAGES = "agentic-rag.images";
 
 let owner = "";
 let ended = false;
@@ -59,12 +63,19 @@ function forgetOldest(name, value) {
 export function ownDrafts(name) {
   owner = name;
   forget((key) => !key.startsWith(nameOf("")));
+  try {
+    if (localStorage.getItem(OWNER) !== name) indexedDB.deleteDatabase(IMAGES);
+    localStorage.setItem(OWNER, name);
+  } catch {
+    // a browser that keeps nothing
+  }
 }
 
 /** Forget all drafts, and keep none until the page is loaded anew: who comes next to this browser is somebody else. */
 export function endDrafts() {
   ended = true;
   forget(() => true);
+  globalThis.indexedDB?.deleteDatabase(IMAGES);
 }
 
 function forget(fits) {

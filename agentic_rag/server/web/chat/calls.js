@@ -34,7 +34,7 @@ export class CallCard {
   constructor() {
     this.mark = h("span", { class: "call-mark" });
     this.title = h("span", { class: "call-title" });
-    this.subject = h("span", { class: "call-subject clip" });
+    this.subject = h("span", { class: "call-subject clip", dir: "auto" });
     this.state = h("span", { class: "call-state" });
     this.body = h("div", { class: "call-body" });
     this.details = h("details", { class: "call-details" }, h("summary", { class: "call-head" }, this.mark, this.title, this.subject, this.state, icon("down", 16)), this.body);
@@ -152,9 +152,9 @@ export function hitCard(hit, domainId) {
   const open = () => openSource({ domainId, documentId: hit.documentId, chunkId: hit.chunkId, sentence: "" });
   const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, ...(hit.headingPath ?? [])].filter(Boolean).join(" › ");
   const content = [
-    h("span", { class: "hit-head" }, icon("page", 15), h("span", { class: "strong clip" }, hit.name), hit.score !== undefined && hit.score !== null && h("span", { class: "hit-score", title: t("chat.score") }, formatNumber(hit.score, { maximumFractionDigits: 2 }))),
-    place && h("span", { class: "faint small clip" }, place),
-    h("span", { class: "hit-snippet" }, hit.snippet),
+    h("span", { class: "hit-head" }, icon("page", 15), h("span", { class: "strong clip", dir: "auto" }, hit.name), hit.score !== undefined && hit.score !== null && h("span", { class: "hit-score", title: t("chat.score") }, formatNumber(hit.score, { maximumFractionDigits: 2 }))),
+    place && h("span", { class: "faint small clip", dir: "auto" }, place),
+    h("span", { class: "hit-snippet", dir: "auto" }, hit.snippet),
     hit.legs && h("span", { class: "row small faint" }, hit.legs),
   ];
   return hit.chunkId ? h("button", { type: "button", class: "hit", onclick: open }, content) : h("div", { class: "hit" }, content);

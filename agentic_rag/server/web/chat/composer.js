@@ -12,6 +12,7 @@ const MOST_BYTES = 3_900_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 const documentParts = lazily((again) => import(`./attached.js${again}`));
+const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 export class Composer {
   /** `send({content, images}, taken)` resolves once the server has the message, rejects with the reason; until it calls
@@ -54,7 +55,10 @@ export class Composer {
   /** The new conversation has an id now: what is typed from here on is a draft of its own. */
   moveTo(key) {
     this.draft?.clear();
-    this.draft = draft(`chat:${key}`);
+    this.#keepImages(this.key, { images: [] });
+    this.key = `chat:${key}`;
+    this.draft = draft(this.key);
+    this.#keepImages();
   }
 
   /** The domain that gets the documents which are attached. `mayAdd`: whether the person may add any. */
@@ -79,11 +83,29 @@ export class Composer {
     this.flush();
     this.opened = (this.opened ?? 0) + 1;
     this.leaving = "";
-    this.draft = draft(`chat:${key}`);
+    this.key = `chat:${key}`;
+    this.draft = draft(this.key);
     this.text.value = this.draft.read() ?? "";
     this.images = [];
     this.#drawImages();
     this.#changed();
+    if (draft(`images:${this.key}`).read()) this.#readImages().catch(toastError);
+  }
+
+  async #readImages() {
+    const { opened, key } = this;
+    const { readImages } = await imageParts();
+    const images = await readImages(key);
+    if (opened !== this.opened || !images.length) return;
+    this.images = [...images, ...this.images];
+    this.#drawImages();
+    this.#changed();
+  }
+
+  /** Keep the images that are shown, in case the page is left. */
+  #keepImages(key = this.key, { images } = this) {
+    if (!images.length && !draft(`images:${key}`).read()) return;
+    imageParts().then(({ writeImages }) => writeImages(key, images)).catch(toastError);
   }
 
   flush() {
@@ -91,14 +113,24 @@ export class Composer {
     this.#keep();
   }
 
+  /** What was sent is kept no more; images that were chosen since are. */
+  #keepSent(opened, key) {
+    if (this.opened === opened) this.#keepImages();
+    else this.#keepImages(key, { images: [] });
+  }
+
   #keep() {
     this.draft?.write([this.leaving, this.text.value].filter(Boolean).join("\n"));
   }
 
   /** Put what could not be sent before what is typed. */
-  giveBack(content) {
+  giveBack(content, images = []) {
     this.setText([content, this.text.value].filter(Boolean).join("\n"));
     this.flush();
+    this.images = [...images, ...this.images];
+    this.#drawImages();
+    this.#changed();
+    this.#keepImages();
   }
 
   setRunning(running) {
@@ -142,8 +174,9 @@ export class Composer {
     const content = this.text.value.trim();
     const images = this.images;
     if (!content && !images.length) return;
-    const { opened, draft: kept } = this;
+    const { opened, draft: kept, key } = this;
     const taken = () => {
+      this.#keepSent(opened, key);
       if (this.opened === opened) this.leaving = "";
       else kept?.write((kept.read() ?? "").slice(content.length + 1)); // what was typed after it
     };
@@ -158,15 +191,17 @@ export class Composer {
       await this.given.send({ content, images }, taken);
       this.attached?.clear();
       if (this.opened === opened) this.flush();
+      this.#keepSent(opened, key);
     } catch (error) {
       const isKept = this.leaving === content || (kept?.read() ?? "").startsWith(content);
       this.leaving = "";
       // Whoever typed on meanwhile keeps that; what was not sent stands before it.
       if (this.opened === opened) {
         this.text.value = [content, this.text.value].filter(Boolean).join("\n");
-        this.images = images;
+        this.images = [...images, ...this.images];
         this.#drawImages();
         this.#changed();
+        this.#keepImages();
         this.flush();
       } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
       toast(error.code ? error.message : t("shell.failed"), { kind: "error" });
@@ -186,6 +221,7 @@ export class Composer {
     this.file.value = "";
     this.#drawImages();
     this.#changed();
+    this.#keepImages();
   }
 
   async #attach(files) {
@@ -209,6 +245,7 @@ export class Composer {
     this.images = this.images.filter((each) => each !== image);
     this.#drawImages();
     this.#changed();
+    this.#keepImages();
   }
 }
 

@@ -1,6 +1,6 @@
 // The conversation that is open: what was said, what is being said, and everything one does with it.
 
-import { api } from "../api.js";
+import { api, lazily } from "../api.js";
 import { h, oncePerFrame, replace } from "../dom.js";
 import { draft } from "../drafts.js";
 import { t } from "../i18n.js";
@@ -14,6 +14,16 @@ const NEAR = 80;
 const MOST_TURNS = 60; // of a conversation that goes on for hours; who scrolls up has the others again
 const KEPT_TURNS = 30;
 const RUNNING = new Set(["running", "waiting"]);
+
+let isLeft = false; // which cuts off requests, and lets what waits for them run for a moment
+addEventListener("beforeunload", () => {
+  isLeft = true;
+  setTimeout(() => (isLeft = false), 1000);
+});
+
+const imageParts = lazily((again) => import(`./kept-images.js${again}`));
+
+const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running), onResumed(),
  * onUnsent(content)}`. */
@@ -52,7 +62,7 @@ export class ConversationView {
     const [record] = await Promise.all([api("GET", this.path), this.#loadFeedback(), this.#loadBranches()]);
     this.record = record;
     await this.reload();
-    this.#sendUnsent();
+    this.#sendUnsent().catch(toastError);
     return record;
   }
 
@@ -311,40 +321,48 @@ export class ConversationView {
   /** Send a message; resolves once the server has it. */
   async send({ content, images }) {
     const key = newKey();
-    const previews = images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
-    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previews, messageId: null } }));
+    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), messageId: null } }));
     this.toEnd();
     this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length }]);
+    if (images.length) await this.#keepImages(key, images);
     try {
       await this.#await(turn, () => this.#deliver({ content, images, key }));
     } catch (error) {
-      if (error.code === "CLOSED") return; // the page was left: it is sent when somebody is back
+      if (error.code === "CLOSED" || isLeft) return; // it is sent when somebody is back
       this.#forgetUnsent(key);
       throw error;
     }
     this.#forgetUnsent(key);
   }
 
-  #forgetUnsent(key) {
-    const left = (this.unsent.read() ?? []).filter((each) => each.key !== key);
-    this.unsent.write(left.length ? left : null);
+  #keepImages(key, images) {
+    return imageParts().then(({ writeImages }) => writeImages(`unsent:${key}`, images)).catch(() => {}); // they go all the same
   }
 
-  /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. Images are
-   * too large to be kept: such a message is left to whoever wrote it. */
-  #sendUnsent() {
-    for (const { content, key, images } of this.unsent.read() ?? []) {
+  #forgetUnsent(key) {
+    const before = this.unsent.read() ?? [];
+    const left = before.filter((each) => each.key !== key);
+    this.unsent.write(left.length ? left : null);
+    if (before.some((each) => each.key === key && each.images)) this.#keepImages(key, []);
+  }
+
+  /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. One whose
+   * images the browser has lost is left to whoever wrote it. */
+  async #sendUnsent() {
+    for (const { content, key, images: count } of this.unsent.read() ?? []) {
+      const images = count ? await imageParts().then(({ readImages }) => readImages(`unsent:${key}`)) : [];
+      if (!this.isOpen) return;
       const giveBack = (error) => {
         this.#forgetUnsent(key);
-        this.desk.onUnsent(content);
+        this.desk.onUnsent(content, images);
         if (error) toastError(error);
       };
-      if (images) {
+      if (images.length < count) {
         giveBack();
         continue;
       }
-      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: [], messageId: null } }));
-      this.#await(turn, () => this.#deliver({ content, images: [], key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
+      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), messageId: null } }));
+      this.#await(turn, () => this.#deliver({ content, images, key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
     }
   }
 

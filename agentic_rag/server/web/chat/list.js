@@ -12,7 +12,7 @@ export class ConversationList {
   constructor(desk) {
     Object.assign(this, { desk, items: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0 });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
-    this.only = h("p", { class: "chat-list-domain clip" });
+    this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
     this.search = input({ type: "search", placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.reload()) });
     this.archived = button(t("chat.archived"), { kind: "quiet", icon: "archive", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => this.#toggleArchived() });
     this.list = h("ul", { class: "conversations" });
@@ -93,7 +93,7 @@ export class ConversationList {
       null,
       { label: t("chat.delete"), icon: "trash", danger: true, act: () => this.#delete(record) },
     ];
-    const link = h("a", { href: `#/chat/${record.domainId}/${record.id}`, dataset: { id: record.id }, class: "conversation-link" }, h("span", { class: "clip" }, title), h("span", { class: "faint small" }, record.turn ? t(record.turn.status === "waiting" ? "chat.isWaiting" : "chat.isRunning") : formatAgo(record.lastMessageAt ?? record.updatedAt)));
+    const link = h("a", { href: `#/chat/${record.domainId}/${record.id}`, dataset: { id: record.id }, class: "conversation-link" }, h("span", { class: "clip", dir: "auto" }, title), h("span", { class: "faint small" }, record.turn ? t(record.turn.status === "waiting" ? "chat.isWaiting" : "chat.isRunning") : formatAgo(record.lastMessageAt ?? record.updatedAt)));
     return h("li", { class: "conversation" }, link, menu(t("chat.menuOf", { title }), items));
   }
 

@@ -36,7 +36,7 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
     });
     this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop() });
-    this.title = h("h1", { class: "clip chat-title" });
+    this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
     this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, menu(t("chat.more"), () => this.#items()));
@@ -126,7 +126,7 @@ class ChatPage {
     this.#setTitle("");
     const { domain } = this;
     const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
-    replace(this.body, h("div", { class: "thread" }, h("div", { class: "start" }, h("h2", { class: "start-title wrap" }, domain.name), domain.description && h("p", { class: "soft wrap" }, domain.description), h("p", { class: "faint" }, hints))));
+    replace(this.body, h("div", { class: "thread" }, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints))));
   }
 
   #makeView(conversationId) {
@@ -140,7 +140,7 @@ class ChatPage {
           if (id === this.view?.id) this.#setTitle(title);
         },
         onTurn: (running) => this.composer.setRunning(running),
-        onUnsent: (content) => this.composer.giveBack(content),
+        onUnsent: (content, images) => this.composer.giveBack(content, images),
         onResumed: () => this.#say(t("chat.wasRestarted"), 8),
       },
       conversationId,

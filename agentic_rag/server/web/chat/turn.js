@@ -133,7 +133,7 @@ export class AnswerPart {
     if (this.sources.dataset.key === key) return;
     this.sources.dataset.key = key;
     this.sources.hidden = !key;
-    const line = (each) => h("li", {}, h("button", { type: "button", class: "source-chip", onclick: () => openSource({ domainId: this.around.domainId, documentId: each.documentId, chunkId: each.chunkId, sentence: each.citedText }) }, h("span", { class: "source-number" }, formatNumber(each.number)), h("span", { class: "clip" }, each.documentName), each.page && h("span", { class: "faint" }, t("chat.page", { page: each.page })), each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified"))));
+    const line = (each) => h("li", {}, h("button", { type: "button", class: "source-chip", onclick: () => openSource({ domainId: this.around.domainId, documentId: each.documentId, chunkId: each.chunkId, sentence: each.citedText }) }, h("span", { class: "source-number" }, formatNumber(each.number)), h("span", { class: "clip", dir: "auto" }, each.documentName), each.page && h("span", { class: "faint" }, t("chat.page", { page: each.page })), each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified"))));
     replace(this.sources, h("p", { class: "faint small sources-head" }, t("chat.sources", { count: references.length })), h("ul", { class: "source-chips" }, references.map(line)));
   }
 

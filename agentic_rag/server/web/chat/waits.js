@@ -33,11 +33,11 @@ export class WaitCard {
   #drawOpen() {
     const { wait } = this;
     const mine = this.mayAnswer(wait);
-    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title" }, wait.title || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
+    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title", dir: "auto" }, wait.title || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
     const from = wait.server ? h("p", { class: "faint small" }, t("chat.wait.from"), " ", h("code", {}, wait.server), wait.toolName && [" › ", h("code", {}, wait.toolName)]) : null;
     const until = wait.expiresAt ? h("p", { class: "faint small" }, t("chat.wait.until", { when: formatDate(wait.expiresAt) })) : null;
     const warning = wait.warning ? notice("warn", h("p", {}, wait.warning)) : null;
-    const message = wait.message ? h("p", { class: "plain" }, wait.message) : null;
+    const message = wait.message ? h("p", { class: "plain", dir: "auto" }, wait.message) : null;
     replace(this.element, head, from, message, warning, mine ? this[`_${wait.kind}`]?.(wait) : h("p", { class: "soft" }, t("chat.wait.adminOnly")), until);
   }
 
@@ -117,7 +117,7 @@ export class WaitCard {
     const name = `question-${wait.waitId}`;
     const options = (wait.options ?? []).map(({ value, title }) => {
       const control = h("input", { type: wait.multiple ? "checkbox" : "radio", name, value, class: "checkbox" });
-      return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap" }, title ?? value)) };
+      return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap", dir: "auto" }, title ?? value)) };
     });
     const own = textarea({ rows: 2, maxlength: 10_000 });
     const content = () => {
