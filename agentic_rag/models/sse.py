@@ -41,32 +41,28 @@ class SSEReader:
             EventTooLarge: nothing more is read. Events of the same chunk that stand before are returned first, and the
                 next call raises.
         """
+        if self._too_large:
+            raise EventTooLarge(self._limit)
         events: list[tuple[str, bytes]] = []
         try:
-            self._read(chunk, events)
+            for line in self._lines(chunk):
+                if line[:6] == b"data: ":
+                    self._add(line[6:])
+                elif not line:
+                    if self._data:
+                        data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                        if data:
+                            events.append((self._name.decode("utf-8", "replace") or "message", data))
+                    self._name, self._data, self._size = b"", [], 0
+                elif line[:7] == b"event: ":
+                    self._name = line[7:]
+                else:
+                    self._field(line)
+            self._check(len(self._tail))
         except EventTooLarge:
             if not events:
                 raise
         return events
-
-    def _read(self, chunk: bytes, events: list[tuple[str, bytes]]) -> None:
-        if self._too_large:
-            raise EventTooLarge(self._limit)
-        lines = self._lines(chunk)
-        for line in lines:
-            if line[:6] == b"data: ":
-                self._add(line[6:])
-            elif not line:
-                if self._data:
-                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    if data:
-                        events.append((self._name.decode("utf-8", "replace") or "message", data))
-                self._name, self._data, self._size = b"", [], 0
-            elif line[:7] == b"event: ":
-                self._name = line[7:]
-            else:
-                self._field(line)
-        self._check(len(self._tail))
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""
