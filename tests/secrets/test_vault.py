@@ -210,16 +210,16 @@ def stop(name):
         sys.stdin.read()
 
 async def main():
-    folder = Path(sys.argv[1])
+    folder, place = Path(sys.argv[1]), sys.argv[2]
     with failpoints.heard_by(stop):
-        await rotate(await Database.open(folder / "agentic-rag.db"), folder, None)
+        await rotate(await Database.open(place if "://" in place else Path(place)), folder, None)
 
 asyncio.run(main())
 """
 
 
 def rotate_and_be_killed(folder: Path) -> None:
-    command = [sys.executable, "-c", HALF_WAY, str(folder)]
+    command = [sys.executable, "-c", HALF_WAY, str(folder), str(database_at(folder / "agentic-rag.db"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"rotate.batch\n"

@@ -202,16 +202,17 @@ async def test_two_servers_that_look_at_once_take_each_turn_once(tmp_path: Path,
         async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store) as a:
             accepted = await a.send("Hi", definition())
             await slow.reached.wait()
-        taken: dict[int, Bench] = {}
+        taken: list[int] = []
 
         async def look(one: Bench) -> None:
-            taken[await one.runtime.recover()] = one
+            taken.append(await one.runtime.recover())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look, b)
             tasks.start_soon(look, c)
-        assert sorted(taken) == [0, 1]
-        assert kinds(await listen(taken[1], accepted.turn_id))[-1] == "done"
+        assert sum(taken) <= 1, "one of them may have heard of it before it looked"
+        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert len(other.requests) == 1
 
 
 async def test_a_turn_that_waited_here_and_was_ended_elsewhere_is_let_go(tmp_path: Path, store: str) -> None:

@@ -58,6 +58,7 @@ def records(backup: Path) -> dict[str, bytes]:
         }
 
 
+@pytest.mark.sqlite("begins with a file")
 async def test_from_sqlite_to_postgresql_and_back_every_row_is_the_same(tmp_path: Path, fresh_url: str) -> None:
     first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
     choice = Choice(with_key=True)
@@ -108,6 +109,7 @@ async def test_what_processes_of_the_original_told_each_other_is_not_restored(tm
     }
 
 
+@pytest.mark.sqlite("begins with a file")
 async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(
     tmp_path: Path, fresh_url: str
 ) -> None:

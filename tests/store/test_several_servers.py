@@ -108,6 +108,7 @@ async def test_a_title_that_one_server_found_is_told_to_the_clients_of_the_other
                     told.append(await reader.hear())
 
 
+@pytest.mark.sqlite("no database to share")
 async def test_a_carrier_without_a_database_to_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:  # from the depth of the parts that were open by then
         async with Rig(tmp_path, redis_url="redis://127.0.0.1:1/0"):
@@ -147,6 +148,7 @@ async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp
         assert a.application.ground.folder.name == kept
 
 
+@pytest.mark.sqlite("no database to share")
 async def test_a_folder_of_its_own_needs_a_database_to_share(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_LOCAL.*AGENTIC_RAG_DATABASE_URL"):
         async with Rig(tmp_path, local=tmp_path / "own"):
