@@ -208,6 +208,7 @@ async def test_a_reader_that_never_reads_holds_nothing_and_delays_nobody(tmp_pat
         assert rest == list(range(3, count + 1))
 
 
+@pytest.mark.sqlite("of several servers, who follows a turn waits for its new owner")
 async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) -> None:
     slow = Stalled(LONG_STEP, 3)
     async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:

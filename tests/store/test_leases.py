@@ -186,7 +186,7 @@ async def test_what_a_server_puts_down_another_takes_at_once(tmp_path: Path, sto
             accepted = await a.send("Hi", definition())
             await slow.reached.wait()
             queued = await a.send("And?", definition(), on_busy="queue")
-        assert await b.runtime.recover() == 1
+        await b.runtime.recover()  # unless it has heard of it before
         assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
         assert text_of(await listen(b, queued.turn_id)) == "Second."
         assert (await b.turn(accepted.turn_id)).resumes == 0
