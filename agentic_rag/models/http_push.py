@@ -238,14 +238,14 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._lost.set()
-        if self._headed and not self._complete and not self._measured() and exc is None:
+        if self._headed and not self._complete and not self._has_length() and exc is None:
             self._complete = True  # a body without a length ends so
         elif not self._complete:
             words = "closed the connection without an answer" if not self._headed else "ended before its end"
             self._failure = self._failure or httpx2.RemoteProtocolError(words)
         self._wake()
 
-    def _measured(self) -> bool:
+    def _has_length(self) -> bool:
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
 
     # What the parser tells.
