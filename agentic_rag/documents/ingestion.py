@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Unpack
 
 import anyio
@@ -109,6 +110,10 @@ class Ingestion:
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
             self._queue.put(document.domain_id, (document.domain_id, document.id))
+
+    async def give_back(self) -> None:
+        """Let others go on at once with what this process, whose work has ended, has not finished."""
+        await self._db.write(partial(documents.give_back, owner=self._owner))
 
     @property
     def count(self) -> int:

@@ -27,7 +27,7 @@ from agentic_rag.settings import Settings
 from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
-from agentic_rag.workers import Workers
+from agentic_rag.workers import Workers, attempt
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.formats import all_formats
 from mcp_servers.retriever.index import Index
@@ -104,10 +104,13 @@ async def open_knowledge(
     async with (
         aclosing(_embedding(settings)) as embedding,
         _open_index(settings) as index,
-        Workers() as workers,
     ):
-        workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes)
-        yield Knowledge(settings, workshop, embedding)
+        async with Workers() as workers:
+            workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes)
+            knowledge = Knowledge(settings, workshop, embedding)
+            yield knowledge
+        if database.shared:
+            await attempt("giving documents back", knowledge.ingestion.give_back)
 
 
 def _embedding(settings: Settings) -> EmbeddingState:

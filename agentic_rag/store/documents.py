@@ -241,6 +241,11 @@ def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str)
     return set(conn.execute(sa.select(_documents.id).where(mine)).scalars())
 
 
+def give_back(conn: Connection, owner: str) -> None:
+    """End the leases of a process that ends: what it has not finished is anybody's at once."""
+    conn.execute(sa.update(DOCUMENTS.table).where(_documents.owner == owner).values(lease_until=None))
+
+
 def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
     """Move all searchable documents from one dense state to another; return how many."""
     query = sa.update(DOCUMENTS.table).where(

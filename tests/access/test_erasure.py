@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from agentic_rag import failpoints
 from agentic_rag.domains.sign_in_secrets import account_name, pending_name
@@ -106,7 +106,7 @@ def everything(rig: Rig) -> Any:
     skipped = {"audit", "audit_head", "alembic_version"}
 
     def read(conn: Connection) -> str:
-        names = conn.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars().all()
+        names = inspect(conn).get_table_names()
         rows = [str(conn.execute(text(f'SELECT * FROM "{name}"')).all()) for name in names if name not in skipped]
         folder = rig.settings.workspaces
         files = [f"{path}{path.read_bytes()!r}" for path in folder.rglob("*") if path.is_file()]

@@ -66,6 +66,7 @@ async def test_everything_is_there_after_a_restore_and_the_doctor_finds_nothing(
         assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
 
 
+@pytest.mark.sqlite("backs a file up")
 async def test_programs_that_no_registry_has_come_along_and_are_allowed_where_they_lie_now(tmp_path: Path) -> None:
     data = await fill(tmp_path / "before")
     script, bundle = data / "mcp" / "local" / "tools" / "x.js", data / "mcp" / "bundles" / "ab.mcpb"

@@ -65,6 +65,7 @@ async def test_an_upgrade_is_rehearsed_and_done_and_there_is_nothing_to_go_back_
     assert (code, "agentic-rag restore brings it back" in warned, warned.count("\n")) == (1, True, 1)
 
 
+@pytest.mark.sqlite("its commands have a file")
 async def test_with_the_index_nothing_is_indexed_again(tmp_path: Path) -> None:
     await fill(tmp_path)
     code, _, warned = await run(tmp_path, "backup", "b.tar.zst", "--data", "data", "--with-index", "--with-key")
@@ -73,6 +74,7 @@ async def test_with_the_index_nothing_is_indexed_again(tmp_path: Path) -> None:
     assert (code, "indexed again" in said) == (0, False), said + warned
 
 
+@pytest.mark.sqlite("backs a file up")
 async def test_a_server_writes_backups_by_itself_and_health_says_how_old_the_last_is(tmp_path: Path) -> None:
     async with Rig(tmp_path, backup_every=24, backup_keep=2) as rig:
         backups = ScheduledBackups(rig.settings)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import anyio
+import pytest
 
 from agentic_rag import failpoints
 from agentic_rag.backup.contents import Choice
@@ -29,6 +30,7 @@ async def restore_into(folder: Path, backup: Path, *, end_turns: bool) -> Restor
     return await restore(Plan(backup, folder, folder / DATABASE, end_turns))
 
 
+@pytest.mark.sqlite("backs a file up")
 async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_somebody_says(tmp_path: Path) -> None:
     stalled = Stalled(say("The pump holds three litres."), 3)
     backup = tmp_path / "b.tar.zst"
@@ -57,6 +59,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
 
 
+@pytest.mark.sqlite("backs a file up")
 async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_original(tmp_path: Path) -> None:
     step = use("promptx_remember", engrams=[{"content": "a", "schema": "a", "strength": 0.5, "type": "ATOMIC"}])
     async with Rig(tmp_path / "original", step) as rig:
@@ -83,6 +86,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         assert logins == [], "one that has ended since would live again"
 
 
+@pytest.mark.sqlite("backs a file up")
 async def test_under_load_nothing_that_was_acknowledged_before_is_missing_and_everything_fits_together(
     tmp_path: Path,
 ) -> None:

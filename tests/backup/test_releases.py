@@ -133,6 +133,7 @@ async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -
     assert rows_of(settings) == rows
 
 
+@pytest.mark.sqlite("leaves a file")
 async def test_what_this_version_leaves_opens_in_this_version_and_is_of_every_kind(tmp_path: Path) -> None:
     fixture = tmp_path / "now.tar.zst"
     await make_fixture(tmp_path / "made", fixture)
@@ -143,6 +144,7 @@ async def test_what_this_version_leaves_opens_in_this_version_and_is_of_every_ki
     await open_release(fixture, tmp_path / "opened")
 
 
+@pytest.mark.sqlite("a released version left a file")
 @pytest.mark.parametrize("fixture", RELEASES, ids=lambda path: path.name)
 async def test_what_a_released_version_left_opens_in_this_version(fixture: Path, tmp_path: Path) -> None:
     await open_release(fixture, tmp_path)

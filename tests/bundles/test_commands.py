@@ -5,6 +5,7 @@ import urllib.request
 from pathlib import Path
 
 import anyio.to_thread
+import pytest
 
 from tests.e2e.serving import Server, environment, serving
 from tests.programs import run_program
@@ -28,6 +29,7 @@ def upload(server: Server, domain: str, name: str, content: bytes) -> None:
     urllib.request.urlopen(urllib.request.Request(place, body, headers, method="POST"), timeout=60).read()
 
 
+@pytest.mark.sqlite("its commands have a file")
 async def test_a_domain_moves_between_two_servers_and_is_the_same_bytes_again(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     with serving(one, **NO_MODEL) as first:

@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
+import pytest
 
 
+@pytest.mark.sqlite("its servers have a file")
 async def test_an_import_happens_or_not_wherever_it_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bundles.victim", str(tmp_path)]
     done = await anyio.to_thread.run_sync(partial(subprocess.run, command, capture_output=True, text=True, timeout=400))

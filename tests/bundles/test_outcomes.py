@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.bundles.importing import Choice
@@ -54,6 +55,7 @@ async def count_rows(rig: Rig) -> int:
     return int(await database.read(lambda conn: conn.exec_driver_sql("SELECT count(*) FROM imports").scalar_one()))
 
 
+@pytest.mark.sqlite("holds the thread that writes")
 async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path: Path) -> None:
     canceller = Canceller("bundle.placed")
     async with Rig(tmp_path, failpoint=canceller) as rig:
@@ -69,6 +71,7 @@ async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path
     assert await examine(rig.settings, False) == []
 
 
+@pytest.mark.sqlite("holds the thread that writes")
 async def test_an_import_over_a_domain_whose_commit_is_cancelled_is_ended(tmp_path: Path) -> None:
     canceller = Canceller("bundle.begun")
     async with Rig(tmp_path, failpoint=canceller) as rig:
@@ -133,6 +136,7 @@ async def test_files_over_a_domain_wait_when_nothing_is_known_of_its_commit(tmp_
         assert not (rig.settings.workspaces / domain / "prompt" / "a.md").exists()
 
 
+@pytest.mark.sqlite("whoever had it is dead")
 async def test_an_import_that_lost_its_files_removes_nothing(tmp_path: Path) -> None:
     def refuse(place: str) -> None:
         if place == "bundle.stored":

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from mcp import Client
 
 from agentic_rag.access.users import User
@@ -19,6 +20,7 @@ TURN_ROOMS = 26
 PROMPTX_ROOMS = 9
 
 
+@pytest.mark.sqlite("a memory in files")
 async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_engrams(tmp_path: Path) -> None:
     trips: list[list[str]] = []
 

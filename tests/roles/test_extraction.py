@@ -136,6 +136,7 @@ class Killed(Exception):
     """Stands for the end of the process."""
 
 
+@pytest.mark.sqlite("whoever had it is dead")
 @pytest.mark.parametrize("place", ["extraction.kept", "extraction.saved"])
 async def test_a_kill_between_costs_no_second_call_and_doubles_nothing(tmp_path: Path, place: str) -> None:
     def kill(reached: str) -> None:

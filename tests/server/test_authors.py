@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
+
 from tests.bundles.making import bring_over, pack, plain
 from tests.server.rig import Rig
 
@@ -38,6 +40,7 @@ class Looker:
         return {(each["subject"], each["author"]) for each in items}
 
 
+@pytest.mark.sqlite("holds the thread that writes")
 async def test_a_component_is_its_writers_whoever_looks_meanwhile(tmp_path: Path) -> None:
     looker = Looker("commit.ready")
     async with Rig(tmp_path, failpoint=looker) as rig:
@@ -52,6 +55,7 @@ async def test_a_component_is_its_writers_whoever_looks_meanwhile(tmp_path: Path
         assert await looker.authors() == {("a.md", "local")}
 
 
+@pytest.mark.sqlite("holds the thread that writes")
 async def test_files_of_an_import_are_the_importers_whoever_looks_meanwhile(tmp_path: Path) -> None:
     looker = Looker("bundle.file")
     async with Rig(tmp_path, failpoint=looker) as rig:

@@ -26,6 +26,7 @@ async def count(rig: Rig, *tables: str) -> list[int]:
     return list(await rig.application.database.read(read))
 
 
+@pytest.mark.sqlite("whoever had it is dead")
 async def test_a_server_that_stops_in_a_call_leaves_nothing_of_it_at_its_next_start(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, slow) as rig:

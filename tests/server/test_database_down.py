@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+import pytest
 
 from agentic_rag.errors import StorageUnavailable
 from tests.server.rig import Rig
@@ -26,6 +27,7 @@ class Backup:
             self.held.execute("BEGIN IMMEDIATE")
 
 
+@pytest.mark.sqlite("locks the file")
 async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_documents(tmp_path: Path) -> None:
     backup = Backup(tmp_path, "ingest.parsing")
     async with Rig(tmp_path, failpoint=backup) as rig:

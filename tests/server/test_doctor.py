@@ -148,6 +148,7 @@ async def test_by_their_sums_domains_in_order_are_told_without_a_look_at_each_do
         }, "one domain's sum does not make up for another's"
 
 
+@pytest.mark.sqlite("its commands have a file")
 async def test_the_command_reports_mends_and_leaves_a_folder_in_use_alone(tmp_path: Path) -> None:
     def doctor(*options: str) -> tuple[int, str, str]:
         command = [str(Path(sys.executable).with_name("agentic-rag")), "doctor", "--data", str(tmp_path / "data")]
@@ -185,6 +186,7 @@ def scribble(path: Path, start: int = 4096) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.sqlite("damages the file")
 @pytest.mark.parametrize("damage", ["pages", "another file", "gone"])
 async def test_a_damaged_database_is_told_and_neither_written_nor_taken_for_an_empty_one(
     tmp_path: Path, damage: str
@@ -235,6 +237,7 @@ def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:
     return found is not None and found.sha256 == digest and found.status == "indexed"
 
 
+@pytest.mark.sqlite("another server looked a moment ago")
 async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_read_again(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -352,6 +355,7 @@ async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_
     assert not key.exists(), "a new one would open nothing"
 
 
+@pytest.mark.sqlite("loses the file")
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
 async def test_a_lost_database_is_told_and_not_taken_for_a_new_folder(tmp_path: Path, left: str) -> None:
     async with Rig(tmp_path) as rig:

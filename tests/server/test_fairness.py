@@ -47,6 +47,7 @@ class Stuck:
         self.answered.append(await self._rig.say(conversation, f"Keep {number}"))
 
 
+@pytest.mark.sqlite("locks a memory's file")
 @pytest.mark.parametrize("act", ["add", "remember"])
 async def test_what_hangs_in_one_domain_holds_up_nothing_of_another(tmp_path: Path, act: str) -> None:
     turns = act == "remember"

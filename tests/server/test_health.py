@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import anyio
+import pytest
 
 from agentic_rag.errors import ModelError
 from agentic_rag.models.base import ModelRequest
@@ -144,6 +145,7 @@ async def test_a_server_that_drains_is_not_ready_for_more(tmp_path: Path) -> Non
         assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "SERVER_STOPPING")
 
 
+@pytest.mark.sqlite("locks the file")
 async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_more(tmp_path: Path) -> None:
     path = tmp_path / "data" / "agentic-rag.db"
     locks: list[sqlite3.Connection] = []

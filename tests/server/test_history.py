@@ -24,6 +24,7 @@ async def write_role(rig: Rig, domain: str, words: str, **options: Any) -> None:
     await rig.ok("PUT", f"/api/domains/{domain}/roles/lawyer", {"files": files}, **options)
 
 
+@pytest.mark.sqlite("reads all rows of the file")
 async def test_settings_and_servers_are_compared_and_brought_back(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(language="de", variables={"A": "1", "B": "2"})
@@ -126,6 +127,7 @@ async def test_a_workspace_that_is_away_is_no_deletion(tmp_path: Path) -> None:
         assert await lines(rig, domain) == before
 
 
+@pytest.mark.sqlite("reads all rows of the file")
 async def test_components_and_roles_come_back_through_the_same_checks(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()

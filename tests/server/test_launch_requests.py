@@ -338,6 +338,7 @@ async def test_a_local_script_that_was_changed_does_not_start_until_it_is_approv
         assert tried["state"] == "failed"
 
 
+@pytest.mark.sqlite("the killed server has a file")
 @pytest.mark.parametrize("place", ["launch.approved", "launch.installed", "launch.allowed"])
 async def test_an_approval_that_was_cut_off_by_a_kill_is_carried_out_by_the_next_start(
     tmp_path: Path, place: str

@@ -148,6 +148,32 @@ async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp
         assert a.application.ground.folder.name == kept
 
 
+@needs_postgresql
+async def test_what_a_server_that_stops_has_not_read_the_next_one_reads_at_once(tmp_path: Path, store: str) -> None:
+    reading = anyio.Event()
+
+    def note(place: str) -> None:
+        if place == "ingest.claimed":
+            reading.set()
+
+    async with Rig(tmp_path, database_url=store, secret_key=KEY, failpoint=note) as rig:
+        domain = await rig.domain()
+        made = await rig.ok(
+            "POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", b"# Leave\n\nTwenty days.")}
+        )
+        with anyio.fail_after(PATIENCE):
+            await reading.wait()
+    async with Rig(tmp_path, database_url=store, secret_key=KEY) as rig:
+        rig.application.begin()
+        headers = bearer(rig.application.access.local_key)
+        path = f"/api/domains/{domain}/documents/{made['items'][0]['id']}"
+
+        async def is_read() -> bool:
+            return bool((await rig.ok("GET", path, headers=headers))["status"] == "indexed")
+
+        await until(is_read)
+
+
 @pytest.mark.sqlite("no database to share")
 async def test_a_folder_of_its_own_needs_a_database_to_share(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match=r"AGENTIC_RAG_LOCAL.*AGENTIC_RAG_DATABASE_URL"):
