@@ -68,6 +68,15 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
         await super().send(message)
 
+    def shutdown(self) -> None:
+        """End the connection since the server stops. One that its peer has ended already goes by itself: a word more to
+        it would be an error, and the connections after it would stay."""
+        if self.close_sent or self.conn.state in (State.CONNECTING, State.OPEN):
+            super().shutdown()
+        else:
+            self.stop_keepalive()
+            self.transport.close()
+
     async def _wait_for_room(self) -> None:
         with anyio.move_on_after(self.send_seconds) as limit:
             await self.writable.wait()

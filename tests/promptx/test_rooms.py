@@ -15,6 +15,7 @@ from tests.server.rig import Rig
 
 MARK = "zqxjkvwp"
 ENGRAM = {"content": "steep it for two minutes", "schema": f"{MARK} green", "strength": 0.8, "type": "ATOMIC"}
+ENTRANCE = "agentic_rag/models/observed.py"
 LEDGER = "mcp_servers/promptx/ledger.py"
 TURN_ROOMS = 26
 PROMPTX_ROOMS = 9
@@ -38,7 +39,8 @@ async def test_a_cue_is_carried_through_few_rooms_from_the_models_call_to_the_en
             trip.begin()
             assert "steep it" in await turn(rig, anna, domain)
     [rooms] = trips
-    way = [room for room in rooms if "/testing/" not in room]
+    entered = next(index for index, room in enumerate(rooms) if room.endswith(ENTRANCE))
+    way = [room for room in rooms[entered:] if "/testing/" not in room]  # before: the end of the turn before
     there = next(index for index, room in enumerate(way) if room.endswith(LEDGER)) + 1
     assert there <= TURN_ROOMS, f"{there} rooms: {' '.join(way[:there])}"
 

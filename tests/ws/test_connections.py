@@ -1,5 +1,6 @@
 """Dropped, slow, silent and many clients: nothing is lost and nobody waits for anybody."""
 
+import asyncio
 import socket
 from contextlib import suppress
 from typing import Any
@@ -9,10 +10,13 @@ import anyio.lowlevel
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close, Frame, Opcode
+from websockets.protocol import State
 
 from agentic_rag.events import Text
 from agentic_rag.ids import SessionId
 from agentic_rag.server.fast_socket import SocketProtocol
+from tests.waiting import pause
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving
 
@@ -209,3 +213,25 @@ async def deaf_client(address: str) -> ClientConnection:
     sock.connect((host, int(port)))
     sock.setblocking(False)
     return await connect(f"ws://{address}/ws", sock=sock, compression=None, proxy=None, max_queue=1)
+
+
+async def test_a_server_stops_while_a_client_that_has_said_goodbye_has_not_read_all() -> None:
+    made: list[SocketProtocol] = []
+
+    class Noted(SocketProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            made.append(self)
+
+    it = desk()
+    async with serving(application(it, it), ws=Noted) as address, client(address) as c:
+        await c.ask("message", conversationId="conv_1", content="Hi")
+        c.connection.transport.pause_reading()
+        it.say("turn_1", *[FLOOD] * 300)
+        with anyio.fail_after(PATIENCE):
+            while not made[0].transport.get_write_buffer_size():
+                await pause()
+            c.connection.transport.write(Frame(Opcode.CLOSE, Close(1000, "").serialize()).serialize(mask=True))
+            while made[0].conn.state is State.OPEN:
+                await pause()
+        made[0].shutdown()  # as uvicorn does with each when it stops
