@@ -32,7 +32,14 @@ Hear = Callable[[str | None], None]
 """Takes a payload; None: some may have been missed. It must not wait."""
 
 _NOTIFY = "SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS each(c, p)"
-_FAILURES = (OSError, TimeoutError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES = (
+    OSError,
+    TimeoutError,
+    SQLAlchemyError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # of a connection that was told that it is terminated, and is not closed yet
+)
 
 
 class Notifications:

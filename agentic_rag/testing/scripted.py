@@ -72,6 +72,8 @@ class ScriptedModel(Model):
         self._pause = pause
         self._strict = strict
         self.requests: list[ModelRequest] = []
+        self._consumed = anyio.Event()
+        self._look_for_end()
         self.refused: list[str] = []
         self.surplus = 0
         self.open_streams = 0
@@ -94,6 +96,7 @@ class ScriptedModel(Model):
         """
         call = len(self.requests)
         self.requests.append(request)
+        self._look_for_end()
         scripted = self._next(call)
         if check and self._strict:
             self._check(request)
@@ -158,6 +161,14 @@ class ScriptedModel(Model):
         if found:
             self.refused += found
             raise ModelError(found[0], http_status=400, kind="invalid_request_error")
+
+    def _look_for_end(self) -> None:
+        if len(self.requests) >= len(self._steps):
+            self._consumed.set()
+
+    async def wait_consumed(self) -> None:
+        """Wait until every step was asked for."""
+        await self._consumed.wait()
 
     def assert_consumed(self) -> None:
         """Fail unless every step was asked for, none beyond them, and no request was refused."""

@@ -97,6 +97,9 @@ class Rig:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
+        if exc is None:  # what a test does not wait for may not have begun yet
+            with anyio.move_on_after(WAIT_SECONDS):
+                await self.model.wait_consumed()
         return await self._stack.__aexit__(exc_type, exc, tb)
 
     async def _check_documented(self, response: httpx2.Response) -> None:

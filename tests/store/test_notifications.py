@@ -1,0 +1,83 @@
+"""LISTEN and NOTIFY over a connection that ends in each way in which a server ends one."""
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+from sqlalchemy import make_url
+
+from agentic_rag.store.database import Database
+from tests.store.conftest import needs_postgresql
+from tests.waiting import pause
+
+pytestmark = needs_postgresql
+
+PATIENCE = 30.0
+FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+FATAL = b"E" + struct.pack("!i", len(FIELDS) + 4) + FIELDS
+"""ErrorResponse, of PostgreSQL's frontend/backend protocol."""
+
+
+class Between:
+    """Stands between a client and a server, and can say in the server's name that it terminates the connection."""
+
+    def __init__(self) -> None:
+        self.clients: list[SocketStream] = []
+        self.url = ""
+
+    async def terminate(self) -> None:
+        """Say so on each connection that is there, and leave it open."""
+        for client in self.clients:
+            await client.send(FATAL)
+        self.clients.clear()
+
+
+@asynccontextmanager
+async def between(url: str) -> AsyncIterator[Between]:
+    target = make_url(url)
+    host, port = target.host, target.port
+    assert host is not None
+    assert port is not None
+    made = Between()
+
+    async def forward(source: SocketStream, sink: SocketStream) -> None:
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for piece in source:
+                await sink.send(piece)
+        await anyio.aclose_forcefully(sink)
+
+    async def serve(client: SocketStream) -> None:
+        made.clients.append(client)
+        async with client, await anyio.connect_tcp(host, port) as server, anyio.create_task_group() as tasks:
+            tasks.start_soon(forward, client, server)
+            tasks.start_soon(forward, server, client)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        made.url = target.set(port=listener.extra(SocketAttribute.local_port)).render_as_string()
+        tasks.start_soon(listener.serve, serve)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_connection_that_is_terminated_and_stays_open_is_made_anew(postgresql_url: str) -> None:
+    heard: list[str | None] = []
+    async with between(postgresql_url) as link:
+        database = await Database.open(link.url)
+        assert database.server is not None
+        notifications = database.server.notifications
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(notifications.run)
+                notifications.listen("one", heard.append)
+                with anyio.fail_after(PATIENCE):
+                    while not heard:
+                        await pause()
+                    await link.terminate()
+                    while "after" not in heard:
+                        notifications.notify("one", "after")
+                        await pause()
+                tasks.cancel_scope.cancel()
+        finally:
+            await database.aclose()
